@@ -1,0 +1,101 @@
+# Everything a developer runs. The environment in .venv is made from hashed pins, only when they change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Extra arguments and worker processes for pytest. Workers cost about two seconds to start:
+# worth it only once the suite takes longer than that on one core.
+PYTEST_ARGS ?=
+PYTEST_WORKERS ?= 0
+
+# The version of $(PYTHON), and the interpreter behind it also when $(VENV) itself is active.
+PYTHON_FACTS := $(shell $(PYTHON) -c 'import sys; print("%d.%d %s" % (sys.version_info[:2] + (getattr(sys, "_base_executable", sys.executable),)))' 2>/dev/null)
+PYTHON_TAG := $(word 1,$(PYTHON_FACTS))
+BASE_PYTHON := $(wordlist 2,99,$(PYTHON_FACTS))
+
+# One stamp for each step; another Python has other stamps, and so gets a new environment.
+UV_READY := $(VENV)/.uv-$(PYTHON_TAG)
+PINS_READY := $(VENV)/.pins-$(PYTHON_TAG)
+READY := $(VENV)/.ready-$(PYTHON_TAG)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test pytest test-coverage lint fmt bench build pins clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(READY) ## make the environment in .venv (every target that needs it does so)
+
+demo: $(READY) ## simulate a small cluster and write build/demo-report.html
+	@mkdir -p build
+	$(BIN)/tgpu simulate --demo --report build/demo-report.html
+
+test: lint pytest ## lint, then every test
+
+pytest: $(READY) ## every test, without lint
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+
+test-coverage: $(READY) ## every test, with 90 % of all lines and 100 % of the model covered
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov $(PYTEST_ARGS)
+	@if [ -d src/gpu_scheduler/model ]; then \
+		$(BIN)/coverage report --include='src/gpu_scheduler/model/*' --fail-under=100; \
+	fi
+
+lint: $(READY) ## style, format, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(READY) ## format, and repair what can be repaired
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## every benchmark; each prints one line of JSON
+	$(BIN)/python -m benchmarks
+
+build: $(READY) ## source archive and wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+
+# UPGRADE=1 takes the newest versions; without it only what pyproject.toml changed moves.
+pins: $(UV_READY) ## rewrite requirements/*.txt from pyproject.toml (UPGRADE=1: newest versions)
+	UV=$(BIN)/uv UPGRADE=$(UPGRADE) sh requirements/pin.sh
+
+clean: ## remove all that was made, the environment too
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.*
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(UV_READY): requirements/uv.txt
+	@if [ -z "$(BASE_PYTHON)" ]; then \
+		echo "make: '$(PYTHON)' does not run; name a Python 3.11 or newer, as in: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+		exit 1; \
+	fi
+	@if ! "$(BASE_PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		echo "make: gpu-scheduler needs Python 3.11 or newer and '$(PYTHON)' is $(PYTHON_TAG); name another, as in: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; \
+		exit 1; \
+	fi
+	rm -rf $(VENV)
+	"$(BASE_PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+# Beside a home that cannot be written to, uv keeps its cache in the environment.
+$(PINS_READY): $(UV_READY) requirements/dev.txt
+	@if [ -z "$$UV_CACHE_DIR" ] && [ ! -w "$${XDG_CACHE_HOME:-$${HOME:-/}}" ]; then \
+		export UV_CACHE_DIR="$(CURDIR)/$(VENV)/uv-cache"; \
+	fi; \
+	set -x; \
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/uv.txt requirements/dev.txt
+	@touch $@
+
+$(READY): $(PINS_READY) pyproject.toml
+	@if [ -z "$$UV_CACHE_DIR" ] && [ ! -w "$${XDG_CACHE_HOME:-$${HOME:-/}}" ]; then \
+		export UV_CACHE_DIR="$(CURDIR)/$(VENV)/uv-cache"; \
+	fi; \
+	set -x; \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,164 @@
+"""What goes into the core (commands of people, facts from nodes) and what comes out (effects)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.store.rows import Write
+
+# --- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Let a job wait for its turn. The job's number and submission time are set by the core."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a job, or some tasks of an array."""
+
+    job_id: str
+    tasks: IntervalSet | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep a waiting job from starting."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let a held job start again."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reprioritise:
+    """Give a waiting job another priority."""
+
+    job_id: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Let a failed or cancelled job (or its failed and cancelled tasks) wait again."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetNode:
+    """A node appeared or changed."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class SetTenant:
+    """A tenant appeared or changed."""
+
+    tenant: Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class SetPool:
+    """A pool's part of all GPUs changed."""
+
+    pool: PoolQuota
+
+
+@dataclass(frozen=True, slots=True)
+class RunCycle:
+    """Handle what is due and decide, if anything has changed."""
+
+
+# --- facts
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Every member of an allocation runs."""
+
+    allocation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt ended. `progress_ms` is what of its run time the next attempt need not repeat."""
+
+    allocation_id: str
+    exit_code: int | None = 0
+    signal: int | None = None
+    progress_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """A job saved its work."""
+
+    allocation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFenced:
+    """A node is known to be dead: what it ran has ended, and may run elsewhere."""
+
+    node_id: str
+
+
+# --- effects
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """Start an attempt on its nodes."""
+
+    allocation: Allocation
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """Stop an attempt: `why` is preempted, cancelled or timeout."""
+
+    allocation_id: str
+    why: str
+
+
+Command = (
+    Submit
+    | Cancel
+    | Hold
+    | Release
+    | Reprioritise
+    | Retry
+    | SetNode
+    | SetTenant
+    | SetPool
+    | RunCycle
+)
+Fact = Started | Ended | Checkpointed | NodeFenced
+Effect = StartOrder | StopOrder
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one message led to. Effects are released only after the writes are kept."""
+
+    writes: list[Write] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    plan: Plan | None = None

@@ -1,0 +1,157 @@
+"""Facts come back by one door: what started, what ended and how, what is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.cycle import CANCELLED, PREEMPTED, TIMEOUT
+from gpu_scheduler.control.eligible import BACKOFF, enqueue_if_ready, finish, leave_queue
+from gpu_scheduler.control.life import JobLife, TaskLife
+from gpu_scheduler.control.messages import Ended, Outcome
+from gpu_scheduler.ledger.interval import interval_of
+from gpu_scheduler.ledger.shares import account_of
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.snapshot import Running
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.rows import EventRow, RemovedAllocation
+
+
+def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
+    """All members run. A fact about an allocation that is held no more changes nothing."""
+    found = book.running(allocation_id)
+    if found is None:
+        return
+    life, number, task = found
+    if task.state is JobState.SCHEDULED:
+        task.move_to(JobState.RUNNING)
+        outcome.writes.append(life.row())
+        outcome.writes.append(
+            EventRow(at_ms=now_ms, kind="running", job_id=life.job.id, task=number)
+        )
+
+
+def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
+    """An attempt ended: free what it held, charge it, and decide what becomes of the task."""
+    found = book.running(fact.allocation_id)
+    if found is None:
+        return
+    life, number, task = found
+    running = book.picture.finish(fact.allocation_id)
+    del book.by_allocation[fact.allocation_id]
+    book.changed = True
+    elapsed_ms = max(0, now_ms - running.allocation.start_ms)
+    state = _what_became(life, task, fact)
+    progress_ms = (
+        min(elapsed_ms, fact.progress_ms) if state is not JobState.COMPLETED else elapsed_ms
+    )
+    _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
+    outcome.writes.append(RemovedAllocation(fact.allocation_id))
+    if not task.stop_why:
+        book.predictor.learn(life.job, task.attained_ms + elapsed_ms, now_ms)
+    task.exit_code, task.signal = fact.exit_code, fact.signal
+    if state in {JobState.PREEMPTED, JobState.PENDING}:
+        _requeue(book, life, number, task, state, progress_ms, now_ms, outcome)
+        return
+    life.end_task(number, state)
+    if life.has_ended:
+        finish(book, life, now_ms, outcome)
+    else:
+        outcome.writes.append(life.row())
+        outcome.writes.append(
+            EventRow(at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number)
+        )
+
+
+def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
+    """A node is dead for certain: its attempts have ended and may be repeated elsewhere."""
+    slot = book.picture.index.slot(node_id)
+    lost = [allocation_id for allocation_id in book.picture.by_node.get(slot.ordinal, {})]
+    node = replace(slot.node, state=NodeState.LOST)
+    book.picture.set_node(node)
+    outcome.writes.append(node)
+    for allocation_id in lost:
+        found = book.running(allocation_id)
+        if found is not None:
+            life, _, task = found
+            if not task.stop_why:
+                task.stop_why = PREEMPTED if life.job.requeue_on_node_loss else NODE_LOST
+            ended(book, Ended(allocation_id, exit_code=None), now_ms, outcome)
+
+
+NODE_LOST = "node_lost"
+
+
+def _what_became(life: JobLife, task: TaskLife, fact: Ended) -> JobState:
+    """The state that follows from how the attempt ended and why it was stopped."""
+    if task.stop_why == PREEMPTED:
+        return JobState.PREEMPTED
+    if task.stop_why == CANCELLED:
+        return JobState.CANCELLED
+    if task.stop_why in {TIMEOUT, NODE_LOST}:
+        return JobState.FAILED
+    if fact.exit_code == 0 and fact.signal is None:
+        return JobState.COMPLETED
+    if task.failures < life.job.retries:
+        task.failures += 1
+        return JobState.PENDING
+    return JobState.FAILED
+
+
+def _requeue(  # noqa: PLR0913, PLR0917
+    book: Book,
+    life: JobLife,
+    number: int | None,
+    task: TaskLife,
+    state: JobState,
+    progress_ms: int,
+    now_ms: int,
+    outcome: Outcome,
+) -> None:
+    """The task waits again, with what it has attained; after a failure only in a while."""
+    task.since_ms = now_ms
+    task.allocation_id = ""
+    task.stop_why = ""
+    book.queued_tasks += 1
+    if state is JobState.PREEMPTED:
+        task.move_to(JobState.PREEMPTED)
+        task.attained_ms += progress_ms
+        task.preemptions += 1
+        task.move_to(JobState.PENDING)
+    else:
+        task.move_to(JobState.FAILED)
+        task.move_to(JobState.PENDING)
+        delay_ms = book.limits.backoff_ms << (task.failures - 1)
+        until_ms = now_ms + min(delay_ms, book.limits.max_backoff_ms)
+        life.waiting_on[BACKOFF] = None
+        life.reason = Reason(ReasonCode.BACKOFF, (("until_ms", until_ms),))
+        book.set_timer(until_ms, BACKOFF, life.job.id)
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="requeued", job_id=life.job.id, task=number))
+    if number is not None:
+        leave_queue(book, life)
+        life.pending = life.pending.with_number(number)
+    enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def _charge(book: Book, running: Running, state: JobState, lost_ms: int, now_ms: int) -> None:
+    """A finished interval becomes usage and the next turn's shares."""
+    job = running.job
+    allocation = running.allocation
+    gpu_milli = allocation.gpu_milli
+    book.shares.release(account_of(job.tenant, None), gpu_milli, now_ms)
+    book.shares.release(account_of(job.tenant, job.user), gpu_milli, now_ms)
+
+    def model_of(node_id: str, index: int) -> str:
+        devices = book.picture.index.slot(node_id).node.devices
+        return next(device.model for device in devices if device.index == index)
+
+    interval = interval_of(
+        job,
+        allocation,
+        end_ms=now_ms,
+        model_of=model_of,
+        outcome=state,
+        lost_ms=lost_ms if state in {JobState.PREEMPTED, JobState.PENDING} else 0,
+    )
+    book.accounts.charge(interval)

@@ -1,0 +1,97 @@
+"""What could ever run here: judged against all known nodes, empty, healthy and online."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.engine import gang
+from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.index import Index
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.queue import JobShape
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.model.node import Health, Node, NodeState
+from gpu_scheduler.model.request import Request
+
+
+def largest_node_gpus(index: Index, request: Request) -> int:
+    """The most GPUs of an allowed model on any known node."""
+    return max(
+        (
+            sum(1 for d in kind.devices if not request.gpu_models or d.model in request.gpu_models)
+            for kind in index.kinds
+        ),
+        default=0,
+    )
+
+
+def ever_fits(picture: Picture, job_shape: JobShape) -> str:
+    """Why the job could never run, even on the empty cluster; an empty text if it could."""
+    index = picture.index
+    for shape in dict.fromkeys(job_shape.members[: job_shape.min_members]):
+        if not shape.fits or index.selected(shape.request) == 0:
+            return f"no node offers {described(shape)}; {offered(index)}"
+    if job_shape.min_members == 1:
+        return ""
+    verdict = picture.gang_verdicts.get((job_shape.id, index.version))
+    if verdict is None:
+        verdict = picture.gang_verdicts[job_shape.id, index.version] = _try_empty(index, job_shape)
+    return verdict
+
+
+def described(shape: Shape) -> str:
+    """A request in a few words."""
+    request = shape.request
+    words = []
+    if request.gpu_count or request.gpu_extra_milli:
+        amount = f"{request.gpu_milli / 1000:g} GPU" + ("s" if request.gpu_milli > 1000 else "")
+        if request.mig_profile:
+            amount = f"{request.gpu_count} x MIG {request.mig_profile}"
+        if request.gpu_models:
+            amount += f" ({' or '.join(request.gpu_models)})"
+        words.append(amount)
+    if request.gpu_memory_mb:
+        words.append(f"{request.gpu_memory_mb} MiB of GPU memory each")
+    if request.cpu_milli:
+        words.append(f"{request.cpu_milli / 1000:g} CPU cores")
+    if request.memory_mb:
+        words.append(f"{request.memory_mb} MiB of memory")
+    if request.node_labels:
+        words.append("labels " + ", ".join(f"{k}={v}" for k, v in request.node_labels))
+    return ", ".join(words) or "nothing"
+
+
+def offered(index: Index) -> str:
+    """The largest node in a few words."""
+    kinds = sorted(index.kinds, key=lambda kind: (-kind.size, -kind.cpu_milli, kind.id))
+    if not kinds:
+        return "no node is known"
+    best = kinds[0]
+    models = "/".join(best.models) or "no"
+    return (
+        f"the largest node has {best.size} {models} GPUs, {best.cpu_milli / 1000:g} CPU cores and "
+        f"{best.memory_mb} MiB of memory"
+    )
+
+
+def _try_empty(index: Index, job_shape: JobShape) -> str:
+    empty = Index()
+    for slot in sorted(index.by_id.values(), key=lambda slot: slot.ordinal):
+        empty.add_node(_at_its_best(slot.node))
+    shapes = tuple(empty.shape(member.request) for member in job_shape.members)
+    twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
+    if gang.place(twin, Draft(empty), empty.find) is not None:
+        return ""
+    total = sum(member.request.gpu_milli for member in job_shape.members[: job_shape.min_members])
+    return (
+        f"{job_shape.min_members} members with {total / 1000:g} GPUs in all do not fit together "
+        f"on {len(index.by_id)} nodes; {offered(index)}"
+    )
+
+
+def _at_its_best(node: Node) -> Node:
+    devices = tuple(
+        replace(device, health=Health.HEALTHY, paused=False, hot=False, foreign=None)
+        for device in node.devices
+    )
+    return replace(node, devices=devices, state=NodeState.ONLINE)

@@ -1,0 +1,317 @@
+"""`decide(picture, policy, now) -> Plan`: one cycle.
+
+Goes through the waiting jobs in order. A job starts if its tenant may hold more and it fits
+without pushing back a reservation. If it does not fit, it may clear a place (preempt), it may get
+a reservation, and its whole shape is skipped for the rest of the cycle. The picture is left as it
+was: everything that was tried is undone, and somebody else applies the plan.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from gpu_scheduler.engine import gang
+from gpu_scheduler.engine.admit import Admission, job_amounts
+from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.policy import Policy, Preemption, Queueing, Ranking
+from gpu_scheduler.engine.preempt import Preemptor
+from gpu_scheduler.engine.queue import Entry, JobShape, Merge
+from gpu_scheduler.engine.reserve import Calendar
+from gpu_scheduler.engine.scores import Scorer, needs_vectors
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.standing import Standings
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.plan import Eviction, Plan, Start
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+
+
+def decide(picture: Picture, policy: Policy, now_ms: int) -> Plan:
+    """Propose what to start, stop and reserve now."""
+    if policy != picture.policy:
+        raise InternalError(
+            f"the picture was built for policy '{picture.policy.name}', not '{policy.name}'; "
+            "rebuild it from its snapshot"
+        )
+    draft = Draft(picture.index)
+    cycle = Cycle(picture, draft)
+    try:
+        cycle.run(now_ms)
+    finally:
+        draft.undo()
+    return cycle.plan()
+
+
+class Cycle:
+    """One pass over the queue (or several, when a forecast rolls time forward)."""
+
+    def __init__(self, picture: Picture, draft: Draft, *, looking_ahead: bool = False) -> None:
+        """`looking_ahead` leaves out evictions, which a forecast does not count on."""
+        self._picture = picture
+        self._policy = picture.policy
+        self._draft = draft
+        self._scorer = Scorer(picture) if needs_vectors(self._policy.ranking) else None
+        self._spread = self._policy.ranking is Ranking.SPREAD
+        self._holdings = picture.holdings.copy() if picture.has_limits else picture.holdings
+        self._preempts = self._policy.preemption is not Preemption.NONE and not looking_ahead
+        self.gone: set[str] = set()
+        self.started: list[tuple[int, list[Hold]]] = []
+        self.starts: list[Start] = []
+        self._evictions: list[Eviction] = []
+        self._left: dict[int, IntervalSet] = {}
+        self._reasons: dict[int, Reason] = {}
+        self._shape_reasons: dict[int, Reason] = {}
+        self._examined = 0
+        self._complete = True
+
+    def run(self, now_ms: int) -> None:
+        """Go through the queue once.
+
+        Jobs with a reservation come before jobs of their own or a lower class, the oldest
+        reservation first, so that no two of them can be in each other's way for ever.
+        """
+        self._begin(now_ms)
+        merge = self._merge
+        last = self._examined + self._policy.max_examined
+        entry = merge.next()
+        while entry is not None:
+            self._serve_holders(entry.static_class)
+            if self._examined >= last:
+                self._complete = False
+                break
+            self._examined += 1
+            if not self._consider(entry):
+                merge.leave()
+            entry = merge.next()
+        self._serve_holders(0)
+
+    def plan(self) -> Plan:
+        """What this cycle found, in a fixed order."""
+        entries = self._picture.queue.entries
+        kept = self._calendar.kept
+        return Plan(
+            starts=tuple(self.starts),
+            evictions=tuple(self._evictions),
+            reservations=tuple(kept[number] for number in sorted(kept)),
+            job_reasons=tuple(
+                (entries[number].waiting.job.id, self._reasons[number])
+                for number in sorted(self._reasons)
+            ),
+            shape_reasons=tuple(
+                (shape, self._shape_reasons[shape]) for shape in sorted(self._shape_reasons)
+            ),
+            examined=self._examined,
+            complete=self._complete,
+        )
+
+    def end(self, allocation_id: str, holds: list[Hold]) -> None:
+        """Looking ahead: something that runs (or was started here) ends."""
+        for hold in holds:
+            self._draft.give(hold)
+        if allocation_id:
+            self.gone.add(allocation_id)
+        else:
+            self.started[:] = [item for item in self.started if item[1] is not holds]
+
+    # --- one pass
+
+    def _begin(self, now_ms: int) -> None:
+        picture = self._picture
+        self._now_ms = now_ms
+        self._blocked = 0
+        self._preempt_tries = 0
+        self._failed_ms: dict[int, int] = {}
+        entries = picture.queue.entries
+        self._served: set[int] = set()
+        self._holders = deque(
+            sorted(
+                (entries[number] for number in picture.reservations),
+                key=lambda holder: (
+                    -holder.static_class,
+                    picture.reservations[holder.number].made_ms,
+                    holder.key,
+                    holder.number,
+                ),
+            )
+        )
+        self._standings = Standings(picture)
+        self._merge = Merge(picture.queue, self._standings.penalty_ms)
+        self._calendar = Calendar(
+            picture, self._draft, now_ms, gone=self.gone, started=self.started
+        )
+        self._admission = Admission(
+            tenants=picture.tenants,
+            pools=picture.pools,
+            holdings=self._holdings,
+            standings=picture.tenant_standings,
+            total_gpu_milli=picture.total_gpu_milli,
+            waiting_tenants=picture.waiting_tenants(),
+        )
+        self._preemptor = Preemptor(
+            picture, self._draft, self._admission, now_ms, self._calendar.leaving
+        )
+
+    def _serve_holders(self, least_class: int) -> None:
+        """Start, or book again, every reservation of at least this class."""
+        while self._holders and self._holders[0].static_class >= least_class:
+            entry = self._holders.popleft()
+            self._consider(entry)
+            self._served.add(entry.number)
+
+    def _consider(self, entry: Entry) -> bool:
+        """Start, clear a place, reserve or pass over one job; True if it may come up again."""
+        job = entry.waiting.job
+        if self._tasks_left(job) == 0:
+            return False
+        if entry.number in self._served:
+            return False
+        holds_place = entry.number in self._picture.reservations
+        duration_ms = self._duration_ms(entry)
+        failed_ms = self._failed_ms.get(entry.shape.id)
+        if failed_ms is not None and duration_ms >= failed_ms and not holds_place:
+            return False
+        refused = self._refusal(entry)
+        if refused is not None:
+            self._reasons[entry.number] = refused
+            return False
+        allowed = self._calendar.allowed(entry, duration_ms)
+        holds = self._place(entry.shape, allowed)
+        if holds is not None:
+            return self._start(entry, holds, duration_ms)
+        self._no_place(entry, duration_ms, allowed)
+        return False
+
+    def _refusal(self, entry: Entry) -> Reason | None:
+        """Limits of the array, the tenant and the pool."""
+        job = entry.waiting.job
+        if job.array is not None and job.array.max_running:
+            running = self._picture.running_tasks.get(job.number, 0)
+            if job.number in self._left:
+                running += len(entry.waiting.tasks or ()) - len(self._left[job.number])
+            if running >= job.array.max_running:
+                return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
+        if not self._picture.has_limits:
+            return None
+        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        refused = self._admission.refusal(job, amounts)
+        if refused is not None and refused.get("resource") != "GPU-hours":
+            self._merge.dead_here.add((job.tenant, entry.shape.id))
+        return refused
+
+    def _start(self, entry: Entry, holds: list[Hold], duration_ms: int) -> bool:
+        job = entry.waiting.job
+        task: int | None = None
+        again = False
+        if job.array is not None:
+            left = self._left.get(job.number)
+            tasks = entry.waiting.tasks if left is None else left
+            if tasks is None:
+                raise InternalError(f"array {job.id} waits without tasks")
+            task = tasks.first
+            self._left[job.number] = tasks.without(task)
+            again = bool(self._left[job.number])
+        else:
+            self._left[job.number] = _NONE_LEFT
+        placements = tuple(hold.placement() for hold in holds)
+        self.starts.append(Start(job.id, task, placements, self._blocked > 0))
+        self._reasons.pop(entry.number, None)
+        self._count(job, holds, duration_ms)
+        self._calendar.note_start(entry.shape, holds, duration_ms)
+        return again
+
+    def _no_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> None:
+        """Clear a place, reserve one, and remember that the shape does not fit."""
+        policy = self._policy
+        number = entry.number
+        old = self._picture.reservations.get(number)
+        if self._clear_place(entry, duration_ms, allowed):
+            return
+        waited_ms = self._now_ms - entry.waiting.job.submit_ms
+        if waited_ms >= policy.reserve_after_ms:
+            self._blocked += 1
+        if policy.queueing is Queueing.BLOCKING:
+            self._block_lane(entry)
+            return
+        reserves = policy.queueing is Queueing.RESERVE and waited_ms >= policy.reserve_after_ms
+        if old is not None:
+            self._calendar.keep(entry, duration_ms, old, self._place)
+        elif reserves and self._blocked <= policy.reservations:
+            self._calendar.reserve(entry, duration_ms, self._place)
+        if allowed is None:
+            self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
+            if not reserves or self._blocked >= policy.reservations:
+                self._merge.dead.add(entry.shape.id)
+        else:
+            holder = self._calendar.holder_other_than(number)
+            self._reasons[number] = Reason(ReasonCode.RESERVED, (("job", holder),))
+            failed_ms = self._failed_ms.get(entry.shape.id, duration_ms)
+            self._failed_ms[entry.shape.id] = min(failed_ms, duration_ms)
+
+    def _clear_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> bool:
+        """Choose victims, if the policy has a ground for that."""
+        if not self._preempts or self._preempt_tries >= self._policy.max_preempt_tries:
+            return False
+        old = self._picture.reservations.get(entry.number)
+        if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
+            return False
+        self._preempt_tries += 1
+        found = self._preemptor.clear_place(entry, self._find, allowed)
+        if found is None:
+            return False
+        holds, evictions = found
+        self._evictions += evictions
+        victims = [eviction.allocation_id for eviction in evictions]
+        self._calendar.claim(entry, duration_ms, holds, victims)
+        self._reasons[entry.number] = Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
+        self._count(entry.waiting.job, holds, duration_ms)
+        return True
+
+    def _block_lane(self, entry: Entry) -> None:
+        """Nobody of the same kind passes: GPU jobs wait for GPU jobs, CPU-only for CPU-only."""
+        behind = Reason(ReasonCode.BEHIND, (("job", entry.waiting.job.id),))
+        self._reasons[entry.number] = _NO_ROOM
+        for shape in self._picture.job_shapes:
+            if shape.uses_gpus == entry.shape.uses_gpus:
+                self._merge.dead.add(shape.id)
+                self._shape_reasons[shape.id] = behind
+
+    # --- small questions
+
+    def _place(self, job_shape: JobShape, within: int | None) -> list[Hold] | None:
+        remainder = self._find_freest if self._policy.remainder_on_freest else None
+        return gang.place(
+            job_shape, self._draft, self._find, within=within, find_remainder=remainder
+        )
+
+    def _find(self, shape: Shape, within: int | None) -> Hold | None:
+        if self._scorer is not None:
+            return self._scorer.find(shape, within)
+        return self._picture.index.find(shape, within, spread=self._spread)
+
+    def _find_freest(self, shape: Shape, within: int | None) -> Hold | None:
+        return self._picture.index.find(shape, within, spread=True)
+
+    def _duration_ms(self, entry: Entry) -> int:
+        """The expected rest of the run, within the limit."""
+        waiting = entry.waiting
+        left_ms = waiting.expected_ms - waiting.attained_ms
+        return max(1, min(left_ms, self._picture.limit_ms(waiting.job)))
+
+    def _tasks_left(self, job: Job) -> int | None:
+        """How many tasks have not been started here; None if none has been touched."""
+        left = self._left.get(job.number)
+        return None if left is None else len(left)
+
+    def _count(self, job: Job, holds: list[Hold], duration_ms: int) -> None:
+        """What starts now counts at once against quotas and shares."""
+        if self._picture.has_limits:
+            amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
+            self._holdings.add(job, amounts)
+        self._standings.note_start(job, job.gpu_milli, duration_ms)
+
+
+_NONE_LEFT = IntervalSet()
+_NO_ROOM = Reason(ReasonCode.RESOURCES)

@@ -1,0 +1,91 @@
+"""Placing all members of a job at once, over one or many nodes: all of the minimum, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.queue import JobShape
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Hold
+
+Finder = Callable[[Shape, int | None], Hold | None]
+
+
+def place(
+    job_shape: JobShape,
+    draft: Draft,
+    find: Finder,
+    *,
+    within: int | None = None,
+    find_remainder: Finder | None = None,
+) -> list[Hold] | None:
+    """Take a place for every member in the draft, or leave the draft as it was.
+
+    A gang prefers one rack (tightest first) and insists on it with `same_rack`. `find_remainder`
+    places the members after the first that ask for less (a remainder of whole nodes).
+    """
+    members = job_shape.members
+    if len(members) == 1:
+        hold = find(members[0], within)
+        if hold is None:
+            return None
+        draft.take(hold)
+        return [hold]
+    racks = draft.index.racks()
+    if len(racks) > 1:
+        for bits in _racks_by_room(draft, members, job_shape.min_members):
+            inside = bits if within is None else bits & within
+            holds = _place_all(job_shape, draft, find, inside, find_remainder)
+            if holds is not None and len(holds) == len(members):
+                return holds
+            if holds is not None:
+                if job_shape.same_rack:
+                    return holds
+                _give_back(draft, holds)
+    if job_shape.same_rack and len(racks) > 1:
+        return None
+    return _place_all(job_shape, draft, find, within, find_remainder)
+
+
+def _place_all(
+    job_shape: JobShape,
+    draft: Draft,
+    find: Finder,
+    within: int | None,
+    find_remainder: Finder | None,
+) -> list[Hold] | None:
+    mark = draft.mark()
+    holds: list[Hold] = []
+    first = job_shape.members[0]
+    for member, shape in enumerate(job_shape.members):
+        search = find
+        if find_remainder is not None and shape.count < first.count:
+            search = find_remainder
+        hold = search(shape, within)
+        if hold is None:
+            if member >= job_shape.min_members:
+                break
+            draft.undo(mark)
+            return None
+        hold.member = member
+        draft.take(hold)
+        holds.append(hold)
+    return holds
+
+
+def _racks_by_room(draft: Draft, members: tuple[Shape, ...], least: int) -> list[int]:
+    """Racks with enough free devices for the minimum, the tightest first."""
+    index = draft.index
+    needed = sum(member.count for member in members[:least])
+    choices = []
+    for name, bits in index.racks().items():
+        free = sum(slot.free_mask.bit_count() for slot in index.slots_in(bits) if slot.bucket >= 0)
+        if free >= needed:
+            choices.append((free, name, bits))
+    return [bits for _, _, bits in sorted(choices)]
+
+
+def _give_back(draft: Draft, holds: list[Hold]) -> None:
+    for hold in reversed(holds):
+        draft.give(hold)

@@ -1,0 +1,86 @@
+"""Who comes first. Every weight is in milliseconds of waiting, so aging lifts every job in the end.
+
+The static key of a job is fixed when it enters the queue: aging is the same for all, so the order
+inside one queue never changes with time. What changes with use (fair share) is added per tenant
+and user when the queues are merged.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.engine.policy import Feedback, Order
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.snapshot import Waiting
+from gpu_scheduler.model.tenant import Tenant
+
+MILLI = 1000
+LEVEL_MS = 1 << 50
+"""One level of feedback outweighs every key (some 35,000 years)."""
+
+
+def static_class(job: Job, tenant: Tenant) -> int:
+    """The tenant's tier and the job's priority: the only ground for preemption by class."""
+    return tenant.tier.points + job.priority
+
+
+def order_key(waiting: Waiting, tenant: Tenant, order: Order) -> int:
+    """The static key; smaller comes first."""
+    job = waiting.job
+    key = job.submit_ms if order.age else 0
+    key -= order.class_point_ms * static_class(job, tenant)
+    key += short_penalty_ms(waiting, order)
+    if order.expected_milli:
+        key += (waiting.expected_ms - waiting.attained_ms) * order.expected_milli // MILLI
+    if order.deadline_ms and job.deadline_ms:
+        slack = max(0, job.deadline_ms - job.submit_ms - waiting.expected_ms)
+        key -= max(0, order.deadline_ms - slack)
+    return key
+
+
+def short_penalty_ms(waiting: Waiting, order: Order) -> int:
+    """What a long expected service costs, by doublings and never more than the cap."""
+    if not order.short_ms:
+        return 0
+    service = waiting.expected_ms
+    if order.short_by_gpus:
+        service = service * max(MILLI, waiting.job.gpu_milli) // MILLI
+    if service <= order.short_floor_ms:
+        return 0
+    doublings_milli = log2_milli(service * MILLI // order.short_floor_ms) - log2_milli(MILLI)
+    return min(order.short_cap_ms, order.short_ms * doublings_milli // MILLI)
+
+
+def largest_gap_ms(order: Order, class_span: int) -> int:
+    """How much earlier than any later job's key a key can lie, at the most.
+
+    A job that has waited this long is passed in the order by no job that comes after.
+    """
+    fair = (order.fair_ms + order.user_fair_ms) * order.fair_cap
+    return order.class_point_ms * class_span + order.short_cap_ms + order.deadline_ms + fair
+
+
+def level_of(attained_ms: int, gpu_milli: int, feedback: Feedback) -> int:
+    """How many thresholds of service a job has passed."""
+    service = attained_ms
+    if feedback.by_gpus:
+        service = service * max(MILLI, gpu_milli) // MILLI
+    level = 0
+    for threshold in feedback.thresholds_ms:
+        if service < threshold:
+            break
+        level += 1
+    return level
+
+
+def log2_milli(number: int) -> int:
+    """The binary logarithm in thousandths, straight between powers of two; integers only."""
+    if number < 1:
+        return 0
+    whole = number.bit_length() - 1
+    return whole * MILLI + ((number << 10 >> whole) - 1024) * MILLI // 1024
+
+
+def fair_ratio_milli(usage: int, weight_milli: int, total_usage: int, total_weight: int) -> int:
+    """How many fair shares an account has had: 1000 is exactly its due."""
+    if total_usage <= 0:
+        return 0
+    return usage * total_weight * MILLI // (weight_milli * total_usage)

@@ -1,0 +1,89 @@
+"""What will be free on one node, step by step, if everything ends when it is expected to."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+from gpu_scheduler.engine.index import Index
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Hold, Slot
+
+
+class Outlook:
+    """Steps in time, each with a shadow of the node. Only bookings make anything scarcer.
+
+    `drops` are the moments when a booking begins. Between them room only grows, so whether
+    something fits for a while is decided at its start and at the drops inside it.
+    """
+
+    __slots__ = ("_index", "drops", "states", "times", "top_class")
+
+    def __init__(self, index: Index, slot: Slot, now_ms: int, ends: list[tuple[int, Hold]]) -> None:
+        """Roll the node forward through the expected ends of what it runs."""
+        self._index = index
+        state = slot.copy()
+        self.times = [now_ms]
+        self.states = [state]
+        self.drops: list[int] = []
+        self.top_class = -1
+        for end_ms, hold in sorted(ends, key=_by_end):
+            at_ms = max(end_ms, now_ms + 1)
+            if at_ms != self.times[-1]:
+                state = state.copy()
+                self.times.append(at_ms)
+                self.states.append(state)
+            index.give(hold.on(state))
+
+    def fits(self, shape: Shape, start_ms: int, end_ms: int) -> bool:
+        """Tell whether the request fits from start to end without disturbing a booking."""
+        if self._state_at(start_ms).choose_any(shape) is None:
+            return False
+        return self._clear(shape, start_ms, end_ms)
+
+    def earliest(self, shape: Shape, duration_ms: int, from_ms: int = 0) -> tuple[int, Hold] | None:
+        """The first time from which the request fits for its duration."""
+        for at_ms, state in zip(self.times, self.states, strict=True):
+            if at_ms >= from_ms:
+                hold = state.choose_any(shape)
+                if hold is not None and self._clear(shape, at_ms, at_ms + duration_ms):
+                    return at_ms, hold
+        return None
+
+    def book(self, shape: Shape, start_ms: int, end_ms: int, static_class: int) -> None:
+        """Keep room for a reservation of this class."""
+        self.occupy(shape, start_ms, end_ms)
+        self.drops.insert(bisect_left(self.drops, start_ms), start_ms)
+        self.top_class = max(self.top_class, static_class)
+
+    def occupy(self, shape: Shape, start_ms: int, end_ms: int) -> None:
+        """Take room for something that starts at once, or for a booking."""
+        self._split(start_ms)
+        self._split(end_ms)
+        first = bisect_left(self.times, start_ms)
+        last = bisect_left(self.times, end_ms)
+        for state in self.states[first:last]:
+            hold = state.choose_any(shape)
+            if hold is not None:
+                self._index.take(hold)
+
+    def _clear(self, shape: Shape, start_ms: int, end_ms: int) -> bool:
+        for drop in self.drops[bisect_right(self.drops, start_ms) :]:
+            if drop >= end_ms:
+                return True
+            if self._state_at(drop).choose_any(shape) is None:
+                return False
+        return True
+
+    def _state_at(self, at_ms: int) -> Slot:
+        return self.states[max(0, bisect_right(self.times, at_ms) - 1)]
+
+    def _split(self, at_ms: int) -> None:
+        place = bisect_left(self.times, at_ms)
+        if place == 0 or (place < len(self.times) and self.times[place] == at_ms):
+            return
+        self.times.insert(place, at_ms)
+        self.states.insert(place, self.states[place - 1].copy())
+
+
+def _by_end(item: tuple[int, Hold]) -> int:
+    return item[0]

@@ -1,0 +1,270 @@
+"""The picture that decisions are made from, with its indexes kept true by every change.
+
+`control` tells the picture what happened; `decide` only reads it (what it tries, it undoes).
+A picture rebuilt from its own snapshot gives the same plan.
+"""
+
+from __future__ import annotations
+
+from sortedcontainers import SortedList
+
+from gpu_scheduler.engine.admit import Amounts, Holdings, job_amounts
+from gpu_scheduler.engine.index import NO_SLOT, Index
+from gpu_scheduler.engine.order import LEVEL_MS, level_of, order_key, static_class
+from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
+from gpu_scheduler.engine.queue import Entry, JobShape, Queue
+from gpu_scheduler.engine.scores import ScoreMemory, needs_vectors
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.snapshot import PoolQuota, Running, Snapshot, Standing, Waiting
+from gpu_scheduler.model.tenant import Quota, Tenant
+
+EndKey = tuple[int, int, int, str]
+_NO_LIMITS = Quota()
+
+
+class RunningEntry:
+    """A running allocation with its holds on the slots."""
+
+    __slots__ = ("amounts", "holds", "running", "static_class")
+
+    def __init__(
+        self, running: Running, holds: list[Hold], amounts: Amounts, static_class: int
+    ) -> None:
+        """Bind an allocation to what it holds."""
+        self.running = running
+        self.holds = holds
+        self.amounts = amounts
+        self.static_class = static_class
+
+    @property
+    def end_key(self) -> EndKey:
+        """Expected end first; ends with ids, so that two runs agree."""
+        allocation = self.running.allocation
+        task = -1 if allocation.task is None else allocation.task
+        return (self.running.expected_end_ms, self.running.job.number, task, allocation.id)
+
+
+class Picture:
+    """Nodes, tenants, waiting and running jobs, reservations and standings, all indexed."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Start empty; the policy decides how the queue is keyed."""
+        self.policy = policy
+        self.index = Index()
+        if needs_vectors(policy.ranking):
+            self.index.watch(sizes=policy.ranking is Ranking.CLUSTERING)
+        self.score_memory = ScoreMemory()
+        self.queue = Queue()
+        self.tenants: dict[str, Tenant] = {}
+        self.pools: dict[Pool, PoolQuota] = {}
+        self.holdings = Holdings()
+        self.running: dict[str, RunningEntry] = {}
+        self.ends: SortedList[EndKey] = SortedList()
+        self.by_node: dict[int, dict[str, RunningEntry]] = {}
+        self.by_class: dict[int, dict[str, RunningEntry]] = {}
+        self.running_tasks: dict[int, int] = {}
+        self.reservations: dict[int, Reservation] = {}
+        self.tenant_standings: dict[str, Standing] = {}
+        self.user_standings: dict[tuple[str, str], Standing] = {}
+        self.total_gpu_milli = 0
+        self.has_limits = False
+        self.gang_verdicts: dict[tuple[int, int], str] = {}
+        self.job_shapes: list[JobShape] = []
+        self._shape_of: dict[tuple[object, ...], JobShape] = {}
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Picture:
+        """Build every index afresh."""
+        picture = cls(policy)
+        for node in snapshot.nodes:
+            picture.set_node(node)
+        for tenant in snapshot.tenants:
+            picture.set_tenant(tenant)
+        for pool in snapshot.pools:
+            picture.set_pool(pool)
+        picture.tenant_standings.update(snapshot.tenant_standings)
+        picture.user_standings.update(snapshot.user_standings)
+        for running in snapshot.running:
+            picture.start(running)
+        for waiting in snapshot.waiting:
+            picture.enqueue(waiting)
+        picture.set_reservations(snapshot.reservations)
+        return picture
+
+    def snapshot(self) -> Snapshot:
+        """The same picture as one frozen value."""
+        return Snapshot(
+            nodes=tuple(slot.node for slot in self.index.slots if slot is not NO_SLOT),
+            tenants=tuple(tenant for _, tenant in sorted(self.tenants.items())),
+            waiting=tuple(entry.waiting for _, entry in sorted(self.queue.entries.items())),
+            running=tuple(self.running[key[3]].running for key in self.ends),
+            reservations=tuple(reservation for _, reservation in sorted(self.reservations.items())),
+            tenant_standings=tuple(sorted(self.tenant_standings.items())),
+            user_standings=tuple(sorted(self.user_standings.items())),
+            pools=tuple(pool for _, pool in sorted(self.pools.items())),
+        )
+
+    # --- nodes and tenants
+
+    def set_node(self, node: Node) -> None:
+        """A node appeared or changed."""
+        known = self.index.by_id.get(node.id)
+        if known is None:
+            self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
+        self.index.add_node(node)
+
+    def remove_node(self, node_id: str) -> None:
+        """A node that holds nothing is gone for good."""
+        slot = self.index.slot(node_id)
+        self.index.remove_node(node_id)
+        self.total_gpu_milli -= slot.node.gpu_count * WHOLE_MILLI
+
+    def set_tenant(self, tenant: Tenant) -> None:
+        """A tenant appeared or changed; its waiting jobs get their new place in the order."""
+        before = self.tenants.get(tenant.id)
+        self.tenants[tenant.id] = tenant
+        self._note_limits()
+        if before is None or before == tenant:
+            return
+        for entry in [e for e in self.queue.in_order() if e.waiting.job.tenant == tenant.id]:
+            reservation = self.reservations.get(entry.number)
+            self.dequeue(entry.number)
+            self.enqueue(entry.waiting)
+            if reservation is not None:
+                self.reservations[entry.number] = reservation
+        for running in [
+            e.running for e in self.running.values() if e.running.job.tenant == tenant.id
+        ]:
+            self.finish(running.allocation.id)
+            self.start(running)
+
+    def set_pool(self, pool: PoolQuota) -> None:
+        """A pool's part of all GPUs changed."""
+        self.pools[pool.pool] = pool
+        self._note_limits()
+
+    def _note_limits(self) -> None:
+        tenants = self.tenants.values()
+        self.has_limits = bool(self.pools) or any(t.quota != _NO_LIMITS for t in tenants)
+
+    def waiting_tenants(self) -> frozenset[str]:
+        """The tenants with jobs that could start."""
+        if not self.has_limits:
+            return frozenset()
+        return frozenset(key[0] for key in self.queue.groups)
+
+    def tenant(self, tenant_id: str) -> Tenant:
+        """A tenant; one that nobody declared has no limits."""
+        tenant = self.tenants.get(tenant_id)
+        if tenant is None:
+            tenant = self.tenants[tenant_id] = Tenant(id=tenant_id)
+        return tenant
+
+    # --- jobs
+
+    def job_shape(self, job: Job, rank: object = 0) -> JobShape:
+        """The shape of all members; jobs that may preempt others differ by rank as well."""
+        members: tuple[Shape, ...] = tuple(self.index.shape(member) for member in job.members)
+        key = (tuple(member.id for member in members), job.min_members, job.same_rack, rank)
+        shape = self._shape_of.get(key)
+        if shape is None:
+            shape = JobShape(
+                len(self.job_shapes), members, job.min_members, same_rack=job.same_rack
+            )
+            self._shape_of[key] = shape
+            self.job_shapes.append(shape)
+        return shape
+
+    def limit_ms(self, job: Job) -> int:
+        """How long a job may run: its own limit or the default."""
+        return job.max_runtime_ms or self.policy.default_limit_ms
+
+    def enqueue(self, waiting: Waiting) -> Entry:
+        """A job could start from now on."""
+        job = waiting.job
+        tenant = self.tenant(job.tenant)
+        key = order_key(waiting, tenant, self.policy.order)
+        job_class = static_class(job, tenant)
+        rank: object = 0
+        if self.policy.preemption is Preemption.FEEDBACK:
+            rank = level_of(waiting.attained_ms, job.gpu_milli, self.policy.feedback)
+            key += LEVEL_MS * rank
+        elif self.policy.preemption is Preemption.CLASS:
+            rank = (
+                job_class,
+                job.tenant if tenant.elastic or not tenant.can_preempt_others else "",
+            )
+        group = self.queue.group((job.tenant, job.user, job.pool))
+        entry = Entry(waiting, self.job_shape(job, rank), group, key, job_class)
+        self.queue.add(entry)
+        return entry
+
+    def dequeue(self, number: int) -> Waiting:
+        """A job can start no more (or has started)."""
+        self.reservations.pop(number, None)
+        return self.queue.remove(number).waiting
+
+    def start(self, running: Running) -> None:
+        """An allocation is held from now on."""
+        job = running.job
+        index = self.index
+        allocation = running.allocation
+        holds = []
+        for placement in allocation.placements:
+            hold = index.slot(placement.node_id).hold_from(placement)
+            index.take(hold)
+            holds.append(hold)
+        members = len(allocation.placements)
+        amounts = job_amounts(job, self.limit_ms(job), members)
+        tenant = self.tenant(job.tenant)
+        entry = RunningEntry(running, holds, amounts, static_class(job, tenant))
+        if allocation.id in self.running:
+            raise InternalError(f"allocation {allocation.id} is held twice")
+        self.running[allocation.id] = entry
+        self.ends.add(entry.end_key)
+        for hold in holds:
+            self.by_node.setdefault(hold.slot.ordinal, {})[allocation.id] = entry
+        self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
+        self.holdings.add(job, amounts)
+        self.running_tasks[job.number] = self.running_tasks.get(job.number, 0) + 1
+
+    def finish(self, allocation_id: str) -> Running:
+        """An allocation is held no more."""
+        entry = self.running.pop(allocation_id)
+        job = entry.running.job
+        for hold in entry.holds:
+            self.index.give(hold)
+            self.by_node[hold.slot.ordinal].pop(allocation_id, None)
+        self.ends.remove(entry.end_key)
+        alike = self.by_class[entry.static_class]
+        del alike[allocation_id]
+        if not alike:
+            del self.by_class[entry.static_class]
+        self.holdings.add(job, entry.amounts, -1)
+        left = self.running_tasks[job.number] - 1
+        if left:
+            self.running_tasks[job.number] = left
+        else:
+            del self.running_tasks[job.number]
+        return entry.running
+
+    def revise(self, running: Running) -> None:
+        """Something that the engine should know of a running job changed; its holds did not."""
+        entry = self.running[running.allocation.id]
+        self.ends.remove(entry.end_key)
+        entry.running = running
+        self.ends.add(entry.end_key)
+
+    def set_reservations(self, reservations: tuple[Reservation, ...]) -> None:
+        """Keep the reservations of a plan until the next one."""
+        self.reservations = {
+            reservation.job_number: reservation
+            for reservation in reservations
+            if reservation.job_number in self.queue.entries
+        }

@@ -1,0 +1,123 @@
+"""Everything that can be chosen about how the engine decides. Values only; see `presets`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+ALL_RESERVATIONS = 1_000_000
+
+
+class Queueing(StrEnum):
+    """What happens behind a job that does not fit."""
+
+    BLOCKING = "blocking"
+    SKIP = "skip"
+    RESERVE = "reserve"
+
+
+class Ranking(StrEnum):
+    """Which of the feasible places is taken."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    RANDOM = "random"
+    DOT_PRODUCT = "dot_product"
+    CLUSTERING = "clustering"
+    PACKING = "packing"
+    BEST_FIT = "best_fit"
+    FGD = "fgd"
+    BALANCE = "balance"
+
+
+class Preemption(StrEnum):
+    """On which ground a waiting job may stop a running one."""
+
+    NONE = "none"
+    CLASS = "class"
+    FEEDBACK = "feedback"
+    REMAINING = "remaining"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Who comes first, all in milliseconds of waiting, so that the weights can be compared.
+
+    key = submission (unless `age` is off)
+          - `class_point_ms` for every point of static class
+          + `short_ms` for every doubling of the expected service beyond `short_floor_ms`,
+            at most `short_cap_ms` (`short_by_gpus`: service counts GPUs x time)
+          + `expected_milli`/1000 x the expected run time (unbounded; for sjf and srtf)
+          - `deadline_ms` for jobs with a deadline, at most the time that is left to it
+    and, changing with use, + `fair_ms` for every fair share a tenant has had (and `user_fair_ms`
+    likewise inside the tenant), at most `fair_cap` shares.
+    """
+
+    age: bool = True
+    class_point_ms: int = MINUTE_MS
+    short_ms: int = 0
+    short_floor_ms: int = MINUTE_MS
+    short_cap_ms: int = 0
+    short_by_gpus: bool = True
+    expected_milli: int = 0
+    deadline_ms: int = 0
+    fair_ms: int = 0
+    user_fair_ms: int = 0
+    fair_cap: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """Levels of attained service: a job sinks one level at each threshold and never rises.
+
+    A waiting job may stop a running one only of a strictly lower level, after `quantum_ms` of
+    running, and never one that has waited `protect_after_ms` in all: that bounds every wait.
+    """
+
+    thresholds_ms: tuple[int, ...] = ()
+    by_gpus: bool = True
+    quantum_ms: int = 0
+    protect_after_ms: int = 0
+    tick_ms: int = MINUTE_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """One complete choice.
+
+    `reservations` blocked jobs keep a place and a time. `max_examined` bounds the work of one
+    cycle. `eviction_ms` is how long an eviction takes: who ends sooner is left alone.
+    """
+
+    name: str = "custom"
+    order: Order = field(default_factory=Order)
+    queueing: Queueing = Queueing.RESERVE
+    reservations: int = 1
+    reserve_after_ms: int = 0
+    ranking: Ranking = Ranking.PACK
+    remainder_on_freest: bool = False
+    preemption: Preemption = Preemption.NONE
+    preempt_gap: int = 500
+    feedback: Feedback = field(default_factory=Feedback)
+    eviction_ms: int = MINUTE_MS
+    max_victim_nodes: int = 64
+    max_preempt_tries: int = 32
+    max_examined: int = 5_000
+    default_limit_ms: int = 7 * DAY_MS
+    typical_shapes: tuple[TypicalShape, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypicalShape:
+    """A frequent request, for rankings that measure what free GPUs are still good for."""
+
+    cpu_milli: int
+    memory_mb: int
+    gpu_count: int
+    gpu_share_milli: int
+    gpu_models: tuple[str, ...]
+    weight: float

@@ -1,0 +1,89 @@
+"""Policies by name: those of the literature, to compare with, and our own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from gpu_scheduler.engine.policy import (
+    ALL_RESERVATIONS,
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    Feedback,
+    Order,
+    Policy,
+    Preemption,
+    Queueing,
+    Ranking,
+)
+from gpu_scheduler.model.errors import UnknownThing
+
+_BY_SUBMISSION = Order(class_point_ms=0)
+_BY_LENGTH = Order(age=False, class_point_ms=0, expected_milli=1000)
+_NO_EVICTION_COST = 0
+
+PRESETS: dict[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        Policy(
+            name="fifo",
+            order=_BY_SUBMISSION,
+            queueing=Queueing.BLOCKING,
+            remainder_on_freest=True,
+        ),
+        Policy(
+            name="sjf",
+            order=_BY_LENGTH,
+            queueing=Queueing.BLOCKING,
+            remainder_on_freest=True,
+        ),
+        Policy(
+            name="srtf",
+            order=_BY_LENGTH,
+            queueing=Queueing.SKIP,
+            preemption=Preemption.REMAINING,
+            remainder_on_freest=True,
+        ),
+        Policy(
+            name="las",
+            order=_BY_SUBMISSION,
+            queueing=Queueing.SKIP,
+            preemption=Preemption.FEEDBACK,
+            feedback=Feedback(thresholds_ms=(18_000_000,), tick_ms=MINUTE_MS),
+            remainder_on_freest=True,
+        ),
+        Policy(name="skip", order=_BY_SUBMISSION, queueing=Queueing.SKIP, remainder_on_freest=True),
+        Policy(name="easy", order=_BY_SUBMISSION, reservations=1),
+        Policy(name="conservative", order=_BY_SUBMISSION, reservations=ALL_RESERVATIONS),
+        *(
+            Policy(
+                name=ranking.value, order=_BY_SUBMISSION, queueing=Queueing.SKIP, ranking=ranking
+            )
+            for ranking in (
+                Ranking.RANDOM,
+                Ranking.DOT_PRODUCT,
+                Ranking.CLUSTERING,
+                Ranking.PACKING,
+                Ranking.BEST_FIT,
+                Ranking.FGD,
+                Ranking.BALANCE,
+            )
+        ),
+        Policy(
+            name="fair",
+            order=Order(fair_ms=2 * DAY_MS, user_fair_ms=DAY_MS, deadline_ms=DAY_MS),
+            preemption=Preemption.CLASS,
+        ),
+    )
+}
+
+
+def preset(name: str) -> Policy:
+    """A policy by its name."""
+    policy = PRESETS.get(name)
+    if policy is None:
+        close = get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise UnknownThing(f"policy '{name}' is not known{hint} Known: {', '.join(PRESETS)}")
+    return policy

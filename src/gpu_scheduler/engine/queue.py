@@ -1,0 +1,225 @@
+"""Jobs that could start: one queue for each (tenant, user, pool), grouped by shape.
+
+The heads are merged as the cycle asks for them, so a cycle looks at the jobs it starts and at one
+job per shape that does not fit, not at all that wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.snapshot import Waiting
+
+GroupKey = tuple[str, str, Pool]
+
+
+class JobShape:
+    """What all members of a job ask for; jobs with the same job shape share an answer."""
+
+    __slots__ = ("alike", "id", "members", "min_members", "same_rack", "uses_gpus")
+
+    def __init__(
+        self, shape_id: int, members: tuple[Shape, ...], min_members: int, *, same_rack: bool
+    ) -> None:
+        """`alike` tells whether all members ask for the same."""
+        self.id = shape_id
+        self.members = members
+        self.min_members = min_members
+        self.same_rack = same_rack
+        self.uses_gpus = any(member.uses_gpus for member in members)
+        self.alike = all(member is members[0] for member in members)
+
+
+class Entry:
+    """A waiting job in its queue, with everything about it that does not change while it waits."""
+
+    __slots__ = ("group", "key", "number", "shape", "static_class", "waiting")
+
+    def __init__(
+        self, waiting: Waiting, shape: JobShape, group: Group, key: int, static_class: int
+    ) -> None:
+        """Bind a waiting job to its shape and its place in the order."""
+        self.waiting = waiting
+        self.shape = shape
+        self.group = group
+        self.key = key
+        self.number = waiting.job.number
+        self.static_class = static_class
+
+
+class Group:
+    """The queue of one (tenant, user, pool). `heads` has the first job of every shape."""
+
+    __slots__ = ("by_shape", "heads", "key", "size")
+
+    def __init__(self, key: GroupKey) -> None:
+        """Start empty."""
+        self.key = key
+        self.by_shape: dict[int, list[tuple[int, int]]] = {}
+        self.heads: list[tuple[int, int, int]] = []
+        self.size = 0
+
+    def add(self, entry: Entry) -> None:
+        """Insert by key and number."""
+        shape_id = entry.shape.id
+        item = (entry.key, entry.number)
+        line = self.by_shape.get(shape_id)
+        self.size += 1
+        if line is None:
+            self.by_shape[shape_id] = [item]
+            insort(self.heads, (*item, shape_id))
+            return
+        if item < line[0]:
+            self._drop_head(line[0], shape_id)
+            insort(self.heads, (*item, shape_id))
+        insort(line, item)
+
+    def remove(self, entry: Entry) -> None:
+        """Take an entry out, wherever it stands."""
+        shape_id = entry.shape.id
+        item = (entry.key, entry.number)
+        line = self.by_shape[shape_id]
+        place = bisect_left(line, item)
+        del line[place]
+        self.size -= 1
+        if place == 0:
+            self._drop_head(item, shape_id)
+            if line:
+                insort(self.heads, (*line[0], shape_id))
+            else:
+                del self.by_shape[shape_id]
+
+    def _drop_head(self, item: tuple[int, int], shape_id: int) -> None:
+        del self.heads[bisect_left(self.heads, (*item, shape_id))]
+
+
+class Queue:
+    """All groups, and every entry by its job's number."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.groups: dict[GroupKey, Group] = {}
+        self.entries: dict[int, Entry] = {}
+
+    def __len__(self) -> int:
+        """How many jobs wait."""
+        return len(self.entries)
+
+    def group(self, key: GroupKey) -> Group:
+        """The queue of an account, made when it is first needed."""
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(key)
+        return group
+
+    def add(self, entry: Entry) -> None:
+        """Let a job wait."""
+        self.entries[entry.number] = entry
+        entry.group.add(entry)
+
+    def remove(self, number: int) -> Entry:
+        """Let a job wait no more."""
+        entry = self.entries.pop(number)
+        group = entry.group
+        group.remove(entry)
+        if not group.size:
+            del self.groups[group.key]
+        return entry
+
+    def peek(self) -> Entry | None:
+        """The entry with the smallest key."""
+        heads = [group.heads[0] for group in self.groups.values()]
+        return self.entries[min(heads)[1]] if heads else None
+
+    def in_order(self) -> Iterator[Entry]:
+        """All entries by static key, for views and tests."""
+        return iter(sorted(self.entries.values(), key=lambda entry: (entry.key, entry.number)))
+
+
+class _Cursor:
+    """A walk through one group in order, past shapes that are known not to fit."""
+
+    __slots__ = ("group", "later", "place")
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.place = 0
+        self.later: list[tuple[int, int, int, int]] = []
+
+    def peek(self, dead: set[int], dead_here: set[tuple[str, int]]) -> tuple[int, int, int] | None:
+        """The next (key, number, shape) that is worth a look."""
+        heads = self.group.heads
+        later = self.later
+        tenant = self.group.key[0]
+        while True:
+            if self.place < len(heads):
+                head = heads[self.place]
+                if later and later[0] < head:
+                    head = later[0][:3]
+            elif later:
+                head = later[0][:3]
+            else:
+                return None
+            if head[2] not in dead and (not dead_here or (tenant, head[2]) not in dead_here):
+                return head
+            self._drop(head)
+
+    def advance(self, head: tuple[int, int, int]) -> None:
+        """Step behind the head, to the next job of the same shape."""
+        position = self._drop(head) + 1
+        line = self.group.by_shape[head[2]]
+        if position < len(line):
+            heappush(self.later, (*line[position], head[2], position))
+
+    def _drop(self, head: tuple[int, int, int]) -> int:
+        """Leave one head and return its position in the line of its shape."""
+        if self.later and self.later[0][:3] == head:
+            return heappop(self.later)[3]
+        self.place += 1
+        return 0
+
+
+class Merge:
+    """The queues as one, by static key plus what each account's use adds to it.
+
+    What an account's use adds only grows during a cycle, so an old value in the heap is a lower
+    bound, and the heap is put right when the entry comes up.
+    """
+
+    def __init__(self, queue: Queue, penalty_ms: Callable[[GroupKey], int]) -> None:
+        """Look at the first job of every group."""
+        self.dead: set[int] = set()
+        self.dead_here: set[tuple[str, int]] = set()
+        self._entries = queue.entries
+        self._penalty_ms = penalty_ms
+        self._heap = [
+            (group.heads[0][0] + penalty_ms(group.key), group.heads[0][1], _Cursor(group))
+            for group in queue.groups.values()
+        ]
+        heapify(self._heap)
+
+    def next(self) -> Entry | None:
+        """The next entry; it comes up again unless `leave` is called."""
+        heap = self._heap
+        while heap:
+            stored, number, cursor = heap[0]
+            head = cursor.peek(self.dead, self.dead_here)
+            if head is None:
+                heappop(heap)
+                continue
+            value = head[0] + self._penalty_ms(cursor.group.key)
+            if (value, head[1]) != (stored, number):
+                heapreplace(heap, (value, head[1], cursor))
+                continue
+            return self._entries[number]
+        return None
+
+    def leave(self) -> None:
+        """Go on behind the entry that `next` has just returned."""
+        _, number, cursor = self._heap[0]
+        entry = self._entries[number]
+        cursor.advance((entry.key, number, entry.shape.id))

@@ -1,0 +1,314 @@
+"""Reservations: a place and a time for blocked jobs, and what later jobs may do around them.
+
+A reservation is kept from cycle to cycle (sticky). Jobs of the same or a lower static class start
+on its nodes only if it can still start in time there; a higher class may push it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.outlook import Outlook
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.queue import Entry, JobShape
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Hold, Slot
+from gpu_scheduler.model.plan import Reservation
+
+Placer = Callable[[JobShape, int | None], list[Hold] | None]
+
+
+class Calendar:
+    """The reservations of one cycle, and an outlook for every node that they touch."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        draft: Draft,
+        now_ms: int,
+        *,
+        gone: set[str],
+        started: list[tuple[int, list[Hold]]],
+    ) -> None:
+        """`gone` allocations hold nothing in the draft any more, `started` jobs already do.
+
+        `leaving` allocations are being evicted: they hold what they hold, but not for long.
+        """
+        self._picture = picture
+        self._draft = draft
+        self._now_ms = now_ms
+        self._gone = gone
+        self._started = started
+        self._outlooks: dict[int, Outlook] = {}
+        self._bookings: dict[int, list[tuple[Shape, int, int, int]]] = {}
+        self._booked = 0
+        self._booked_until_ms = now_ms
+        self.leaving: set[str] = set()
+        self.kept: dict[int, Reservation] = {}
+
+    def note_start(self, job_shape: JobShape, holds: list[Hold], duration_ms: int) -> None:
+        """A job starts now; what it takes is not there for a booking until it ends."""
+        end_ms = self._now_ms + duration_ms
+        self._started.append((end_ms, holds))
+        for hold in holds:
+            outlook = self._outlooks.get(hold.slot.ordinal)
+            if outlook is not None:
+                outlook.occupy(job_shape.members[hold.member], self._now_ms, end_ms)
+
+    def allowed(self, entry: Entry, duration_ms: int) -> int | None:
+        """The nodes on which the job would push nobody back; None for all.
+
+        Members of a gang are kept off nodes where even one of them would be in the way.
+        """
+        if not self._outlooks:
+            return None
+        end_ms = self._now_ms + duration_ms
+        forbidden = 0
+        shapes = entry.shape.members[:1] if entry.shape.alike else entry.shape.members
+        for ordinal, outlook in self._outlooks.items():
+            if entry.static_class > outlook.top_class:
+                continue
+            slot = self._picture.index.slots[ordinal]
+            if entry.shape.alike and len(entry.shape.members) > 1:
+                if outlook.drops and outlook.drops[0] < end_ms:
+                    forbidden |= slot.bit
+                continue
+            for shape in shapes:
+                if not outlook.fits(shape, self._now_ms, end_ms):
+                    forbidden |= slot.bit
+        return ~forbidden if forbidden else None
+
+    def keep(self, entry: Entry, duration_ms: int, old: Reservation, place: Placer) -> None:
+        """Renew a reservation: the same place if it comes up in time, a better one if it slips."""
+        same = self._same_place(entry, duration_ms, old)
+        if same is not None and same[0] <= max(old.at_ms, self._now_ms + 1):
+            self._book(entry, duration_ms, same, old)
+            return
+        other = self.earliest(entry, duration_ms, place)
+        choices = [choice for choice in (same, other) if choice is not None]
+        if choices:
+            self._book(entry, duration_ms, min(choices, key=lambda choice: choice[0]), old)
+
+    def reserve(self, entry: Entry, duration_ms: int, place: Placer) -> bool:
+        """Give a blocked job a place and a time; False if none can be foreseen."""
+        found = self.earliest(entry, duration_ms, place)
+        if found is not None:
+            self._book(entry, duration_ms, found, None)
+        return found is not None
+
+    def claim(self, entry: Entry, duration_ms: int, holds: list[Hold], victims: list[str]) -> None:
+        """Keep a place that victims are leaving; it is due as soon as they are gone."""
+        self.leaving.update(victims)
+        for allocation_id in victims:
+            for hold in self._picture.running[allocation_id].holds:
+                ordinal = hold.slot.ordinal
+                if self._outlooks.pop(ordinal, None) is not None:
+                    slot = self._picture.index.slots[ordinal]
+                    for booking in self._bookings.get(ordinal, []):
+                        self._outlook(slot).book(*booking)
+        self._book(entry, duration_ms, (self._now_ms + 1, holds), None)
+        self.kept[entry.number] = replace(self.kept[entry.number], claim=True)
+
+    def holder_other_than(self, job_number: int) -> str:
+        """A job whose reservation stands in the way of another, for the reason that is shown."""
+        for number, reservation in self.kept.items():
+            if number != job_number:
+                return reservation.job_id
+        return "?"
+
+    def earliest(
+        self, entry: Entry, duration_ms: int, place: Placer
+    ) -> tuple[int, list[Hold]] | None:
+        """The first time at which the job fits somewhere, and where."""
+        if len(entry.shape.members) == 1:
+            return self._earliest_single(entry.shape.members[0], duration_ms)
+        return self._earliest_gang(entry.shape, place)
+
+    # --- inside
+
+    def _earliest_single(self, shape: Shape, duration_ms: int) -> tuple[int, list[Hold]] | None:
+        """Walk through the expected ends; only the node that was just freed can newly fit."""
+        index = self._picture.index
+        selected = index.selected(shape.request)
+        best: tuple[int, list[Hold]] | None = None
+        for ordinal, outlook in self._outlooks.items():
+            slot = index.slots[ordinal]
+            if selected is not None and not selected & slot.bit:
+                continue
+            found = outlook.earliest(shape, duration_ms, self._now_ms + 1)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = (found[0], [found[1]])
+        shadows: dict[int, Slot] = {}
+        for end_ms, holds in self._ends():
+            at_ms = max(end_ms, self._now_ms + 1)
+            if best is not None and at_ms >= best[0]:
+                break
+            for hold in holds:
+                slot = hold.slot
+                ordinal = slot.ordinal
+                if ordinal in self._outlooks or slot.bucket < 0:
+                    continue
+                if selected is not None and not selected & slot.bit:
+                    continue
+                shadow = shadows.get(ordinal)
+                if shadow is None:
+                    shadow = shadows[ordinal] = slot.copy()
+                index.give(hold.on(shadow))
+                chosen = shadow.choose_any(shape)
+                if chosen is not None:
+                    return at_ms, [chosen]
+        return best
+
+    def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Hold]] | None:
+        """Release ever more until the gang fits, then find the least that was needed."""
+        ends = list(self._ends())
+        booked = self._booked
+        found = self._search_releases(job_shape, ends, place, ~booked if booked else None)
+        if found is None and booked:
+            found = self._search_releases(job_shape, ends, place, None)
+            if found is not None:
+                found = (max(found[0], self._booked_until_ms), found[1])
+        return found
+
+    def _search_releases(
+        self,
+        job_shape: JobShape,
+        ends: list[tuple[int, list[Hold]]],
+        place: Placer,
+        within: int | None,
+    ) -> tuple[int, list[Hold]] | None:
+        draft = self._draft
+        start = draft.mark()
+        low = released = 0
+        step = 1
+        found: list[Hold] | None = None
+        while released < len(ends) and found is None:
+            low = released
+            released = min(len(ends), released + step)
+            step *= 2
+            _release(draft, ends[low:released])
+            found = self._try(job_shape, place, within)
+        high = released
+        while found is not None and high - low > 1:
+            middle = (low + high) // 2
+            draft.undo(start)
+            _release(draft, ends[:middle])
+            holds = self._try(job_shape, place, within)
+            if holds is None:
+                low = middle
+            else:
+                high, found = middle, holds
+        draft.undo(start)
+        if found is None:
+            return None
+        return max(ends[high - 1][0], self._now_ms + 1), found
+
+    def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Hold] | None:
+        mark = self._draft.mark()
+        holds = place(job_shape, within)
+        self._draft.undo(mark)
+        return holds
+
+    def _same_place(
+        self, entry: Entry, duration_ms: int, old: Reservation
+    ) -> tuple[int, list[Hold]] | None:
+        """When the job could start on the nodes that it has reserved."""
+        at_ms = self._now_ms + 1
+        index = self._picture.index
+        places: list[tuple[Slot, int]] = []
+        for placement in old.placements:
+            slot = index.by_id.get(placement.node_id)
+            if slot is None or slot.bucket < 0:
+                return None
+            places.append((slot, placement.member))
+        if len({slot.ordinal for slot, _ in places}) < len(places):
+            return None
+        holds: list[Hold] = []
+        while len(holds) < len(places):
+            holds = []
+            for slot, member in places:
+                shape = entry.shape.members[member]
+                found = self._outlook(slot).earliest(shape, duration_ms, at_ms)
+                if found is None:
+                    return None
+                if found[0] > at_ms and holds:
+                    at_ms = found[0]
+                    break
+                at_ms = found[0]
+                hold = found[1].on(slot)
+                hold.member = member
+                holds.append(hold)
+        return at_ms, holds
+
+    def _book(
+        self,
+        entry: Entry,
+        duration_ms: int,
+        found: tuple[int, list[Hold]],
+        old: Reservation | None,
+    ) -> None:
+        at_ms, holds = found
+        end_ms = at_ms + duration_ms
+        index = self._picture.index
+        for hold in holds:
+            slot = index.slots[hold.slot.ordinal]
+            shape = entry.shape.members[hold.member]
+            booking = (shape, at_ms, end_ms, entry.static_class)
+            self._outlook(slot).book(*booking)
+            self._bookings.setdefault(slot.ordinal, []).append(booking)
+            self._booked |= slot.bit
+            self._booked_until_ms = max(self._booked_until_ms, end_ms)
+        slipped = old is not None and at_ms > max(old.at_ms, self._now_ms + 1)
+        self.kept[entry.number] = Reservation(
+            job_id=entry.waiting.job.id,
+            job_number=entry.number,
+            at_ms=at_ms,
+            until_ms=end_ms,
+            placements=tuple(hold.placement() for hold in holds),
+            made_ms=self._now_ms if old is None else old.made_ms,
+            claim=old is not None and old.claim,
+            slips=(0 if old is None else old.slips) + slipped,
+        )
+
+    def _outlook(self, slot: Slot) -> Outlook:
+        outlook = self._outlooks.get(slot.ordinal)
+        if outlook is None:
+            ends: list[tuple[int, Hold]] = []
+            for allocation_id, entry in self._picture.by_node.get(slot.ordinal, {}).items():
+                for hold in entry.holds:
+                    if hold.slot is slot and allocation_id not in self._gone:
+                        ends.append((self._end_ms(allocation_id), hold))
+            for end_ms, holds in self._started:
+                ends += [(end_ms, hold) for hold in holds if hold.slot is slot]
+            outlook = Outlook(self._picture.index, slot, self._now_ms, ends)
+            self._outlooks[slot.ordinal] = outlook
+        return outlook
+
+    def _end_ms(self, allocation_id: str) -> int:
+        """When a running allocation is expected to end; at once if it is being stopped."""
+        running = self._picture.running[allocation_id].running
+        if running.stopping or allocation_id in self.leaving:
+            return self._now_ms
+        return running.expected_end_ms
+
+    def _ends(self) -> Iterator[tuple[int, list[Hold]]]:
+        """What runs or has just been started, by expected end."""
+        for allocation_id in sorted(self.leaving):
+            yield self._now_ms, self._picture.running[allocation_id].holds
+        started = sorted(self._started, key=lambda item: item[0])
+        place = 0
+        for end_key in self._picture.ends:
+            while place < len(started) and started[place][0] < end_key[0]:
+                yield started[place]
+                place += 1
+            if end_key[3] not in self._gone and end_key[3] not in self.leaving:
+                yield end_key[0], self._picture.running[end_key[3]].holds
+        yield from started[place:]
+
+
+def _release(draft: Draft, ends: list[tuple[int, list[Hold]]]) -> None:
+    for _, holds in ends:
+        for hold in holds:
+            draft.give(hold)

@@ -1,0 +1,313 @@
+"""What is free on one node at this moment, and what one member holds of it.
+
+Only `Index` changes a slot, so that the buckets above always tell the truth.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.engine.kind import Kind
+from gpu_scheduler.engine.shape import Fit, Shape
+from gpu_scheduler.model.allocation import DeviceShare, Placement
+from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, mig_share_milli
+
+Vector = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
+"""Kind, free CPU, free memory, what is left of every device (-1: takes no work), sizes on it."""
+
+
+class Hold:
+    """What one member takes of one node: whole devices by mask, shares and MIG slices apart."""
+
+    __slots__ = ("cpu", "mask", "member", "memory", "parts", "slices", "slot")
+
+    def __init__(  # noqa: PLR0913, PLR0917 - made millions of times, so positional
+        self,
+        slot: Slot,
+        mask: int,
+        cpu: int,
+        memory: int,
+        parts: tuple[tuple[int, int, int], ...] = (),
+        slices: tuple[tuple[int, str], ...] = (),
+        member: int = 0,
+    ) -> None:
+        """`parts` are (position, share, memory), `slices` are (position, profile)."""
+        self.slot = slot
+        self.mask = mask
+        self.cpu = cpu
+        self.memory = memory
+        self.parts = parts
+        self.slices = slices
+        self.member = member
+
+    def on(self, slot: Slot) -> Hold:
+        """The same amounts on a shadow of the node."""
+        return Hold(slot, self.mask, self.cpu, self.memory, self.parts, self.slices, self.member)
+
+    def placement(self) -> Placement:
+        """Write it in the model's words."""
+        devices = self.slot.kind.devices
+        shares = [
+            DeviceShare(devices[position].index, WHOLE_MILLI, devices[position].memory_mb)
+            for position in positions(self.mask)
+        ]
+        shares += [DeviceShare(devices[p].index, share, memory) for p, share, memory in self.parts]
+        shares += [
+            DeviceShare(devices[p].index, mig_share_milli(profile), 0, profile)
+            for p, profile in self.slices
+        ]
+        shares.sort(key=lambda share: share.index)
+        return Placement(self.member, self.slot.node.id, tuple(shares), self.cpu, self.memory)
+
+
+class Slot:
+    """The free amounts of one node.
+
+    `usable` are devices that take work, `busy` those that are in any use or split by MIG. A device in `shared`
+    has [share left, memory left, holders]. `bucket` is where the index keeps the slot, or -1.
+    """
+
+    __slots__ = (
+        "bit",
+        "bucket",
+        "busy",
+        "free_cpu",
+        "free_memory",
+        "kind",
+        "mig",
+        "node",
+        "ordinal",
+        "shared",
+        "sizes",
+        "steps",
+        "usable",
+        "vector",
+    )
+
+    def __init__(self, node: Node, kind: Kind) -> None:
+        """Start empty."""
+        self.node = node
+        self.kind = kind
+        self.ordinal = node.ordinal
+        self.bit = 1 << node.ordinal
+        self.free_cpu = node.cpu_milli
+        self.free_memory = node.memory_mb
+        self.busy = kind.split
+        self.usable = usable_mask(node, kind)
+        self.shared: dict[int, list[int]] = {}
+        self.mig: dict[tuple[int, str], int] = {
+            (position, profile): count
+            for position, device in enumerate(kind.devices)
+            for profile, count in device.mig_slices
+        }
+        self.bucket = -1
+        self.steps = 0
+        self.vector: Vector | None = None
+        self.sizes: dict[int, int] = {}
+
+    @property
+    def takes_work(self) -> bool:
+        """Tell whether the node takes work at all."""
+        return self.node.state is NodeState.ONLINE
+
+    @property
+    def free_mask(self) -> int:
+        """The devices that are wholly free."""
+        return self.usable & ~self.busy
+
+    def free_gpu_milli(self) -> int:
+        """Everything on usable devices that nobody holds."""
+        free = self.free_mask.bit_count() * WHOLE_MILLI
+        for position, (share, _, _) in self.shared.items():
+            if self.usable >> position & 1:
+                free += share
+        return free
+
+    def copy(self) -> Slot:
+        """A shadow that no bucket knows, to try things on."""
+        twin = Slot.__new__(Slot)
+        twin.node = self.node
+        twin.kind = self.kind
+        twin.ordinal = self.ordinal
+        twin.bit = self.bit
+        twin.free_cpu = self.free_cpu
+        twin.free_memory = self.free_memory
+        twin.busy = self.busy
+        twin.usable = self.usable
+        twin.shared = {position: list(entry) for position, entry in self.shared.items()}
+        twin.mig = dict(self.mig)
+        twin.bucket = -1
+        twin.steps = 0
+        twin.vector = None
+        twin.sizes = dict(self.sizes)
+        return twin
+
+    def hold_from(self, placement: Placement) -> Hold:
+        """Read a placement back into positions of this node."""
+        place_of = {device.index: position for position, device in enumerate(self.kind.devices)}
+        mask = 0
+        parts: list[tuple[int, int, int]] = []
+        slices: list[tuple[int, str]] = []
+        for share in placement.devices:
+            position = place_of[share.index]
+            if share.mig_profile:
+                slices.append((position, share.mig_profile))
+            elif share.share_milli == WHOLE_MILLI:
+                mask |= 1 << position
+            else:
+                parts.append((position, share.share_milli, share.memory_mb))
+        return Hold(
+            self,
+            mask,
+            placement.cpu_milli,
+            placement.memory_mb,
+            tuple(parts),
+            tuple(slices),
+            placement.member,
+        )
+
+    def choose(
+        self, shape: Shape, fit: Fit, *, member: int = 0, fresh: bool = False
+    ) -> Hold | None:
+        """Find devices on this node for the request, or None. With `fresh`, open a new device."""
+        if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
+            return None
+        if shape.whole_only:
+            free = self.usable & ~self.busy & fit.allowed
+            mask = fit.picks.get(free)
+            if mask is None:
+                mask = fit.picks[free] = fit.kind.pick(free, shape.request)
+            return Hold(self, mask, shape.cpu, shape.memory, (), (), member) if mask else None
+        if not shape.uses_gpus:
+            return Hold(self, 0, shape.cpu, shape.memory, (), (), member)
+        if shape.request.mig_profile:
+            return self._choose_slices(shape, fit, member)
+        return self._choose_parts(shape, fit, member, fresh=fresh)
+
+    def choose_any(self, shape: Shape) -> Hold | None:
+        """Find devices of any model that the request allows."""
+        for fit in shape.by_kind.get(self.kind.id, ()):
+            hold = self.choose(shape, fit)
+            if hold is not None:
+                return hold
+        return None
+
+    def choose_device(self, shape: Shape, position: int) -> Hold | None:
+        """A share of one certain device."""
+        if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
+            return None
+        if not any(
+            (fit.allowed & self.usable) >> position & 1 for fit in shape.by_kind[self.kind.id]
+        ):
+            return None
+        need_mb = shape.part_mb or part_memory_mb(self.kind, position, shape.share)
+        entry = self.shared.get(position)
+        if entry is None:
+            if self.busy >> position & 1:
+                return None
+        elif entry[0] < shape.share or entry[1] < need_mb:
+            return None
+        return Hold(self, 0, shape.cpu, shape.memory, ((position, shape.share, need_mb),))
+
+    def choose_part(self, shape: Shape, fit: Fit, step: int) -> Hold | None:
+        """A partly used device with just this much left, for a request of one share."""
+        if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
+            return None
+        allowed = self.usable & fit.allowed
+        found = -1
+        for position, entry in self.shared.items():
+            if entry[0] // SHARE_STEP_MILLI == step and allowed >> position & 1:
+                need_mb = shape.part_mb or part_memory_mb(self.kind, position, shape.share)
+                if need_mb <= entry[1] and (found < 0 or position < found):
+                    found = position
+        if found < 0:
+            return None
+        need_mb = shape.part_mb or part_memory_mb(self.kind, found, shape.share)
+        return Hold(self, 0, shape.cpu, shape.memory, ((found, shape.share, need_mb),))
+
+    def _choose_parts(self, shape: Shape, fit: Fit, member: int, *, fresh: bool) -> Hold | None:
+        """Whole devices for a request such as 1.5, and the tightest device for each share."""
+        mask = 0
+        shares: list[tuple[int, int]]
+        if shape.extra:
+            free = self.usable & ~self.busy & fit.allowed
+            if shape.count:
+                mask = fit.kind.pick(free, shape.request)
+                if not mask:
+                    return None
+            shares = [(shape.extra, shape.request.gpu_extra_memory_mb)]
+        else:
+            shares = [(shape.share, shape.request.gpu_memory_mb)] * shape.count
+        parts: list[tuple[int, int, int]] = []
+        taken = mask
+        for share, memory_mb in shares:
+            part = self._choose_part(share, memory_mb, fit.allowed & ~taken, fresh=fresh)
+            if part is None:
+                return None
+            taken |= 1 << part[0]
+            parts.append(part)
+        return Hold(self, mask, shape.cpu, shape.memory, tuple(parts), (), member)
+
+    def _choose_part(
+        self, share: int, memory_mb: int, allowed: int, *, fresh: bool
+    ) -> tuple[int, int, int] | None:
+        """The device with the smallest rest that is enough; a free device if there is none."""
+        best: tuple[int, int, int] | None = None
+        best_left = WHOLE_MILLI + 1
+        allowed &= self.usable
+        if not fresh:
+            for position in sorted(self.shared):
+                share_left, memory_left, _ = self.shared[position]
+                need_mb = memory_mb or part_memory_mb(self.kind, position, share)
+                if (
+                    allowed >> position & 1
+                    and share <= share_left < best_left
+                    and need_mb <= memory_left
+                ):
+                    best, best_left = (position, share, need_mb), share_left
+        if best is None:
+            free = allowed & ~self.busy
+            if free:
+                position = (free & -free).bit_length() - 1
+                need_mb = memory_mb or part_memory_mb(self.kind, position, share)
+                best = (position, share, need_mb)
+        return best
+
+    def _choose_slices(self, shape: Shape, fit: Fit, member: int) -> Hold | None:
+        """Slices of one profile, from the devices with the fewest left."""
+        profile = shape.request.mig_profile
+        offers = sorted(
+            (left, position)
+            for (position, name), left in self.mig.items()
+            if name == profile and left and (fit.allowed & self.usable) >> position & 1
+        )
+        slices: list[tuple[int, str]] = []
+        for left, position in offers:
+            slices += [(position, profile)] * min(left, shape.count - len(slices))
+        if len(slices) < shape.count:
+            return None
+        return Hold(self, 0, shape.cpu, shape.memory, (), tuple(slices), member)
+
+
+def part_memory_mb(kind: Kind, position: int, share: int) -> int:
+    """A share without a stated memory gets the same share of the device's memory."""
+    return kind.devices[position].memory_mb * share // WHOLE_MILLI
+
+
+def usable_mask(node: Node, kind: Kind) -> int:
+    """The devices that take whole or shared work now, and those that MIG divides."""
+    taking = {device.index for device in node.devices if device.takes_work}
+    mask = 0
+    for position, device in enumerate(kind.devices):
+        if device.index in taking:
+            mask |= 1 << position
+    return mask
+
+
+def positions(mask: int) -> list[int]:
+    """The set bits, rising."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found

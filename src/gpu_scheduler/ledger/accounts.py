@@ -1,0 +1,193 @@
+"""What every tenant and user has used in all, and in each day or month.
+
+Beginnings and intervals come in, totals come out. Every moment of an allocation is charged once:
+`charge` covers what has not been charged yet, up to the interval's end. A repeated, late or
+unknown interval is ignored, not refused, so that facts may be delivered twice. Only allocations
+that run are remembered; the one that ended is forgotten, and with it every repetition is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
+
+from gpu_scheduler.ledger.interval import UsageInterval
+from gpu_scheduler.ledger.periods import Period
+from gpu_scheduler.ledger.shares import Account, account_of, account_order, tenant_and_user
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.states import ENDED, JobState
+
+TotalRow: TypeAlias = tuple[int | None, str, str | None, tuple[int, ...]]
+"""Start of the period (None: in all), tenant, user (None: the tenant itself), totals."""
+RunningRow: TypeAlias = tuple[str, int]
+"""Allocation id, and until when it has been charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over intervals. Ends are counted per attempt: a job that fails twice counts twice."""
+
+    gpu_milli_ms: int = 0
+    gpu_memory_mb_ms: int = 0
+    cpu_milli_ms: int = 0
+    memory_mb_ms: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    preemptions: int = 0
+    lost_gpu_milli_ms: int = 0
+
+
+_PLACE = {field.name: place for place, field in enumerate(fields(Totals))}
+_TIMES = tuple(
+    _PLACE[name] for name in ("gpu_milli_ms", "gpu_memory_mb_ms", "cpu_milli_ms", "memory_mb_ms")
+)
+_LOST = _PLACE["lost_gpu_milli_ms"]
+_END = {
+    JobState.COMPLETED: _PLACE["completed"],
+    JobState.FAILED: _PLACE["failed"],
+    JobState.CANCELLED: _PLACE["cancelled"],
+    JobState.PREEMPTED: _PLACE["preemptions"],
+}
+"""Where an end is counted. An attempt that only went back to the queue counts nowhere."""
+
+_Key: TypeAlias = tuple[int | None, Account]
+
+
+class Accounts:
+    """Totals per tenant and per user, in all and by period. The order of charges is no matter."""
+
+    def __init__(self, period: Period = Period.MONTH) -> None:
+        self.period = period
+        self._sums: dict[_Key, list[int]] = {}
+        self._charged_until: dict[str, int] = {}
+        self._last_bounds = (0, 0)
+
+    def begin(self, allocation_id: str, start_ms: int) -> None:
+        """From now on the allocation is charged. Told again while it runs, nothing changes."""
+        self._charged_until.setdefault(allocation_id, start_ms)
+
+    def charge(self, interval: UsageInterval) -> UsageInterval | None:
+        """Charge what is new, and return it: the part to keep for bills, and to take from budgets.
+
+        None means that there was nothing new. An interval with an outcome ends the allocation.
+        """
+        until_ms = self._charged_until.get(interval.allocation_id)
+        if until_ms is None:
+            return None
+        end_ms = max(until_ms, interval.end_ms)
+        if interval.outcome is not None:
+            del self._charged_until[interval.allocation_id]
+        elif end_ms == until_ms:
+            return None
+        else:
+            self._charged_until[interval.allocation_id] = end_ms
+        part = interval
+        if (until_ms, end_ms) != (interval.start_ms, interval.end_ms):
+            part = replace(interval, start_ms=until_ms, end_ms=end_ms)
+        self._add_time(part)
+        if part.outcome is not None:
+            changes = [(_LOST, part.lost_gpu_milli_ms)]
+            if part.outcome in _END:
+                changes.append((_END[part.outcome], 1))
+            self._add(part.tenant, part.user, part.end_ms, changes)
+        return part
+
+    def count_ended(
+        self, tenant: str, user: str, state: JobState, *, at_ms: int, tasks: int = 1
+    ) -> None:
+        """Count jobs that ended while they waited, and so have no interval."""
+        if tasks < 0 or state not in ENDED:
+            raise InternalError(f"{tasks} tasks of {tenant}/{user} cannot end as {state}")
+        self._add(tenant, user, at_ms, [(_END[state], tasks)])
+
+    def charged_until(self, allocation_id: str) -> int | None:
+        """Up to when a running allocation has been charged; None if it does not run."""
+        return self._charged_until.get(allocation_id)
+
+    def total(self, account: Account) -> Totals:
+        """Everything the account has ever used."""
+        return self._totals(None, account)
+
+    def total_in(self, account: Account, at_ms: int) -> Totals:
+        """What the account used in the period that holds this moment."""
+        return self._totals(self.period.start_of(at_ms), account)
+
+    def forget_periods_before(self, at_ms: int) -> int:
+        """Drop periods that had ended by then, and say how many rows; the totals in all stay."""
+        first_ms = self.period.start_of(at_ms)
+        old = [key for key in self._sums if key[0] is not None and key[0] < first_ms]
+        for key in old:
+            del self._sums[key]
+        return len(old)
+
+    def to_rows(self) -> tuple[list[TotalRow], list[RunningRow]]:
+        """All totals and all running allocations, each in a fixed order."""
+        totals: list[TotalRow] = []
+        for start_ms, account in sorted(self._sums, key=_key_order):
+            tenant, user = tenant_and_user(account)
+            totals.append((start_ms, tenant, user, tuple(self._sums[start_ms, account])))
+        return totals, sorted(self._charged_until.items())
+
+    @classmethod
+    def from_rows(
+        cls,
+        totals: Iterable[TotalRow],
+        running: Iterable[RunningRow],
+        *,
+        period: Period = Period.MONTH,
+    ) -> Accounts:
+        """What was saved. The period must be the one it was saved with."""
+        accounts = cls(period)
+        for start_ms, tenant, user, sums in totals:
+            if len(sums) != len(_PLACE) or min(sums) < 0:
+                raise InternalError(f"the totals of {tenant}/{user} cannot be right: {sums}")
+            if start_ms is not None and start_ms != period.start_of(start_ms):
+                raise InternalError(f"no {period} begins at {start_ms}; was it another period?")
+            accounts._sums[start_ms, account_of(tenant, user)] = list(sums)
+        accounts._charged_until = dict(running)
+        return accounts
+
+    def _totals(self, start_ms: int | None, account: Account) -> Totals:
+        return Totals(*self._sums.get((start_ms, account), ()))
+
+    def _add_time(self, part: UsageInterval) -> None:
+        _, next_ms = self._bounds(part.start_ms)
+        # Most intervals lie within one period, and need no cutting.
+        pieces = (part,) if part.end_ms <= next_ms else part.pieces(self.period)
+        for piece in pieces:
+            span_ms = piece.duration_ms
+            amounts = (piece.gpu_milli, piece.gpu_memory_mb, piece.cpu_milli, piece.memory_mb)
+            changes = [
+                (place, amount * span_ms) for place, amount in zip(_TIMES, amounts, strict=True)
+            ]
+            self._add(piece.tenant, piece.user, piece.start_ms, changes)
+
+    def _bounds(self, at_ms: int) -> tuple[int, int]:
+        """Where the period starts and the next one does.
+
+        The last answer is kept: times come close together, and the calendar is slow.
+        """
+        if not self._last_bounds[0] <= at_ms < self._last_bounds[1]:
+            self._last_bounds = (self.period.start_of(at_ms), self.period.next_after(at_ms))
+        return self._last_bounds
+
+    def _add(self, tenant: str, user: str, at_ms: int, changes: list[tuple[int, int]]) -> None:
+        """Add to both accounts, in all and in the period that holds this moment."""
+        changes = [change for change in changes if change[1]]
+        if not changes:
+            return
+        period_ms, _ = self._bounds(at_ms)
+        pair = (tenant, user)
+        for key in ((None, tenant), (None, pair), (period_ms, tenant), (period_ms, pair)):
+            sums = self._sums.get(key)
+            if sums is None:
+                sums = self._sums[key] = [0] * len(_PLACE)
+            for place, amount in changes:
+                sums[place] += amount
+
+
+def _key_order(key: _Key) -> tuple[bool, int, tuple[str, bool, str]]:
+    start_ms, account = key
+    return (start_ms is not None, start_ms or 0, account_order(account))

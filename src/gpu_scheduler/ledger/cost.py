@@ -1,0 +1,160 @@
+"""What intervals cost.
+
+Intervals and prices come in, a bill comes out, in millionths of a currency and in integers only.
+One rounding rule: the amounts of a line (one tenant, user, item and price) are summed exactly and
+rounded once, a half up; totals are sums of lines, so every bill adds up. Cutting intervals in
+pieces or giving them in another order never changes a bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpu_scheduler.ledger.amounts import HOUR_MS, decimal_text, half_up
+from gpu_scheduler.ledger.interval import UsageInterval
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
+
+CSV_HEADER = ("tenant", "user", "item", "model", "hours", "price_per_hour", "cost", "currency")
+_PLACES = 6
+
+
+class Item(StrEnum):
+    """What is priced: GPUs, CPU cores, and GiB of memory, each by the hour."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+    MEMORY = "memory"
+
+    @property
+    def hour(self) -> int:
+        """One hour of one unit, as intervals measure it (thousandths, or MiB, times ms)."""
+        return (1024 if self is Item.MEMORY else 1000) * HOUR_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices by the hour, in millionths of the currency.
+
+    A model without a price of its own costs `other_gpu_micro`; if that is None, it is refused.
+    """
+
+    gpu_micro: tuple[tuple[str, int], ...] = ()
+    other_gpu_micro: int | None = None
+    cpu_micro: int = 0
+    gib_micro: int = 0
+    currency: str = "EUR"
+
+    def __post_init__(self) -> None:
+        """Refuse negative prices, and two prices for one model."""
+        named = (*self.gpu_micro, ("other", self.other_gpu_micro or 0))
+        for name, price in (*named, ("CPU", self.cpu_micro), ("memory", self.gib_micro)):
+            if price < 0:
+                raise InvalidRequest(f"the price of {name} is {price}; it must be 0 or more")
+        if len(dict(self.gpu_micro)) != len(self.gpu_micro):
+            raise InvalidRequest("a GPU model has two prices; keep one of them")
+
+    def of_gpu(self, model: str) -> int:
+        """The price of one GPU of a model for one hour."""
+        price = dict(self.gpu_micro).get(model, self.other_gpu_micro)
+        if price is None:
+            known = ", ".join(sorted(name for name, _ in self.gpu_micro)) or "none"
+            raise UnknownThing(
+                f"GPU model '{model}' has no price; priced are: {known}. "
+                "Give it a price, or set one for all other models"
+            )
+        return price
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillLine:
+    """One item of one user. `amount` is in thousandths of a GPU or core, or in MiB, times ms."""
+
+    tenant: str
+    user: str
+    item: Item
+    model: str
+    amount: int
+    price_micro: int
+
+    @property
+    def cost_micro(self) -> int:
+        """The line's cost, rounded once."""
+        return half_up(self.amount * self.price_micro, self.item.hour)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Lines in the order of tenant, user, item and model."""
+
+    currency: str
+    lines: tuple[BillLine, ...]
+
+    @property
+    def total_micro(self) -> int:
+        return sum(line.cost_micro for line in self.lines)
+
+    def tenant_totals(self) -> tuple[tuple[str, int], ...]:
+        """What each tenant owes, by name."""
+        totals: dict[str, int] = {}
+        for line in self.lines:
+            totals[line.tenant] = totals.get(line.tenant, 0) + line.cost_micro
+        return tuple(totals.items())
+
+    def csv_rows(self) -> Iterator[tuple[str, ...]]:
+        """The header, then one row per line; hours are rounded for reading, costs are not."""
+        yield CSV_HEADER
+        for line in self.lines:
+            yield (
+                line.tenant,
+                line.user,
+                line.item.value,
+                line.model,
+                decimal_text(half_up(line.amount * 10**_PLACES, line.item.hour), _PLACES),
+                decimal_text(line.price_micro, _PLACES),
+                decimal_text(line.cost_micro, _PLACES),
+                self.currency,
+            )
+
+
+def cost(interval: UsageInterval, prices: Prices) -> int:
+    """What one interval costs by itself, in millionths: the total of its own bill."""
+    return bill((interval,), prices).total_micro
+
+
+def bill(intervals: Iterable[UsageInterval], prices: Prices) -> Bill:
+    """Sum intervals into lines. Give each moment of an allocation once, as it was charged."""
+    amounts: dict[tuple[str, str, str, str], int] = {}
+    for interval in intervals:
+        for item, model, amount in _items(interval):
+            if amount:
+                key = (interval.tenant, interval.user, item.value, model)
+                amounts[key] = amounts.get(key, 0) + amount
+    # Sorted by the whole key, so that the order of intervals does not show.
+    lines = tuple(
+        BillLine(
+            tenant=tenant,
+            user=user,
+            item=Item(item),
+            model=model,
+            amount=amount,
+            price_micro=_price(Item(item), model, prices),
+        )
+        for (tenant, user, item, model), amount in sorted(amounts.items())
+    )
+    return Bill(currency=prices.currency, lines=lines)
+
+
+def _items(interval: UsageInterval) -> Iterator[tuple[Item, str, int]]:
+    span_ms = interval.duration_ms
+    for model, gpu_milli in interval.gpu_models:
+        yield Item.GPU, model, gpu_milli * span_ms
+    yield Item.CPU, "", interval.cpu_milli * span_ms
+    yield Item.MEMORY, "", interval.memory_mb * span_ms
+
+
+def _price(item: Item, model: str, prices: Prices) -> int:
+    if item is Item.GPU:
+        return prices.of_gpu(model)
+    return prices.cpu_micro if item is Item.CPU else prices.gib_micro

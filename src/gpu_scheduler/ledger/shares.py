@@ -1,0 +1,182 @@
+"""How much each account has had lately, in constant work per change, however many jobs run.
+
+Holds, releases and `now_ms` come in; decayed GPU time and a recent average come out as integers.
+With half-life h and a rate r held since dt, usage follows the closed form
+
+    usage(now) = usage * 2**(-dt/h) + r * (1 - 2**(-dt/h)) * h / ln 2
+
+About floats: sums of small decays need them, so usage is a float inside and is rounded to an
+integer (half to even) when it is read. Only + - * / and square roots are used, which IEEE 754
+fixes to the last bit; `exp` and `pow` differ between C libraries. So the same changes give the
+same numbers on every machine, and saved rows restore them exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpu_scheduler.model.errors import InternalError, InvalidRequest
+
+Account: TypeAlias = str | tuple[str, str]
+"""A tenant, or a user of a tenant."""
+ShareRow: TypeAlias = tuple[str, str | None, float, float, int, int]
+"""Tenant, user (None: the tenant itself), usage, recent average, rate, as_of_ms."""
+
+LN_2 = 0.6931471805599453
+_STEPS = 1024
+"""Into how many steps a half-life is divided by the table of powers."""
+_LN_2_PER_STEP = LN_2 / _STEPS
+_SIXTH = 1 / 6
+_TWENTY_FOURTH = 1 / 24
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one account had until `as_of_ms`, and the rate it has held since."""
+
+    usage: float
+    recent: float
+    rate: int
+    as_of_ms: int
+
+
+class Shares:
+    """Decayed usage of tenants and users.
+
+    A change at an earlier time than the last one counts as made at that last time. No number is
+    ever negative.
+    """
+
+    def __init__(self, *, half_life_ms: int, recent_half_life_ms: int) -> None:
+        for name, span in (("half-life", half_life_ms), ("recent half-life", recent_half_life_ms)):
+            if span < 1:
+                raise InvalidRequest(f"the {name} of usage is {span} ms; it must be 1 or more")
+        self._steps_per_ms = _STEPS / half_life_ms
+        self._recent_steps_per_ms = _STEPS / recent_half_life_ms
+        self._scale = half_life_ms / LN_2
+        self._shares: dict[Account, _Share] = {}
+
+    def hold(self, account: Account, gpu_milli: int, now_ms: int) -> None:
+        """From now on the account holds this much more."""
+        if gpu_milli < 0:
+            raise InternalError(f"account {account} was to hold {gpu_milli} milli-GPU")
+        share = self._shares.get(account)
+        if share is None:
+            self._shares[account] = _Share(0.0, 0.0, gpu_milli, now_ms)
+            return
+        self._settle(share, now_ms)
+        share.rate += gpu_milli
+
+    def release(self, account: Account, gpu_milli: int, now_ms: int) -> None:
+        """From now on the account holds this much less."""
+        share = self._shares.get(account)
+        held = share.rate if share is not None else 0
+        if share is None or not 0 <= gpu_milli <= held:
+            raise InternalError(
+                f"account {account} holds {held} milli-GPU and was to release {gpu_milli}"
+            )
+        self._settle(share, now_ms)
+        share.rate -= gpu_milli
+
+    def held(self, account: Account) -> int:
+        """Milli-GPU held since the last change."""
+        share = self._shares.get(account)
+        return share.rate if share is not None else 0
+
+    def usage_at(self, account: Account, now_ms: int) -> int:
+        """Decayed GPU time in milli-GPU-ms."""
+        share = self._shares.get(account)
+        if share is None:
+            return 0
+        gone = _gone(max(0, now_ms - share.as_of_ms) * self._steps_per_ms)
+        return round(share.usage + (share.rate * self._scale - share.usage) * gone)
+
+    def recent_at(self, account: Account, now_ms: int) -> int:
+        """Milli-GPU held on average lately, by the shorter half-life."""
+        share = self._shares.get(account)
+        if share is None:
+            return 0
+        gone = _gone(max(0, now_ms - share.as_of_ms) * self._recent_steps_per_ms)
+        return round(share.recent + (share.rate - share.recent) * gone)
+
+    def to_rows(self) -> list[ShareRow]:
+        """Everything, each tenant before its users. Floats must be kept to the last bit."""
+        return [self.row_of(account) for account in sorted(self._shares, key=account_order)]
+
+    def row_of(self, account: Account) -> ShareRow:
+        """One account, for a store that writes only what has changed."""
+        share = self._shares[account]
+        tenant, user = tenant_and_user(account)
+        return (tenant, user, share.usage, share.recent, share.rate, share.as_of_ms)
+
+    @classmethod
+    def from_rows(
+        cls, rows: Iterable[ShareRow], *, half_life_ms: int, recent_half_life_ms: int
+    ) -> Shares:
+        """What was saved; other half-lives than before take effect from each row's own time."""
+        shares = cls(half_life_ms=half_life_ms, recent_half_life_ms=recent_half_life_ms)
+        for tenant, user, usage, recent, rate, as_of_ms in rows:
+            account = account_of(tenant, user)
+            if usage < 0 or recent < 0 or rate < 0:
+                raise InternalError(f"account {account} was saved with a negative amount")
+            shares._shares[account] = _Share(usage, recent, rate, as_of_ms)
+        return shares
+
+    def _settle(self, share: _Share, now_ms: int) -> None:
+        """Bring an account up to now, at the rate it has held so far."""
+        passed_ms = now_ms - share.as_of_ms
+        if passed_ms <= 0:
+            return
+        rate = share.rate
+        # The closed form, rewritten as a step towards where the rate would lead in the end:
+        # the result lies between two numbers that are not negative, whatever is rounded.
+        usage = share.usage
+        share.usage = usage + (rate * self._scale - usage) * _gone(passed_ms * self._steps_per_ms)
+        recent = share.recent
+        share.recent = recent + (rate - recent) * _gone(passed_ms * self._recent_steps_per_ms)
+        share.as_of_ms = now_ms
+
+
+def account_of(tenant: str, user: str | None) -> Account:
+    """The account of a saved row."""
+    return tenant if user is None else (tenant, user)
+
+
+def tenant_and_user(account: Account) -> tuple[str, str | None]:
+    """How an account is saved."""
+    return (account, None) if isinstance(account, str) else account
+
+
+def account_order(account: Account) -> tuple[str, bool, str]:
+    """Sorts each tenant before its users."""
+    tenant, user = tenant_and_user(account)
+    return (tenant, user is not None, user or "")
+
+
+def _gone(steps: float) -> float:
+    """1 - 2**(-steps/_STEPS), from 0 to 1, and precise also where that is tiny."""
+    whole = int(steps)
+    # Less than one step is left, so four terms of the series are as good as all of them.
+    y = (steps - whole) * _LN_2_PER_STEP
+    gone_in_step = y - y * y * (0.5 - y * (_SIXTH - y * _TWENTY_FOURTH))
+    if not whole:
+        return gone_in_step
+    kept = math.ldexp(_POWERS[whole % _STEPS], -(whole // _STEPS))
+    return (1.0 - kept) + kept * gone_in_step
+
+
+def _powers() -> list[float]:
+    """2**(-i/_STEPS) for every step i, by square roots alone."""
+    powers = [1.0]
+    root = 0.5
+    while len(powers) < _STEPS:
+        root = math.sqrt(root)
+        # Between every two powers comes the one half a step further.
+        powers = [finer for power in powers for finer in (power, power * root)]
+    return powers
+
+
+_POWERS = _powers()

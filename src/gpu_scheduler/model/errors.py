@@ -1,0 +1,98 @@
+"""Everything that can go wrong, by whose fault it is.
+
+SchedulerError
+├── CallerError            the request is wrong; the caller can mend it
+│   ├── InvalidRequest     a field has a value that no scheduler could accept
+│   ├── InvalidInput       a file or a row of it cannot be read (carries file and line)
+│   ├── NeverFits          no known node could ever run this, even empty
+│   ├── QuotaTooSmall      more than the whole quota of the tenant
+│   ├── UnknownThing       a job, tenant, node or policy of that name does not exist
+│   ├── AlreadyExists      the id is taken
+│   └── WrongState         the job is in a state that does not allow this move
+├── ClusterError           the cluster cannot do it now
+│   └── QueueFull          the queue holds as many tasks as it may
+└── InternalError          our fault: a promise of the code was broken
+
+A message says what was asked, what was found and what to do. Waiting is not an error: see `reasons`.
+"""
+
+
+class SchedulerError(Exception):
+    """The base of every error that this project raises on purpose."""
+
+    code = "error"
+    exit_code = 1
+
+
+class CallerError(SchedulerError):
+    """The caller asked for something wrong and can mend it."""
+
+    code = "caller_error"
+    exit_code = 2
+
+
+class InvalidRequest(CallerError):
+    """A field has a value that could never be accepted."""
+
+    code = "invalid_request"
+
+
+class InvalidInput(CallerError):
+    """A file, or one line of it, does not hold what it should."""
+
+    code = "invalid_input"
+
+    def __init__(self, message: str, *, file: str, line: int | None = None) -> None:
+        """Name the place first, so that an editor can jump to it."""
+        where = file if line is None else f"{file}, line {line}"
+        super().__init__(f"{where}: {message}")
+        self.file = file
+        self.line = line
+
+
+class NeverFits(CallerError):
+    """No known node, empty and healthy, could ever run the request."""
+
+    code = "never_fits"
+
+
+class QuotaTooSmall(CallerError):
+    """The request alone is larger than the whole quota."""
+
+    code = "quota_exceeded"
+
+
+class UnknownThing(CallerError):
+    """Something was named that does not exist."""
+
+    code = "not_found"
+
+
+class AlreadyExists(CallerError):
+    """An id was given that is taken."""
+
+    code = "already_exists"
+
+
+class WrongState(CallerError):
+    """The job's state does not allow what was asked."""
+
+    code = "wrong_state"
+
+
+class ClusterError(SchedulerError):
+    """The cluster cannot do this now; the same call may work later."""
+
+    code = "cluster_error"
+
+
+class QueueFull(ClusterError):
+    """The queue holds as many tasks as it may."""
+
+    code = "queue_full"
+
+
+class InternalError(SchedulerError):
+    """A promise of the code was broken; please report it."""
+
+    code = "internal_error"

@@ -1,0 +1,163 @@
+"""A job as it was submitted. What happens to it later stands elsewhere (`states`, `allocation`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.request import Request
+
+PRIORITY_NAMES = {"low": 250, "normal": 750, "high": 1500, "urgent": 2500}
+"""Names for priorities; a larger number is more urgent."""
+NORMAL_PRIORITY = PRIORITY_NAMES["normal"]
+MAX_PRIORITY = 10_000
+SHORT_SCALE_TOP = 10
+
+
+class Pool(StrEnum):
+    """The two kinds of work that share a cluster by percentages."""
+
+    ONLINE = "online"
+    BATCH = "batch"
+
+
+class DependencyKind(StrEnum):
+    """What must have happened to another job first."""
+
+    AFTER_OK = "afterok"
+    AFTER_ANY = "afterany"
+    AFTER_NOT_OK = "afternotok"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """One other job, and how it must have ended."""
+
+    kind: DependencyKind
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """The task numbers of an array job, and how many of them may run at once (0 = all)."""
+
+    tasks: IntervalSet
+    max_running: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse an array without tasks."""
+        if not self.tasks:
+            raise InvalidRequest("the array has no tasks; write for example 0-99")
+        if self.max_running < 0:
+            raise InvalidRequest(f"the array's limit is {self.max_running}; it must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a user asked for.
+
+    `members` holds one request per member: one for a plain job, several for a gang. The first
+    `min_members` of them must start together; the others start with them if there is room.
+    `number` rises with every submission and decides every tie.
+    """
+
+    id: str
+    number: int
+    submit_ms: int
+    tenant: str = "default"
+    user: str = ""
+    name: str = ""
+    command: tuple[str, ...] = ()
+    members: tuple[Request, ...] = (Request(),)
+    min_members: int = 0
+    priority: int = NORMAL_PRIORITY
+    pool: Pool = Pool.BATCH
+    interactive: bool = False
+    preemptible: bool = True
+    max_runtime_ms: int = 0
+    estimate_ms: int = 0
+    deadline_ms: int = 0
+    begin_ms: int = 0
+    dependencies: tuple[Dependency, ...] = ()
+    array: Array | None = None
+    hold: bool = False
+    retries: int = 0
+    requeue_on_node_loss: bool = False
+    same_rack: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself; fill in the gang's minimum."""
+        if not self.members:
+            raise InvalidRequest(f"job {self.id} has no members; a gang needs at least one")
+        if self.min_members == 0:
+            object.__setattr__(self, "min_members", len(self.members))
+        if not 1 <= self.min_members <= len(self.members):
+            raise InvalidRequest(
+                f"job {self.id} wants at least {self.min_members} of {len(self.members)} members; "
+                "the minimum must lie between 1 and the maximum"
+            )
+        if not 0 <= self.priority <= MAX_PRIORITY:
+            raise InvalidRequest(
+                f"job {self.id} has priority {self.priority}; allowed is 0 to {MAX_PRIORITY}"
+            )
+        for name in ("max_runtime_ms", "estimate_ms", "deadline_ms", "begin_ms", "retries"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(
+                    f"job {self.id} has {name} {getattr(self, name)}; it must be 0 or more"
+                )
+        if any(dependency.job_id == self.id for dependency in self.dependencies):
+            raise InvalidRequest(f"job {self.id} depends on itself; remove that dependency")
+
+    @property
+    def gpu_milli(self) -> int:
+        """GPUs of all members together, at the most."""
+        return sum(member.gpu_milli for member in self.members)
+
+    @property
+    def is_gang(self) -> bool:
+        """Tell whether several members must start together."""
+        return len(self.members) > 1
+
+    @property
+    def task_count(self) -> int:
+        """How many tasks the queue counts for this job."""
+        return len(self.array.tasks) if self.array else 1
+
+
+def over_nodes(request: Request, node_gpus: int) -> tuple[Request, ...]:
+    """Split a request larger than a node into whole nodes and a remainder.
+
+    CPU and memory are divided in proportion to the GPUs, rounded up.
+    """
+    if node_gpus < 1 or request.gpu_count <= node_gpus or not request.takes_whole_devices_only:
+        return (request,)
+    full, rest = divmod(request.gpu_count, node_gpus)
+
+    def part(count: int) -> Request:
+        return replace(
+            request,
+            gpu_count=count,
+            cpu_milli=-(-request.cpu_milli * count // request.gpu_count),
+            memory_mb=-(-request.memory_mb * count // request.gpu_count),
+        )
+
+    return (part(node_gpus),) * full + ((part(rest),) if rest else ())
+
+
+def read_priority(value: str | int, *, short_scale: bool = False) -> int:
+    """Read `high`, `1000`, or on the short scale 0 to 10 with 5 as normal."""
+    text = str(value).strip().lower()
+    if text in PRIORITY_NAMES:
+        return PRIORITY_NAMES[text]
+    if not text.isdecimal():
+        raise InvalidRequest(
+            f"priority '{value}' is not known; write {', '.join(PRIORITY_NAMES)} or a number"
+        )
+    number = int(text)
+    if short_scale and number <= SHORT_SCALE_TOP:
+        return number * NORMAL_PRIORITY // (SHORT_SCALE_TOP // 2)
+    if number > MAX_PRIORITY:
+        raise InvalidRequest(f"priority {number} is too large; the largest is {MAX_PRIORITY}")
+    return number

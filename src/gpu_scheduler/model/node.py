@@ -1,0 +1,133 @@
+"""Machines and their GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpu_scheduler.model.errors import InvalidRequest, WrongState
+
+
+class NodeState(StrEnum):
+    """Whether a node takes work."""
+
+    ONLINE = "online"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class DeviceMode(StrEnum):
+    """How a device is divided at this moment."""
+
+    WHOLE = "whole"
+    SHARED = "shared"
+    MIG = "mig"
+
+
+class Health(StrEnum):
+    """Whether a device can be trusted with work."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+DEVICE_MODE_MOVES: dict[DeviceMode, tuple[DeviceMode, ...]] = {
+    DeviceMode.WHOLE: (DeviceMode.SHARED, DeviceMode.MIG),
+    DeviceMode.SHARED: (DeviceMode.WHOLE,),
+    DeviceMode.MIG: (DeviceMode.WHOLE,),
+}
+"""A shared device must be empty again before it can be split by MIG, and the other way round."""
+
+
+def change_mode(current: DeviceMode, wanted: DeviceMode, *, in_use: bool) -> DeviceMode:
+    """Move a device to another mode, or say why not."""
+    if current is wanted:
+        return current
+    if wanted not in DEVICE_MODE_MOVES[current]:
+        raise WrongState(f"a device that is {current} cannot become {wanted}; make it whole first")
+    if in_use:
+        raise WrongState(
+            f"the device is in use as {current}; it can become {wanted} when it is free"
+        )
+    return wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignUse:
+    """A process on the device that the scheduler did not start."""
+
+    pid: int
+    user: str = ""
+    memory_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU. `island` groups the devices of a node that NVLink joins at `bandwidth_gbps`."""
+
+    index: int
+    uuid: str = ""
+    model: str = "GPU"
+    memory_mb: int = 0
+    mode: DeviceMode = DeviceMode.WHOLE
+    mig_slices: tuple[tuple[str, int], ...] = ()
+    island: int = 0
+    bandwidth_gbps: int = 0
+    temperature_c: int = 0
+    hot: bool = False
+    health: Health = Health.HEALTHY
+    paused: bool = False
+    foreign: ForeignUse | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse negative amounts, and slices on a device that is not split."""
+        if self.index < 0 or self.memory_mb < 0:
+            raise InvalidRequest(
+                f"device {self.index} with {self.memory_mb} MiB: both must be 0 or more"
+            )
+        if (self.mode is DeviceMode.MIG) != bool(self.mig_slices):
+            raise InvalidRequest(f"device {self.index}: MIG mode and MIG slices go together")
+
+    @property
+    def takes_work(self) -> bool:
+        """Tell whether new work may be placed here."""
+        return (
+            self.health is Health.HEALTHY
+            and not self.paused
+            and not self.hot
+            and self.foreign is None
+        )
+
+
+def hot_after(*, was_hot: bool, temperature_c: int, threshold_c: int, hysteresis_c: int) -> bool:
+    """A device becomes hot above the threshold and cool again only well below it."""
+    if was_hot:
+        return temperature_c > threshold_c - hysteresis_c
+    return temperature_c > threshold_c
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine. `ordinal` is given once, at registration, and decides ties between nodes."""
+
+    id: str
+    ordinal: int
+    cpu_milli: int = 0
+    memory_mb: int = 0
+    devices: tuple[Device, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    rack: str = ""
+    state: NodeState = NodeState.ONLINE
+
+    def __post_init__(self) -> None:
+        """Refuse negative amounts and device indices that are not unique."""
+        if self.cpu_milli < 0 or self.memory_mb < 0 or self.ordinal < 0:
+            raise InvalidRequest(f"node {self.id}: CPU, memory and ordinal must be 0 or more")
+        indices = [device.index for device in self.devices]
+        if len(set(indices)) != len(indices):
+            raise InvalidRequest(f"node {self.id}: two devices have the same index")
+
+    @property
+    def gpu_count(self) -> int:
+        """How many devices the node has."""
+        return len(self.devices)

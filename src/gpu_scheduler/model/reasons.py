@@ -1,0 +1,86 @@
+"""Why a job waits. A reason is data; the sentence is made when somebody asks.
+
+`NOT_NOW` reasons pass by themselves or by somebody's deed; `NEVER` reasons end the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ReasonCode(StrEnum):
+    """The kinds of reasons."""
+
+    RESOURCES = "resources"
+    RESERVED = "reserved"
+    BEHIND = "behind"
+    QUOTA = "quota"
+    POOL = "pool"
+    ARRAY_LIMIT = "array_limit"
+    HELD = "held"
+    BEGIN_TIME = "begin_time"
+    DEPENDENCY = "dependency"
+    BACKOFF = "backoff"
+    CLAIMED = "claimed"
+    STOPPING = "stopping"
+    NO_NODES = "no_nodes"
+    NOT_EXAMINED = "not_examined"
+    DEPENDENCY_FAILED = "dependency_failed"
+    NEVER_FITS = "never_fits"
+
+
+NEVER = frozenset({ReasonCode.DEPENDENCY_FAILED, ReasonCode.NEVER_FITS})
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A code and its data, in a fixed order so that two runs agree."""
+
+    code: ReasonCode
+    data: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def is_final(self) -> bool:
+        """Tell "never" from "not now"."""
+        return self.code in NEVER
+
+    def get(self, name: str) -> str | int | None:
+        """One piece of the data, if it is there."""
+        return dict(self.data).get(name)
+
+    def __str__(self) -> str:
+        """The sentence for people."""
+        return SENTENCES[self.code].format_map(_Shown(self.data))
+
+
+class _Shown(dict[str, str | int]):
+    """Data for a sentence; a piece that is not known shows as a question mark."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+SENTENCES = {
+    ReasonCode.RESOURCES: "waiting for {needs}; {found}",
+    ReasonCode.RESERVED: "starting now would push back the reservation of job {job}",
+    ReasonCode.BEHIND: "waiting behind job {job}, which is first in line",
+    ReasonCode.QUOTA: (
+        "quota exceeded for tenant {tenant}: {resource} requested={requested}, "
+        "quota={limit}, current={held}"
+    ),
+    ReasonCode.POOL: (
+        "the {pool} pool may hold {limit} GPUs and holds {held}, so {requested} more do not fit"
+    ),
+    ReasonCode.ARRAY_LIMIT: "{running} tasks of the array run, which is its own limit",
+    ReasonCode.HELD: "held; release it to let it start",
+    ReasonCode.BEGIN_TIME: "asked not to begin before {begin_ms}",
+    ReasonCode.DEPENDENCY: "waiting for job {job} ({kind})",
+    ReasonCode.BACKOFF: "waiting until {until_ms} before the next attempt",
+    ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) of a lower class",
+    ReasonCode.STOPPING: "its last attempt is still stopping",
+    ReasonCode.NO_NODES: "no node is online",
+    ReasonCode.NOT_EXAMINED: "not looked at yet; the next cycle goes on here",
+    ReasonCode.DEPENDENCY_FAILED: "job {job} ended as {state}, so {kind} can never be met",
+    ReasonCode.NEVER_FITS: "no known node could run it even when empty: {found}",
+}

@@ -1,0 +1,76 @@
+"""Who shares the cluster, and how much of it each may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import Enum
+
+from gpu_scheduler.model.errors import InvalidRequest
+
+WEIGHT_ONE_MILLI = 1000
+"""A fair-share weight of 1.0."""
+
+
+class Tier(Enum):
+    """A tenant's standing; its points are added to the priority of each of its jobs."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+    @property
+    def points(self) -> int:
+        """What the tier adds to the static class of a job."""
+        return _TIER_POINTS[self]
+
+
+_TIER_POINTS = {Tier.LOW: 0, Tier.MEDIUM: 1000, Tier.HIGH: 2000, Tier.CRITICAL: 3000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """What a tenant may hold at once (GPU time: in all). `None` means no limit."""
+
+    gpu_milli: int | None = None
+    gpu_memory_mb: int | None = None
+    cpu_milli: int | None = None
+    memory_mb: int | None = None
+    concurrent_jobs: int | None = None
+    gpu_milli_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse negative limits."""
+        for item in fields(self):
+            limit = getattr(self, item.name)
+            if limit is not None and limit < 0:
+                raise InvalidRequest(f"quota {item.name} is {limit}; it must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """A group of users with a quota, a tier and a weight.
+
+    With `elastic`, the quota is what the tenant is sure of: it may hold more while others leave
+    theirs idle, and gives it back (by preemption) when they want it.
+    """
+
+    id: str
+    name: str = ""
+    quota: Quota = field(default_factory=Quota)
+    tier: Tier = Tier.MEDIUM
+    weight_milli: int = WEIGHT_ONE_MILLI
+    elastic: bool = False
+    allow_preemption: bool = True
+    can_preempt_others: bool = True
+    max_preemptions: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse a weight that would divide by nothing."""
+        if self.weight_milli < 1:
+            raise InvalidRequest(
+                f"tenant {self.id} has fair-share weight {self.weight_milli / WEIGHT_ONE_MILLI:g}; "
+                "it must be more than 0"
+            )
+        if self.max_preemptions < 0:
+            raise InvalidRequest(f"tenant {self.id}: max_preemptions must be 0 or more")

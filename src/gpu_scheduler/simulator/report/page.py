@@ -1,0 +1,220 @@
+"""The report as one page, and the page as one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from gpu_scheduler.simulator.columns import CLUSTER, JOBS, SERVICE
+from gpu_scheduler.simulator.measures import Measures
+from gpu_scheduler.simulator.outcomes import Run
+from gpu_scheduler.simulator.report.data_tables import (
+    comparison_table,
+    folded,
+    forecast_table,
+    partition_table,
+    spread_table,
+    tenant_table,
+)
+from gpu_scheduler.simulator.report.figure import Policy, swatch
+from gpu_scheduler.simulator.report.markup import Markup, joined, tag
+from gpu_scheduler.simulator.report.sections import (
+    Study,
+    cluster_charts,
+    distribution_charts,
+    fairness_charts,
+    forecast_chart,
+    preemption_charts,
+    queue_charts,
+)
+from gpu_scheduler.simulator.report.summary import summary_cards
+from gpu_scheduler.simulator.wording import count_text, duration_text, gpus_text
+
+
+def write_report(
+    runs: list[Run], measures: list[Measures], path: Path, *, command: str, title: str
+) -> Path:
+    """Write the report of some runs and their measures (in the same order); return its path.
+
+    A reader sees the old file or the new one, never half of it.
+    """
+    document = page(runs, measures, command=command, title=title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_text(document, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return path
+
+
+def page(runs: Sequence[Run], measures: Sequence[Measures], *, command: str, title: str) -> str:
+    """The whole document. The same runs give the same text, byte for byte."""
+    study = Study(
+        runs=runs,
+        measures=measures,
+        policies=[Policy(number, run.policy) for number, run in enumerate(runs)],
+    )
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", _resource("style.css")),
+    )
+    body = tag(
+        "body",
+        _header(study, command=command, title=title),
+        _navigation(),
+        tag(
+            "main",
+            *(
+                tag("section", tag("h2", name), content(study), id=anchor)
+                for anchor, name, content in _SECTIONS
+            ),
+        ),
+        tag("div", id="tip", role="status", hidden="hidden"),
+        tag("script", _resource("report.js")),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _header(study: Study, *, command: str, title: str) -> Markup:
+    policies = (tag("span", swatch(p), p.name, class_="chip") for p in study.policies)
+    facts = [
+        ("Workload", joined(", ".join(dict.fromkeys(run.workload for run in study.runs)))),
+        ("Cluster", joined(_cluster_text(study))),
+        ("Policies", joined(*policies)),
+    ]
+    if command:
+        facts.append(("Command", tag("code", command)))
+    if notes := _notes(study):
+        facts.append(("Note", joined(notes)))
+    return tag(
+        "header",
+        tag("p", "Simulation report", class_="kicker"),
+        tag("h1", title),
+        tag("dl", *(tag("div", tag("dt", name), tag("dd", text)) for name, text in facts)),
+    )
+
+
+def _cluster_text(study: Study) -> str:
+    gpus = dict.fromkeys(gpus_text(run.capacity_gpu_milli) for run in study.runs)
+    parts = [f"{' / '.join(gpus)} GPUs"]
+    for noun, count in (
+        ("partition", max((len(run.partitions) for run in study.measures), default=0)),
+        ("tenant", max((len(run.tenants) for run in study.measures), default=0)),
+        ("job", max((run.jobs for run in study.measures), default=0)),
+    ):
+        parts.append(_counted(count, noun))
+    return " · ".join(parts)
+
+
+def _notes(study: Study) -> str:
+    """What a reader must know before comparing: work that not every policy brought to an end."""
+    notes = []
+    for run in study.measures:
+        if run.dropped_jobs:
+            notes.append(f"{run.policy}: {_counted(run.dropped_jobs, 'job')} left out.")
+        if run.failed_jobs:
+            notes.append(f"{run.policy}: {_counted(run.failed_jobs, 'job')} failed.")
+    return " ".join(notes)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def _navigation() -> Markup:
+    links = (tag("a", name, href=f"#{anchor}") for anchor, name, _ in _SECTIONS)
+    return tag("nav", *links, aria_label="Sections")
+
+
+def _summary(study: Study) -> Markup:
+    table = comparison_table(study.measures, study.policies)
+    return joined(
+        summary_cards(study.measures, study.policies), tag("div", table, class_="card compare")
+    )
+
+
+def _queue(study: Study) -> Markup:
+    return _side_by_side(queue_charts(study))
+
+
+def _cluster(study: Study) -> Markup:
+    several = any(len(run.partitions) > 1 for run in study.measures)
+    tables = _folded_by_policy("Partitions", study, partition_table) if several else Markup()
+    return joined(_side_by_side(cluster_charts(study)), tables)
+
+
+def _waits(study: Study) -> Markup:
+    table = spread_table(study.measures, study.policies)
+    return joined(_side_by_side(distribution_charts(study)), folded("All percentiles", table))
+
+
+def _fairness(study: Study) -> Markup:
+    known = any(run.tenants for run in study.measures)
+    tables = _folded_by_policy("Tenants", study, tenant_table) if known else Markup()
+    return joined(_side_by_side(fairness_charts(study)), tables)
+
+
+def _forecast(study: Study) -> Markup:
+    if not any(run.forecast for run in study.measures):
+        return forecast_chart(study)
+    table = forecast_table(study.measures, study.policies)
+    note = "Kept: within 10 % of the promised wait, or within 10 minutes."
+    card = tag("div", tag("h3", "Promises"), tag("p", note), table, class_="card")
+    return _side_by_side(joined(forecast_chart(study), card))
+
+
+def _preemption(study: Study) -> Markup:
+    return _side_by_side(preemption_charts(study))
+
+
+def _meanings(study: Study) -> Markup:
+    words = [(column.label, column.meaning) for column in (JOBS, *SERVICE, *CLUSTER)]
+    effort = ", ".join(
+        f"{run.policy} {duration_text(run.wall_seconds)} for {count_text(run.cycles)} cycles"
+        for run in study.measures
+        if run.cycles
+    )
+    if effort:
+        words.append(("effort", f"What the simulation itself took: {effort}."))
+    return tag(
+        "dl",
+        *(tag("div", tag("dt", word), tag("dd", meaning)) for word, meaning in words),
+        class_="card words",
+    )
+
+
+_SECTIONS: tuple[tuple[str, str, Callable[[Study], Markup]], ...] = (
+    ("summary", "Summary", _summary),
+    ("queue", "Queue", _queue),
+    ("cluster", "Cluster", _cluster),
+    ("waits", "Waits", _waits),
+    ("fairness", "Fairness", _fairness),
+    ("forecast", "Forecast", _forecast),
+    ("preemption", "Preemption", _preemption),
+    ("meaning", "Meaning", _meanings),
+)
+
+
+def _side_by_side(content: Markup) -> Markup:
+    return tag("div", content, class_="pair")
+
+
+def _folded_by_policy(title: str, study: Study, table: Callable[[Measures], Markup]) -> Markup:
+    parts = []
+    for run, policy in zip(study.measures, study.policies, strict=True):
+        parts.append(tag("h4", swatch(policy), policy.name))
+        parts.append(table(run))
+    return folded(title, *parts)
+
+
+def _resource(name: str) -> Markup:
+    """A file of this package that becomes part of the page."""
+    return Markup(files(__package__ or "").joinpath(name).read_text(encoding="utf-8"))

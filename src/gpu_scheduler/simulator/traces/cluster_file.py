@@ -1,0 +1,49 @@
+"""A file with machines to a cluster: our own JSON or CSV, openb node lists, virtual clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, nodes_of
+from gpu_scheduler.simulator.traces import helios, openb
+from gpu_scheduler.simulator.traces.files import head
+from gpu_scheduler.simulator.traces.node_fields import (
+    NODE_COLUMNS,
+    REQUIRED_NODE_COLUMNS,
+    read_node_group,
+)
+from gpu_scheduler.simulator.traces.own_json import read_json_nodes
+from gpu_scheduler.simulator.traces.tables import Layout, Row, header_of, read_rows
+
+LAYOUT = Layout(
+    name="a list of nodes in CSV",
+    required=REQUIRED_NODE_COLUMNS,
+    optional=tuple(column for column in NODE_COLUMNS if column not in REQUIRED_NODE_COLUMNS),
+)
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Read machines in any of the known forms, told apart by content."""
+    beginning = head(path).lstrip()
+    if beginning.startswith(("{", "[")):
+        return Cluster.pool(read_json_nodes(path))
+    header = header_of(beginning.partition("\n")[0])
+    if helios.NODE_LAYOUT.accepts(header):
+        return helios.read_vc_nodes(path)
+    if openb.NODE_LAYOUT.accepts(header):
+        return Cluster.pool(openb.read_nodes(path))
+    return _read_csv(path)
+
+
+def _read_csv(path: Path) -> Cluster:
+    def group(row: Row, _number: int) -> NodeGroup:
+        return read_node_group(row)
+
+    groups = [made for _, made in read_rows(path, LAYOUT, group)]
+    nodes = nodes_of(groups)
+    if not nodes:
+        raise InvalidInput("the file holds no nodes; expected at least one", file=str(path))
+    if len({node.id for node in nodes}) != len(nodes):
+        raise InvalidInput("two nodes have the same id; expected each once", file=str(path))
+    return Cluster.pool(nodes)

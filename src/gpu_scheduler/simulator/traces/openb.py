@@ -1,0 +1,193 @@
+"""Alibaba's openb node and pod lists (2023), and the arrival order of the experiments on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, nodes_of
+from gpu_scheduler.simulator.fit import Fit
+from gpu_scheduler.simulator.traces.intake import Intake, Reading
+from gpu_scheduler.simulator.traces.tables import Layout, Row, read_rows
+from gpu_scheduler.simulator.traces.values import choices, thousandths, unexpected, whole_number
+from gpu_scheduler.simulator.workload import TraceJob
+
+NODE_LAYOUT = Layout(
+    name="an openb node list",
+    required=("sn", "cpu_milli", "memory_mib", "gpu"),
+    optional=("model",),
+)
+POD_LAYOUT = Layout(
+    name="an openb pod list",
+    required=("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"),
+    optional=(
+        "gpu_spec",
+        "qos",
+        "pod_phase",
+        "creation_time",
+        "deletion_time",
+        "scheduled_time",
+    ),
+)
+NEVER_SCHEDULED = "no scheduled_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """One row of a pod list. `run_ms` is None for a pod that was never scheduled."""
+
+    name: str
+    request: Request
+    qos: str = ""
+    created_ms: int = 0
+    run_ms: int | None = None
+
+    def job(self, *, number: int, submit_ms: int) -> Job:
+        """The pod as a job."""
+        return Job(id=self.name, number=number, submit_ms=submit_ms, members=(self.request,))
+
+
+def read_nodes(path: Path) -> tuple[Node, ...]:
+    """The nodes by name; their order gives the ordinals."""
+    groups: dict[str, NodeGroup] = {}
+    for line, group in read_rows(path, NODE_LAYOUT, _node_group):
+        if group.id in groups:
+            raise InvalidInput(
+                f"node {group.id!r} appears twice; expected each once", file=str(path), line=line
+            )
+        groups[group.id] = group
+    if not groups:
+        raise InvalidInput("the file holds no nodes; expected at least one", file=str(path))
+    return nodes_of(groups[name] for name in sorted(groups))
+
+
+def read_pods(path: Path) -> list[Pod]:
+    """All pods in the order of the file, scheduled or not."""
+    pods: dict[str, Pod] = {}
+    for line, pod in read_rows(path, POD_LAYOUT, _pod):
+        if pod.name in pods:
+            raise InvalidInput(
+                f"pod {pod.name!r} appears twice; expected each once", file=str(path), line=line
+            )
+        pods[pod.name] = pod
+    if not pods:
+        raise InvalidInput("the file holds no pods; expected at least one", file=str(path))
+    return list(pods.values())
+
+
+def read_openb(path: Path, cluster: Cluster) -> Reading:
+    """The pods as jobs at their own times. Pods that never ran are left out and counted."""
+    nodes = cluster.nodes
+    fit = Fit(nodes)
+    checked: set[Request] = set()
+
+    def fitting_pod(row: Row, number: int) -> Pod:
+        pod = _pod(row, number)
+        if pod.request not in checked:
+            fit.check([pod.request])
+            checked.add(pod.request)
+        return pod
+
+    intake = Intake(path)
+    for line, pod in read_rows(path, POD_LAYOUT, fitting_pod):
+        if pod.run_ms is None:
+            intake.skip(NEVER_SCHEDULED)
+        else:
+            job = pod.job(number=line, submit_ms=pod.created_ms)
+            intake.add(TraceJob(job, pod.run_ms), line)
+    return intake.pool(nodes)
+
+
+def arrivals(pods: Iterable[Pod], seed: int, capacity_milli: int, tune: float = 1.3) -> list[Pod]:
+    """Pods in the order of arrival: all of them shuffled, then more drawn with replacement.
+
+    Ends before the pod that would pass `tune` times the GPU capacity. A pod drawn again gets a
+    name of its own.
+    """
+    chance = Random(seed)
+    by_name = sorted(pods, key=lambda pod: pod.name)
+    if not any(pod.request.gpu_milli for pod in by_name):
+        raise InvalidRequest("no pod asks for a GPU, so no number of them fills the capacity")
+    limit_milli = int(capacity_milli * tune)
+    order = list(by_name)
+    chance.shuffle(order)
+    arrived: list[Pod] = []
+    arrived_milli = 0
+    copies: dict[str, int] = {}
+    while True:
+        place = len(arrived)
+        pod = order[place] if place < len(order) else chance.choice(by_name)
+        arrived_milli += pod.request.gpu_milli
+        if arrived_milli > limit_milli:
+            return arrived
+        arrived.append(_copy(pod, copies) if place >= len(order) else pod)
+
+
+def arrival_jobs(pods: Sequence[Pod], *, run_ms: int, step_ms: int = 1000) -> list[TraceJob]:
+    """The pods as jobs that come one step apart and all run equally long."""
+    return [
+        TraceJob(pod.job(number=place + 1, submit_ms=place * step_ms), run_ms)
+        for place, pod in enumerate(pods)
+    ]
+
+
+def _copy(pod: Pod, copies: dict[str, int]) -> Pod:
+    copies[pod.name] = copies.get(pod.name, 0) + 1
+    return replace(pod, name=f"{pod.name}-copy-{copies[pod.name]}")
+
+
+def _node_group(row: Row, _number: int) -> NodeGroup:
+    name = row["sn"].strip()
+    if not name:
+        raise InvalidRequest("sn is empty; expected the name of a node")
+    return NodeGroup(
+        id=name,
+        gpus=whole_number(row["gpu"], "gpu"),
+        model=row.get("model") or "GPU",
+        gpu_memory_mb=0,
+        cpu_milli=whole_number(row["cpu_milli"], "cpu_milli"),
+        memory_mb=whole_number(row["memory_mib"], "memory_mib"),
+    )
+
+
+def _pod(row: Row, _number: int) -> Pod:
+    name = row["name"].strip()
+    if not name:
+        raise InvalidRequest("name is empty; expected the name of a pod")
+    gpus = whole_number(row["num_gpu"], "num_gpu")
+    share_milli = whole_number(row["gpu_milli"] or "0", "gpu_milli")
+    if gpus and not share_milli:
+        raise unexpected(row["gpu_milli"], "gpu_milli", "1 to 1000 for a pod with GPUs")
+    models = row.get("gpu_spec", "")
+    request = Request(
+        gpu_count=gpus,
+        gpu_share_milli=share_milli if gpus else 1000,
+        gpu_models=tuple(sorted(set(choices(models, "gpu_spec")))) if models else (),
+        cpu_milli=whole_number(row["cpu_milli"], "cpu_milli"),
+        memory_mb=whole_number(row["memory_mib"], "memory_mib"),
+    )
+    return Pod(
+        name=name,
+        request=request,
+        qos=row.get("qos", ""),
+        created_ms=thousandths(row.get("creation_time") or "0", "creation_time"),
+        run_ms=_run_ms(row),
+    )
+
+
+def _run_ms(row: Row) -> int | None:
+    if not row.get("scheduled_time"):
+        return None
+    scheduled_ms = thousandths(row["scheduled_time"], "scheduled_time")
+    deleted_ms = thousandths(row.get("deletion_time", ""), "deletion_time")
+    if deleted_ms < scheduled_ms:
+        raise unexpected(
+            row["deletion_time"], "deletion_time", f"at least {row['scheduled_time']}, its start"
+        )
+    return deleted_ms - scheduled_ms

@@ -1,0 +1,292 @@
+"""One partition on virtual time: arrivals and ends in, the control core's orders carried out.
+
+At one moment, ends come first, then arrivals, then the cycle, as the published simulators do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Ended,
+    Outcome as Answer,
+    RunCycle,
+    SetNode,
+    SetTenant,
+    Started,
+    StartOrder,
+    StopOrder,
+    Submit,
+)
+from gpu_scheduler.engine.forecast import forecast_start
+from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.model.errors import CallerError, InternalError
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.simulator.outcomes import NO_PROMISE, Outcome, Run, Sample
+from gpu_scheduler.simulator.predictors import Oracle
+from gpu_scheduler.simulator.workload import Partition, TraceJob
+from gpu_scheduler.store.memory import MemoryStore
+
+MAX_SAMPLES = 2_000
+WIDE_GPUS = 8
+PREEMPTED = "preempted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Physics:
+    """How the simulated world behaves. Preemption costs time, and may cost progress."""
+
+    preemption_cost_ms: int = 40_000
+    wide_preemption_cost_ms: int = 60_000
+    keeps_progress: bool = True
+    promises: bool = False
+    refuse_misfits: bool = True
+
+
+class _Flight:
+    """A task on its way: what is left of it, and what it has been through."""
+
+    __slots__ = (
+        "first_start_ms",
+        "left_ms",
+        "lost_ms",
+        "preemptions",
+        "promised_ms",
+        "run_ms",
+        "since_ms",
+        "start_ms",
+        "trace",
+        "wait_ms",
+    )
+
+    def __init__(self, trace: TraceJob, now_ms: int) -> None:
+        self.trace = trace
+        self.run_ms = self.left_ms = trace.run_ms
+        self.since_ms = now_ms
+        self.start_ms = self.first_start_ms = -1
+        self.wait_ms = self.lost_ms = self.preemptions = 0
+        self.promised_ms = NO_PROMISE
+
+
+class World:
+    """A cluster, its work and its clock."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        policy: Policy,
+        predictor: Predictor,
+        physics: Physics,
+        run: Run,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> None:
+        """Register nodes and tenants; the clock stands at the first arrival."""
+        self.core = Core(policy, predictor, Limits(max_queued_tasks=1 << 40))
+        self._store = MemoryStore(keep_ended=False)
+        self._partition = partition
+        self._policy = policy
+        self._predictor = predictor
+        self._physics = physics
+        self._run = run
+        self._on_progress = on_progress
+        self._ends: list[tuple[int, int, str]] = []
+        self._sequence = 0
+        self._flights: dict[tuple[str, int | None], _Flight] = {}
+        self._promises: dict[str, int] = {}
+        self._waiting_gpu_milli = 0
+        self._sample_ms = 1
+        self._next_sample_ms = 0
+        self._samples: list[Sample] = []
+        for node in partition.nodes:
+            self._apply(SetNode(node), 0)
+        for tenant in partition.tenants:
+            self._apply(SetTenant(tenant), 0)
+
+    def run(self) -> None:
+        """Go on until everything has ended."""
+        arrivals: Iterator[TraceJob] = iter(self._partition.jobs)
+        arrival = next(arrivals, None)
+        now_ms = 0
+        while arrival is not None or self._ends or self.core.wants_cycle or self._flights:
+            now_ms = self._next_moment(arrival, now_ms)
+            while self._ends and self._ends[0][0] <= now_ms:
+                _, _, allocation_id = heappop(self._ends)
+                self._end(allocation_id, now_ms)
+            arrived = []
+            while arrival is not None and arrival.job.submit_ms <= now_ms:
+                if self._arrive(arrival, now_ms):
+                    arrived.append(arrival.job)
+                arrival = next(arrivals, None)
+            self._cycle(now_ms)
+            if self._physics.promises:
+                self._promise(arrived, now_ms)
+            self._sample(now_ms)
+        self._run.samples[self._partition.name] = self._samples
+
+    def _next_moment(self, arrival: TraceJob | None, now_ms: int) -> int:
+        moments = []
+        if arrival is not None:
+            moments.append(arrival.job.submit_ms)
+        if self._ends:
+            moments.append(self._ends[0][0])
+        timer_ms = self.core.next_timer_ms()
+        if timer_ms is not None:
+            moments.append(timer_ms)
+        if not moments:
+            stuck = sorted(job_id for job_id, _ in self._flights)[:5]
+            raise InternalError(
+                f"nothing will ever happen again, but {len(self._flights)} jobs wait: {stuck}"
+            )
+        return max(now_ms, min(moments))
+
+    def _arrive(self, trace: TraceJob, now_ms: int) -> bool:
+        job = trace.job
+        if isinstance(self._predictor, Oracle):
+            self._predictor.run_ms[job.id] = trace.run_ms
+        try:
+            self._apply(Submit(job), now_ms)
+        except CallerError:
+            if self._physics.refuse_misfits:
+                raise
+            self._run.dropped_jobs += 1
+            return False
+        tasks: list[int | None] = [None] if job.array is None else list(job.array.tasks)
+        for task in tasks:
+            self._flights[job.id, task] = _Flight(trace, now_ms)
+        self._waiting_gpu_milli += job.gpu_milli * len(tasks)
+        return True
+
+    def _cycle(self, now_ms: int) -> None:
+        """Run cycles until the core has nothing more to order at this moment."""
+        answer = self._apply(RunCycle(), now_ms)
+        while answer.effects:
+            self._run.cycles += 1
+            stopped = False
+            for effect in answer.effects:
+                if isinstance(effect, StartOrder):
+                    self._start(effect, now_ms)
+                else:
+                    stopped = True
+                    self._stop(effect, now_ms)
+            if not stopped:
+                return
+            answer = self._apply(RunCycle(), now_ms)
+
+    def _start(self, order: StartOrder, now_ms: int) -> None:
+        flight = self._flights[order.job.id, order.allocation.task]
+        flight.start_ms = now_ms
+        flight.wait_ms += now_ms - flight.since_ms
+        if flight.first_start_ms < 0:
+            flight.first_start_ms = now_ms
+        self._waiting_gpu_milli -= order.job.gpu_milli
+        self._sequence += 1
+        heappush(self._ends, (now_ms + flight.left_ms, self._sequence, order.allocation.id))
+        self._apply(Started(order.allocation.id), now_ms)
+
+    def _stop(self, order: StopOrder, now_ms: int) -> None:
+        """The ideal node stops a job at once."""
+        found = self.core.book.running(order.allocation_id)
+        if found is None:
+            return
+        life, number, _ = found
+        flight = self._flights[life.job.id, number]
+        elapsed_ms = now_ms - flight.start_ms
+        progress_ms = 0
+        if order.why == PREEMPTED:
+            physics = self._physics
+            wide = life.job.gpu_milli > WIDE_GPUS * WHOLE_MILLI
+            cost_ms = physics.wide_preemption_cost_ms if wide else physics.preemption_cost_ms
+            if physics.keeps_progress:
+                progress_ms = elapsed_ms
+                flight.left_ms += cost_ms - elapsed_ms
+                flight.lost_ms += cost_ms
+            else:
+                flight.left_ms += cost_ms
+                flight.lost_ms += cost_ms + elapsed_ms
+            flight.preemptions += 1
+            flight.since_ms = now_ms
+            self._waiting_gpu_milli += life.job.gpu_milli
+            self._apply(Ended(order.allocation_id, None, 15, progress_ms), now_ms)
+            return
+        self._run.failed_jobs += 1
+        self._apply(Ended(order.allocation_id, None, 15, 0), now_ms)
+        self._record(life.job, number, now_ms)
+
+    def _end(self, allocation_id: str, now_ms: int) -> None:
+        """A job ran to its end, unless it was stopped before."""
+        found = self.core.book.running(allocation_id)
+        if found is None:
+            return
+        life, number, _ = found
+        self._apply(Ended(allocation_id), now_ms)
+        self._record(life.job, number, now_ms)
+
+    def _record(self, job: Job, task: int | None, now_ms: int) -> None:
+        flight = self._flights.pop((job.id, task))
+        self._run.outcomes.add(
+            Outcome(
+                partition=self._partition.name,
+                tenant=job.tenant,
+                user=job.user,
+                gpu_milli=job.gpu_milli,
+                submit_ms=flight.trace.job.submit_ms,
+                first_start_ms=flight.first_start_ms,
+                end_ms=now_ms,
+                wait_ms=flight.wait_ms,
+                run_ms=flight.run_ms,
+                preemptions=flight.preemptions,
+                lost_ms=flight.lost_ms,
+                promised_start_ms=flight.promised_ms,
+            )
+        )
+        if self._on_progress is not None:
+            self._on_progress(1)
+
+    def _promise(self, arrived: list[Job], now_ms: int) -> None:
+        """Ask for the expected start of every job that has just begun to wait."""
+        for job in arrived:
+            life = self.core.book.lives.get(job.id)
+            if life is not None and life.queued and job.array is None:
+                at_ms = forecast_start(self.core.book.picture, now_ms, life.job.number)
+                if at_ms is not None:
+                    self._flights[job.id, None].promised_ms = at_ms
+
+    def _sample(self, now_ms: int) -> None:
+        """Keep a bounded number of samples: when there are too many, every second one goes."""
+        if now_ms < self._next_sample_ms:
+            return
+        picture = self.core.book.picture
+        allocated = sum(held for held in picture.holdings.pools.values())
+        free = picture.total_gpu_milli - allocated
+        self._samples.append(
+            Sample(
+                at_ms=now_ms,
+                waiting_jobs=len(picture.queue),
+                waiting_gpu_milli=self._waiting_gpu_milli,
+                running_jobs=len(picture.running),
+                allocated_gpu_milli=allocated,
+                fragmented_gpu_milli=free if self._waiting_gpu_milli else 0,
+            )
+        )
+        if len(self._samples) > MAX_SAMPLES:
+            del self._samples[1::2]
+            self._sample_ms = 2 * max(
+                self._sample_ms, (now_ms - self._samples[0].at_ms) // MAX_SAMPLES
+            )
+        self._next_sample_ms = now_ms + self._sample_ms
+
+    def _apply(self, message: object, now_ms: int) -> Answer:
+        answer = self.core.apply(message, now_ms)  # type: ignore[arg-type]
+        self._store.commit(answer.writes)
+        return answer
+
+
+def moved(trace: TraceJob, number: int) -> TraceJob:
+    """The same job under another number, for work that is drawn more than once."""
+    return TraceJob(replace(trace.job, id=f"{trace.job.id}#{number}"), trace.run_ms)

@@ -1,0 +1,20 @@
+"""Settings that hold for every test.
+
+Hypothesis searches the same cases on every run, so that a red build is red for everyone.
+HYPOTHESIS_PROFILE=explore searches at random, longer, and remembers what failed.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("steady", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile(
+    "explore",
+    derandomize=False,
+    deadline=None,
+    max_examples=2_000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))

@@ -1,0 +1,38 @@
+"""Everything that a file may hold, and every parameter of the generator, is documented."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.simulator.shape import WorkShape
+from gpu_scheduler.simulator.traces import helios, openb, philly
+from gpu_scheduler.simulator.traces.detect import TraceFormat
+from gpu_scheduler.simulator.traces.job_fields import JOB_COLUMNS
+from gpu_scheduler.simulator.traces.node_fields import NODE_COLUMNS, TENANT_COLUMNS
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "traces.md"
+LAYOUTS = (helios.LAYOUT, openb.POD_LAYOUT, openb.NODE_LAYOUT, philly.LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {
+            *JOB_COLUMNS,
+            *NODE_COLUMNS,
+            *TENANT_COLUMNS,
+            *(column for layout in LAYOUTS for column in layout.columns),
+            *(item.name for item in fields(WorkShape)),
+            *TraceFormat,
+        }
+    ),
+)
+def test_the_page_on_traces_knows_the_name(name: str) -> None:
+    assert f"`{name}`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_does_not_invent_columns() -> None:
+    table = PAGE.read_text(encoding="utf-8").split("## Our own CSV")[1].split("## Our own JSON")[0]
+    named = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert named == list(JOB_COLUMNS)

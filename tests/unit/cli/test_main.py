@@ -1,0 +1,191 @@
+"""The command line finds the command, starts fast, and ends with the right code."""
+
+import os
+import runpy
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+from gpu_scheduler import __version__
+from gpu_scheduler.cli import main as cli
+from gpu_scheduler.model.errors import CallerError, SchedulerError
+
+Install = Callable[[Callable[[Namespace], int]], None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Make `tgpu try --number N` run the given function."""
+
+    def install(run: Callable[[Namespace], int]) -> None:
+        module = ModuleType("a_command")
+
+        def register(parser: ArgumentParser) -> None:
+            parser.add_argument("--number", type=int, default=0)
+
+        module.__dict__.update(register=register, run=run)
+        monkeypatch.setitem(sys.modules, "a_command", module)
+        monkeypatch.setitem(cli.COMMANDS, "try", cli.Command("try it", "a_command", "run"))
+
+    return install
+
+
+def raising(error: BaseException) -> Callable[[Namespace], int]:
+    def run(args: Namespace) -> int:
+        raise error
+
+    return run
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"tgpu {__version__}\n"
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown and command.help in shown for name, command in cli.COMMANDS.items())
+
+
+def test_without_a_command_the_help_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("usage: tgpu")
+
+
+def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--nonsense", "simulate"])
+    assert end.value.code == 2
+    assert "--nonsense" in capsys.readouterr().err
+
+
+def test_a_typo_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["simulat"]) == 2
+    message = "tgpu: error: there is no command 'simulat'; did you mean 'simulate'?\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_strange_word_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["xyzzy"]) == 2
+    message = "tgpu: error: there is no command 'xyzzy'; 'tgpu --help' lists the commands\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_command_gets_its_arguments_and_gives_the_exit_code(install: Install) -> None:
+    install(lambda args: args.number)
+    assert cli.main(["try", "--number", "7"]) == 7
+
+
+def test_arguments_come_from_the_process_by_default(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(lambda args: args.number)
+    monkeypatch.setattr(sys, "argv", ["tgpu", "try", "--number", "3"])
+    assert cli.main() == 3
+
+
+def test_the_help_of_a_command_names_it(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(lambda args: 0)
+    with pytest.raises(SystemExit):
+        cli.main(["try", "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith("usage: tgpu try")
+    assert "Try it." in shown
+
+
+@pytest.mark.parametrize("kind", [SchedulerError, CallerError])
+def test_an_error_of_ours_is_one_line_and_its_exit_code(
+    install: Install, capsys: pytest.CaptureFixture[str], kind: type[SchedulerError]
+) -> None:
+    install(raising(kind("no such trace; name a file that is there")))
+    assert cli.main(["try"]) == kind.exit_code
+    assert capsys.readouterr().err == "tgpu: error: no such trace; name a file that is there\n"
+
+
+def test_a_fault_in_the_code_is_not_hidden(install: Install) -> None:
+    install(raising(ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["try"])
+
+
+def test_an_interrupt_ends_quietly_with_130(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(raising(KeyboardInterrupt()))
+    assert cli.main(["try"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    # Unbuffered, argparse itself would meet the closed pipe, and swallow the error.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "gpu_scheduler", "--help"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env=environment,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_a_pipe_closed_during_a_command_gives_141(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discarded: list[bool] = []
+    monkeypatch.setattr(cli, "_discard_output", lambda: discarded.append(True))
+    install(raising(BrokenPipeError()))
+    assert cli.main(["try"]) == 141
+    assert discarded == [True]
+
+
+def test_the_package_runs_as_a_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu_scheduler", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("gpu_scheduler", run_name="__main__")
+    assert end.value.code == 0
+    assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_of_the_table_can_be_loaded(name: str) -> None:
+    command = cli.COMMANDS[name]
+    module = import_module(command.module)
+    module.register(ArgumentParser())
+    assert callable(getattr(module, command.function))
+
+
+def test_the_start_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; before = set(sys.modules)\n"
+        "import gpu_scheduler.cli.main\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = ended.stdout.split()
+    ours = [name for name in loaded if name.startswith("gpu_scheduler")]
+    assert ours == ["gpu_scheduler", "gpu_scheduler.cli", "gpu_scheduler.cli.main"]
+    assert {"argparse", "difflib", "rich", "json"}.isdisjoint(loaded)

@@ -1,0 +1,204 @@
+"""Every moment of an allocation is charged once, to a tenant and to a user, in its period."""
+
+from dataclasses import astuple, replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_scheduler.ledger.accounts import Accounts, Totals
+from gpu_scheduler.ledger.interval import UsageInterval
+from gpu_scheduler.ledger.periods import DAY_MS, Period
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.states import JobState
+from tests.unit.ledger.builders import (
+    HOUR,
+    NOV_15_2025,
+    an_interval,
+    intervals,
+    many_intervals,
+)
+
+ADA = ("vision", "ada")
+
+
+def charged(charges: list[UsageInterval], period: Period = Period.MONTH) -> Accounts:
+    """Accounts in which every allocation has begun where its first interval starts."""
+    accounts = Accounts(period)
+    starts: dict[str, int] = {}
+    for interval in charges:
+        start_ms = starts.get(interval.allocation_id, interval.start_ms)
+        starts[interval.allocation_id] = min(start_ms, interval.start_ms)
+    for allocation_id, start_ms in starts.items():
+        accounts.begin(allocation_id, start_ms)
+    for interval in charges:
+        accounts.charge(interval)
+    return accounts
+
+
+def so_far(interval: UsageInterval, end_ms: int) -> UsageInterval:
+    """What the same allocation had used at an earlier moment."""
+    return replace(interval, end_ms=end_ms, outcome=None, lost_ms=0)
+
+
+def test_an_hour_of_a_gpu_is_charged_to_tenant_and_user() -> None:
+    accounts = charged([an_interval()])
+    expected = Totals(
+        gpu_milli_ms=1000 * HOUR,
+        gpu_memory_mb_ms=81_920 * HOUR,
+        cpu_milli_ms=4000 * HOUR,
+        memory_mb_ms=8192 * HOUR,
+        completed=1,
+    )
+    assert accounts.total("vision") == accounts.total(ADA) == expected
+    assert accounts.total_in("vision", NOV_15_2025) == expected
+    assert accounts.total("speech") == accounts.total(("vision", "bob")) == Totals()
+
+
+def test_a_preemption_counts_with_the_work_that_was_lost() -> None:
+    accounts = charged([an_interval(outcome=JobState.PREEMPTED, lost_ms=60_000)])
+    assert accounts.total(ADA).preemptions == 1
+    assert accounts.total(ADA).lost_gpu_milli_ms == 60_000_000
+    assert accounts.total(ADA).completed == 0
+
+
+def test_an_attempt_that_went_back_to_the_queue_costs_time_and_counts_as_no_end() -> None:
+    totals = charged([an_interval(outcome=JobState.PENDING)]).total(ADA)
+    assert totals.gpu_milli_ms == 1000 * HOUR
+    assert (totals.completed, totals.failed, totals.cancelled, totals.preemptions) == (0, 0, 0, 0)
+
+
+def test_the_same_interval_twice_is_charged_once() -> None:
+    once, twice = charged([an_interval()]), charged([an_interval(), an_interval()])
+    assert twice.to_rows() == once.to_rows()
+    assert twice.charge(an_interval()) is None
+
+
+def test_an_allocation_that_never_began_is_ignored() -> None:
+    accounts = Accounts()
+    assert accounts.charge(an_interval()) is None
+    assert accounts.to_rows() == ([], [])
+
+
+def test_only_running_allocations_are_remembered() -> None:
+    accounts = Accounts()
+    accounts.begin("a1", NOV_15_2025)
+    accounts.begin("a1", NOV_15_2025 + 5)
+    assert accounts.charged_until("a1") == NOV_15_2025
+    accounts.charge(so_far(an_interval(), NOV_15_2025 + 20))
+    assert accounts.charged_until("a1") == NOV_15_2025 + 20
+    accounts.charge(an_interval())
+    assert accounts.charged_until("a1") is None
+    assert accounts.to_rows()[1] == []
+
+
+def test_what_is_returned_is_the_part_that_was_new() -> None:
+    accounts = Accounts()
+    accounts.begin("a1", NOV_15_2025)
+    first = accounts.charge(so_far(an_interval(), NOV_15_2025 + 20))
+    assert first == so_far(an_interval(), NOV_15_2025 + 20)
+    assert accounts.charge(so_far(an_interval(), NOV_15_2025 + 10)) is None
+    assert accounts.charge(an_interval()) == replace(an_interval(), start_ms=NOV_15_2025 + 20)
+
+
+def test_an_end_that_lies_before_what_was_charged_still_counts_as_the_end() -> None:
+    accounts = Accounts()
+    accounts.begin("a1", NOV_15_2025)
+    accounts.charge(so_far(an_interval(), NOV_15_2025 + 20))
+    last = accounts.charge(an_interval(end_ms=NOV_15_2025 + 10))
+    assert last is not None
+    assert last.duration_ms == 0
+    assert accounts.total(ADA).completed == 1
+    assert accounts.total(ADA).gpu_milli_ms == 20_000
+
+
+@given(
+    intervals(),
+    st.lists(st.integers(0, 100 * DAY_MS), max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_charging_in_parts_never_changes_totals(
+    interval: UsageInterval, cuts: list[int], chance: Random
+) -> None:
+    parts = [so_far(interval, min(interval.start_ms + cut, interval.end_ms)) for cut in cuts]
+    chance.shuffle(parts)
+    for period in Period:
+        whole = charged([interval], period)
+        assert charged([*parts, interval], period).to_rows() == whole.to_rows()
+
+
+@given(many_intervals(), st.randoms(use_true_random=False))
+def test_the_order_of_charges_does_not_matter(some: list[UsageInterval], chance: Random) -> None:
+    shuffled = list(some)
+    chance.shuffle(shuffled)
+    assert charged(shuffled).to_rows() == charged(some).to_rows()
+
+
+@given(many_intervals(), st.sampled_from(Period))
+def test_users_and_periods_sum_to_the_tenant_and_nothing_is_negative(
+    some: list[UsageInterval], period: Period
+) -> None:
+    accounts = charged(some, period)
+    rows, running = accounts.to_rows()
+    assert running == []
+    for tenant in ("vision", "speech"):
+        for kind in ("user", "period", "total"):
+            picked = [
+                sums
+                for start_ms, owner, user, sums in rows
+                if owner == tenant
+                and (start_ms is not None) == (kind == "period")
+                and (user is not None) == (kind == "user")
+            ]
+            summed = tuple(map(sum, zip(*picked, strict=True))) or astuple(Totals())
+            assert summed == astuple(accounts.total(tenant))
+    assert all(amount >= 0 for *_, sums in rows for amount in sums)
+
+
+def test_time_over_midnight_is_split_and_the_end_counts_on_the_later_day() -> None:
+    interval = an_interval(start_ms=NOV_15_2025 - HOUR, end_ms=NOV_15_2025 + 2 * HOUR)
+    accounts = charged([interval], Period.DAY)
+    before = accounts.total_in(ADA, NOV_15_2025 - 1)
+    after = accounts.total_in(ADA, NOV_15_2025)
+    assert (before.gpu_milli_ms, before.completed) == (1000 * HOUR, 0)
+    assert (after.gpu_milli_ms, after.completed) == (2000 * HOUR, 1)
+
+
+def test_jobs_that_ended_while_they_waited_are_counted() -> None:
+    accounts = Accounts()
+    accounts.count_ended("vision", "ada", JobState.CANCELLED, at_ms=NOV_15_2025, tasks=40)
+    assert accounts.total_in("vision", NOV_15_2025) == Totals(cancelled=40)
+    with pytest.raises(InternalError):
+        accounts.count_ended("vision", "ada", JobState.PREEMPTED, at_ms=0)
+    with pytest.raises(InternalError):
+        accounts.count_ended("vision", "ada", JobState.FAILED, at_ms=0, tasks=-1)
+
+
+@given(many_intervals(), st.sampled_from(Period))
+def test_what_was_saved_is_restored(some: list[UsageInterval], period: Period) -> None:
+    accounts = charged(some, period)
+    accounts.begin("b1", NOV_15_2025)
+    restored = Accounts.from_rows(*accounts.to_rows(), period=period)
+    for each in (accounts, restored):
+        each.charge(an_interval(allocation_id="b1"))
+    assert restored.to_rows() == accounts.to_rows()
+
+
+def test_rows_that_cannot_be_right_are_not_taken() -> None:
+    sums = (0,) * len(astuple(Totals()))
+    with pytest.raises(InternalError, match="cannot be right"):
+        Accounts.from_rows([(None, "vision", None, (-1, *sums[1:]))], [])
+    with pytest.raises(InternalError, match="cannot be right"):
+        Accounts.from_rows([(None, "vision", None, sums[1:])], [])
+    with pytest.raises(InternalError, match="no month begins"):
+        Accounts.from_rows([(NOV_15_2025, "vision", None, sums)], [])
+
+
+def test_old_periods_can_be_forgotten_and_the_totals_in_all_stay() -> None:
+    old = an_interval(start_ms=0, end_ms=HOUR)
+    accounts = charged([old, an_interval(allocation_id="a2")])
+    assert accounts.forget_periods_before(NOV_15_2025) == 2
+    assert accounts.total_in(ADA, 0) == Totals()
+    assert accounts.total_in(ADA, NOV_15_2025).completed == 1
+    assert accounts.total(ADA).completed == 2
