@@ -24,7 +24,8 @@ class Fragments:
 
     def __init__(self, typical: tuple[TypicalShape, ...], kinds: list[Kind]) -> None:
         """Take the typical shapes and their weights."""
-        self._typical = typical
+        total = sum(shape.count for shape in typical)
+        self._typical = [(shape, shape.count / total) for shape in typical]
         self._kinds = kinds
         self._known: dict[tuple[int, int, tuple[int, ...]], float] = {}
 
@@ -35,8 +36,8 @@ class Fragments:
         if fragment is None:
             models = self._kinds[kind_id].models
             fragment = 0.0
-            for shape in self._typical:
-                fragment += shape.weight * _fragment_for(shape, cpu_milli, left, models)
+            for shape, weight in self._typical:
+                fragment += weight * _fragment_for(shape, cpu_milli, left, models)
             self._known[key] = fragment
         return fragment
 

@@ -113,11 +113,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypicalShape:
-    """A frequent request, for rankings that measure what free GPUs are still good for."""
+    """A usual request and how often it came, for rankings that ask what rests are good for."""
 
     cpu_milli: int
     memory_mb: int
     gpu_count: int
     gpu_share_milli: int
     gpu_models: tuple[str, ...]
-    weight: float
+    count: int

@@ -1,8 +1,8 @@
 """Rankings that score every feasible place, as the literature on GPU fragmentation does.
 
 Nodes that are free in exactly the same way have the same score, so each distinct free vector is
-scored once per request and remembered. Scores are integers; the highest wins, and a tie goes to
-the lowest ordinal.
+scored once per request and remembered. A score becomes a cost (its negative); the lowest wins, and
+a tie goes to the lowest ordinal, or first to what `worth` says.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from gpu_scheduler.engine.fragment import Fragments
 from gpu_scheduler.engine.policy import Ranking
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Vector
+from gpu_scheduler.engine.worth import Worth
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 CPU_NORM = 128_000
 GPU_NORM = 8_000
 Score = Callable[[Vector, Shape], int]
+Place = tuple[int, tuple[object, ...], int]
+NO_PLACE: Place = (0, (), -1)
 
 
 def needs_vectors(ranking: Ranking) -> bool:
@@ -37,14 +40,16 @@ class Scorer:
         self._index = picture.index
         self._ranking = picture.policy.ranking
         self._seed = picture.policy.seed
-        memory = picture.score_memory
-        if memory.fragments is None:
-            memory.fragments = Fragments(picture.policy.typical_shapes, picture.index.kinds)
-        self._fragments = memory.fragments
-        self._memory = memory
+        self._memory = picture.score_memory
+        if self._memory.fragments is None:
+            typical = picture.policy.typical_shapes
+            self._memory.fragments = Fragments(typical, picture.index.kinds)
+            self._memory.worth = Worth(typical, picture.index.kinds)
+        self._fragments = self._memory.fragments
+        self._worth = self._memory.worth
 
     def find(self, shape: Shape, within: int | None) -> Hold | None:
-        """The place with the highest score."""
+        """The place with the lowest cost."""
         if shape.kinds_seen != len(self._index.kinds):
             shape.learn(self._index.kinds)
         if shape.labelled:
@@ -52,43 +57,37 @@ class Scorer:
             within = selected if within is None else within & selected
         if self._ranking is Ranking.RANDOM:
             return self._find_random(shape, within)
-        best: tuple[int, int] | None = None
-        device = -1
-        scores = self._memory.scores.setdefault(shape.id, {})
+        best: Place | None = None
+        chosen = 0
+        places = self._memory.places.setdefault(shape.id, {})
         for vector, bits in self._index.vectors.items():
-            found = scores.get(vector)
-            if found is None:
-                found = scores[vector] = self._score(vector, shape)
-            if found[0] < 0 or (best is not None and -found[0] > best[0]):
+            place = places.get(vector)
+            if place is None:
+                place = places[vector] = self._place(vector, shape)
+            if place is NO_PLACE or (best is not None and place[0] > best[0]):
                 continue
-            if within is not None:
-                bits &= within
-                if not bits:
-                    continue
-            ordinal = (bits & -bits).bit_length() - 1
-            if best is None or (-found[0], ordinal) < best:
-                best, device = (-found[0], ordinal), found[1]
+            allowed = bits if within is None else bits & within
+            if not allowed:
+                continue
+            ordinal = (allowed & -allowed).bit_length() - 1
+            if best is None or (place[0], place[1], ordinal) < (best[0], best[1], chosen):
+                best, chosen = place, ordinal
         if best is None:
             return None
-        return self._hold(best[1], shape, device)
+        slot = self._index.slots[chosen]
+        return slot.choose_any(shape) if best[2] < 0 else slot.choose_device(shape, best[2])
 
-    def _hold(self, ordinal: int, shape: Shape, device: int) -> Hold | None:
-        slot = self._index.slots[ordinal]
-        if device < 0:
-            return slot.choose_any(shape)
-        return slot.choose_device(shape, device)
-
-    def _score(self, vector: Vector, shape: Shape) -> tuple[int, int]:
-        """(score, device for a share or -1); a score of -1 means that it does not fit."""
+    def _place(self, vector: Vector, shape: Shape) -> Place:
+        """Cost, tie rule and device for a share (or -1) on nodes with this free vector."""
         slot = self._index.slots[self._lowest(vector)]
-        hold = slot.choose_any(shape)
-        if hold is None:
-            return (-1, -1)
-        if self._ranking is Ranking.FGD:
-            return self._fragments.gradient(vector, shape)
+        if slot.choose_any(shape) is None:
+            return NO_PLACE
         if self._ranking is Ranking.BALANCE:
-            return self._fragments.gradient(vector, shape)
-        return (_SCORES[self._ranking](vector, shape), -1)
+            return self._worth.cost(vector, shape)
+        if self._ranking is Ranking.FGD:
+            score, device = self._fragments.gradient(vector, shape)
+            return (-score, (), device)
+        return (-_SCORES[self._ranking](vector, shape), (), -1)
 
     def _lowest(self, vector: Vector) -> int:
         bits = self._index.vectors[vector]
@@ -119,14 +118,17 @@ class Scorer:
 
 
 class ScoreMemory:
-    """What was scored before, by shape and vector. Draws number the random choices."""
+    """What was found before, by shape and vector. Draws number the random choices."""
 
-    __slots__ = ("draws", "fragments", "scores")
+    __slots__ = ("draws", "fragments", "places", "worth")
+
+    fragments: Fragments | None
+    worth: Worth
 
     def __init__(self) -> None:
         """Start with nothing known."""
-        self.scores: dict[int, dict[Vector, tuple[int, int]]] = {}
-        self.fragments: Fragments | None = None
+        self.places: dict[int, dict[Vector, Place]] = {}
+        self.fragments = None
         self.draws = 0
 
 

@@ -70,11 +70,10 @@ class JobReader:
         else:
             members, min_members = self._members(record)
         options: dict[str, Any] = {}
-        for column, text in record.items():
-            if text and column in _OPTIONS:
+        for column, (name, read) in _OPTIONS.items():
+            if text := record.get(column):
                 if len(text) > LONGEST_TEXT:
                     raise unexpected(text, column, f"at most {LONGEST_TEXT} characters")
-                name, read = _OPTIONS[column]
                 options[name] = read(text, column)
         job = Job(
             id=_given(record, "id"),

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from decimal import Decimal
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_scheduler.model.errors import InvalidRequest
@@ -50,7 +49,7 @@ def sections(text: str) -> Iterator[tuple[str, list[tuple[int, Any]]]]:
         raise json.JSONDecodeError("more text after the end of the document", text, place + 1)
 
 
-def flat_record(value: Any, columns: Collection[str], what: str) -> dict[str, str]:
+def flat_record(value: Any, columns: Mapping[str, object], what: str) -> dict[str, str]:
     """An object as text by column; lists and inner objects take the form they have in CSV."""
     if not isinstance(value, dict):
         raise unexpected(value, what, "an object such as {...}")
@@ -101,6 +100,8 @@ def _skip(text: str, place: int) -> int:
 
 
 def _flat(name: str, item: Any) -> str:
+    if isinstance(item, str):
+        return item
     if item is None:
         return ""
     if isinstance(item, bool):
@@ -109,9 +110,7 @@ def _flat(name: str, item: Any) -> str:
         return _LISTS[name].join(_flat(name, part) for part in item)
     if isinstance(item, dict) and name in _OBJECTS:
         return ";".join(f"{key}={_flat(name, part)}" for key, part in item.items())
-    if isinstance(item, (list, dict)):
-        raise unexpected(item, name, "a single value")
-    return str(item)
+    raise unexpected(item, name, "a single value")
 
 
 def _typed(name: str, text: str) -> Any:
@@ -127,11 +126,6 @@ def _typed(name: str, text: str) -> Any:
     return text
 
 
-def _whole(digits: str) -> Decimal:
-    # Decimal, because int() refuses thousands of digits with an error of its own.
-    return Decimal(digits)
-
-
 def _refuse_constant(name: str) -> Any:
     raise unexpected(name, "a number", "digits")
 
@@ -145,9 +139,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+# Numbers stay text: each column reads its own, and 0.1 is never rounded on the way.
 _DECODER = json.JSONDecoder(
-    parse_float=Decimal,
-    parse_int=_whole,
+    parse_float=str,
+    parse_int=str,
     parse_constant=_refuse_constant,
     object_pairs_hook=_unique,
 )

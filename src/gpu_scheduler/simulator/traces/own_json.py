@@ -33,6 +33,10 @@ from gpu_scheduler.simulator.workload import TraceJob
 T = TypeVar("T")
 Items = list[tuple[int, Any]]
 SECTIONS = ("nodes", "tenants", "jobs")
+_JOB_FIELDS = dict.fromkeys(JOB_COLUMNS)
+_REQUEST_FIELDS = dict.fromkeys(REQUEST_COLUMNS)
+_NODE_FIELDS = dict.fromkeys(NODE_COLUMNS)
+_TENANT_FIELDS = dict.fromkeys(TENANT_COLUMNS)
 
 
 def read_json(path: Path, cluster: Cluster | None = None) -> Reading:
@@ -161,7 +165,7 @@ def _nodes(document: dict[str, Items], path: Path) -> tuple[Node, ...]:
         for _, group in _made(
             document["nodes"],
             path,
-            lambda item, _: read_node_group(flat_record(item, NODE_COLUMNS, "nodes")),
+            lambda item, _: read_node_group(flat_record(item, _NODE_FIELDS, "nodes")),
         )
     ]
     if not groups:
@@ -176,7 +180,7 @@ def _nodes(document: dict[str, Items], path: Path) -> tuple[Node, ...]:
 
 
 def _tenant(item: Any) -> Tenant:
-    return read_tenant(flat_record(item, TENANT_COLUMNS, "tenants"))
+    return read_tenant(flat_record(item, _TENANT_FIELDS, "tenants"))
 
 
 def _job(reader: JobReader, item: Any, number: int) -> TraceJob:
@@ -186,8 +190,8 @@ def _job(reader: JobReader, item: Any, number: int) -> TraceJob:
         if not listed:
             raise InvalidRequest("members is an empty list; expected at least one member")
         item = {name: value for name, value in item.items() if name != "members"}
-    members = [flat_record(member, REQUEST_COLUMNS, "members") for member in listed]
-    return reader.trace_job(flat_record(item, JOB_COLUMNS, "jobs"), number, members)
+    members = [flat_record(member, _REQUEST_FIELDS, "members") for member in listed]
+    return reader.trace_job(flat_record(item, _JOB_FIELDS, "jobs"), number, members)
 
 
 def _job_objects(jobs: Iterable[TraceJob]) -> Iterator[dict[str, Any]]:
