@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.eligible import BACKOFF, BEGIN, clear
+from gpu_scheduler.control.eligible import PROTECT, clear, protect
 from gpu_scheduler.control.messages import Outcome, StartOrder, StopOrder
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Preemption
@@ -123,6 +123,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
             waited_ms=task.waited_ms,
             preemptions=task.preemptions,
             backfilled=start.backfilled,
+            protected=task.protected,
         )
     )
     book.set_timer(now_ms + limit_ms, LIMIT, allocation.id)
@@ -131,6 +132,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
     book.shares.hold(account_of(job.tenant, job.user), gpu_milli, now_ms)
     book.accounts.begin(allocation.id, now_ms)
+    book.predictor.begin(job, now_ms)
     life.reason = None
     outcome.writes += [
         allocation,
@@ -163,7 +165,11 @@ def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
             book.changed = True
         elif kind == LIMIT:
             stop(book, name, TIMEOUT, outcome)
-        elif kind in {BEGIN, BACKOFF} and name in book.lives:
+        elif name not in book.lives:
+            continue
+        elif kind == PROTECT:
+            protect(book, book.lives[name], now_ms, outcome)
+        else:
             clear(book, book.lives[name], kind, now_ms, outcome)
 
 

@@ -14,6 +14,7 @@ from gpu_scheduler.store.rows import EventRow
 HELD = "hold"
 BEGIN = "begin"
 BACKOFF = "backoff"
+PROTECT = "protect"
 
 
 def make_eligible(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
@@ -56,8 +57,10 @@ def enqueue_if_ready(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -
     tasks = None
     attained_ms = waited_ms = preemptions = 0
     expected_ms = 0
+    protected = False
     if job.array is None:
         task = life.task(None)
+        protected = task.protected
         attained_ms, waited_ms, preemptions = task.attained_ms, task.waited_ms, task.preemptions
         expected_ms = task.expected_ms
     else:
@@ -77,11 +80,28 @@ def enqueue_if_ready(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -
             attained_ms=attained_ms,
             waited_ms=waited_ms,
             preemptions=preemptions,
+            protected=protected,
         )
     )
+    protect_ms = book.policy.feedback.protect_after_ms
+    if protect_ms and not protected and job.array is None:
+        book.set_timer(now_ms + max(0, protect_ms - waited_ms), PROTECT, job.id)
     life.queued = True
     book.changed = True
     outcome.writes.append(life.row())
+
+
+def protect(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
+    """A job that has waited long enough in all goes first from now on."""
+    entry = book.picture.queue.entries.get(life.job.number)
+    if entry is None or entry.waiting.waited_at(now_ms) < book.policy.feedback.protect_after_ms:
+        return
+    task = life.task(None)
+    task.waited_ms += now_ms - task.since_ms
+    task.since_ms = now_ms
+    task.protected = True
+    leave_queue(book, life)
+    enqueue_if_ready(book, life, now_ms, outcome)
 
 
 def leave_queue(book: Book, life: JobLife) -> None:

@@ -24,6 +24,7 @@ class TaskLife:
         "failures",
         "first_start_ms",
         "preemptions",
+        "protected",
         "signal",
         "since_ms",
         "start_ms",
@@ -38,6 +39,7 @@ class TaskLife:
         self.attempt = 0
         self.failures = 0
         self.preemptions = 0
+        self.protected = False
         self.attained_ms = 0
         self.waited_ms = 0
         self.since_ms = since_ms

@@ -48,8 +48,8 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     )
     _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
-    if not task.stop_why:
-        book.predictor.learn(life.job, task.attained_ms + elapsed_ms, now_ms)
+    run_ms = None if task.stop_why else task.attained_ms + elapsed_ms
+    book.predictor.end(life.job, run_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
     if state in {JobState.PREEMPTED, JobState.PENDING}:
         _requeue(book, life, number, task, state, progress_ms, now_ms, outcome)

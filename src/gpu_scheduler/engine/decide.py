@@ -229,7 +229,7 @@ class Cycle:
         old = self._picture.reservations.get(number)
         if self._clear_place(entry, duration_ms, allowed):
             return
-        waited_ms = self._now_ms - entry.waiting.job.submit_ms
+        waited_ms = entry.waiting.waited_at(self._now_ms)
         if waited_ms >= policy.reserve_after_ms:
             self._blocked += 1
         if policy.queueing is Queueing.BLOCKING:

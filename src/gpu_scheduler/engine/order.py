@@ -13,6 +13,7 @@ from gpu_scheduler.model.snapshot import Waiting
 from gpu_scheduler.model.tenant import Tenant
 
 MILLI = 1000
+PROTECTED_LEVEL = -1
 LEVEL_MS = 1 << 50
 """One level of feedback outweighs every key (some 35,000 years)."""
 
@@ -37,16 +38,13 @@ def order_key(waiting: Waiting, tenant: Tenant, order: Order) -> int:
 
 
 def short_penalty_ms(waiting: Waiting, order: Order) -> int:
-    """What a long expected service costs, by doublings and never more than the cap."""
+    """What a long expected run (and many GPUs) costs, by doublings and never more than the cap."""
     if not order.short_ms:
         return 0
-    service = waiting.expected_ms
-    if order.short_by_gpus:
-        service = service * max(MILLI, waiting.job.gpu_milli) // MILLI
-    if service <= order.short_floor_ms:
-        return 0
-    doublings_milli = log2_milli(service * MILLI // order.short_floor_ms) - log2_milli(MILLI)
-    return min(order.short_cap_ms, order.short_ms * doublings_milli // MILLI)
+    doublings_milli = log2_milli(max(1, waiting.expected_ms)) - log2_milli(order.short_floor_ms)
+    gpu_doublings = log2_milli(max(MILLI, waiting.job.gpu_milli)) - log2_milli(MILLI)
+    doublings_milli += gpu_doublings * order.short_gpu_percent // 100
+    return min(order.short_cap_ms, max(0, order.short_ms * doublings_milli // MILLI))
 
 
 def largest_gap_ms(order: Order, class_span: int) -> int:
@@ -58,8 +56,12 @@ def largest_gap_ms(order: Order, class_span: int) -> int:
     return order.class_point_ms * class_span + order.short_cap_ms + order.deadline_ms + fair
 
 
-def level_of(attained_ms: int, gpu_milli: int, feedback: Feedback) -> int:
-    """How many thresholds of service a job has passed."""
+def level_of(
+    attained_ms: int, gpu_milli: int, feedback: Feedback, *, protected: bool = False
+) -> int:
+    """How many thresholds of service a job has passed; -1 if it is protected."""
+    if protected:
+        return PROTECTED_LEVEL
     service = attained_ms
     if feedback.by_gpus:
         service = service * max(MILLI, gpu_milli) // MILLI

@@ -193,8 +193,14 @@ class Picture:
         job_class = static_class(job, tenant)
         rank: object = 0
         if self.policy.preemption is Preemption.FEEDBACK:
-            rank = level_of(waiting.attained_ms, job.gpu_milli, self.policy.feedback)
-            key += LEVEL_MS * rank
+            level = level_of(
+                waiting.attained_ms,
+                job.gpu_milli,
+                self.policy.feedback,
+                protected=waiting.protected,
+            )
+            key += LEVEL_MS * level
+            rank = level
         elif self.policy.preemption is Preemption.CLASS:
             rank = (
                 job_class,

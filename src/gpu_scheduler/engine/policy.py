@@ -48,8 +48,8 @@ class Order:
 
     key = submission (unless `age` is off)
           - `class_point_ms` for every point of static class
-          + `short_ms` for every doubling of the expected service beyond `short_floor_ms`,
-            at most `short_cap_ms` (`short_by_gpus`: service counts GPUs x time)
+          + `short_ms` for every doubling of the expected run time beyond `short_floor_ms` (and
+            `short_gpu_percent` of that for every doubling of the GPUs), at most `short_cap_ms`
           + `expected_milli`/1000 x the expected run time (unbounded; for sjf and srtf)
           - `deadline_ms` for jobs with a deadline, at most the time that is left to it
     and, changing with use, + `fair_ms` for every fair share a tenant has had (and `user_fair_ms`
@@ -61,7 +61,7 @@ class Order:
     short_ms: int = 0
     short_floor_ms: int = MINUTE_MS
     short_cap_ms: int = 0
-    short_by_gpus: bool = True
+    short_gpu_percent: int = 100
     expected_milli: int = 0
     deadline_ms: int = 0
     fair_ms: int = 0
@@ -73,8 +73,9 @@ class Order:
 class Feedback:
     """Levels of attained service: a job sinks one level at each threshold and never rises.
 
-    A waiting job may stop a running one only of a strictly lower level, after `quantum_ms` of
-    running, and never one that has waited `protect_after_ms` in all: that bounds every wait.
+    A waiting job may stop a running one only of a strictly lower level, and only after
+    `quantum_ms` of running. A job that has waited `protect_after_ms` in all is protected from then
+    on: it goes first, may stop whoever is not protected, and is stopped by nobody.
     """
 
     thresholds_ms: tuple[int, ...] = ()

@@ -145,11 +145,12 @@ class Preemptor:
             left = running.expected_end_ms - self._now_ms
             return left > waiting.expected_ms - waiting.attained_ms + self._policy.eviction_ms
         feedback = self._policy.feedback
-        if ran_ms < feedback.quantum_ms:
+        if running.protected or ran_ms < feedback.quantum_ms:
             return False
-        if feedback.protect_after_ms and running.waited_ms >= feedback.protect_after_ms:
-            return False
-        mine = level_of(entry.waiting.attained_ms, entry.waiting.job.gpu_milli, feedback)
+        waiting = entry.waiting
+        mine = level_of(
+            waiting.attained_ms, waiting.job.gpu_milli, feedback, protected=waiting.protected
+        )
         theirs = level_of(running.attained_ms + ran_ms, running.job.gpu_milli, feedback)
         return theirs > mine
 

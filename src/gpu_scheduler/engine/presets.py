@@ -71,6 +71,31 @@ PRESETS: dict[str, Policy] = {
             )
         ),
         Policy(
+            name="short",
+            order=Order(
+                class_point_ms=0,
+                short_ms=2_881_000,
+                short_cap_ms=50_000_000,
+                short_gpu_percent=50,
+            ),
+            reserve_after_ms=200_000_000,
+            remainder_on_freest=True,
+        ),
+        Policy(
+            name="feedback",
+            order=_BY_SUBMISSION,
+            reserve_after_ms=100_000_000,
+            preemption=Preemption.FEEDBACK,
+            feedback=Feedback(
+                thresholds_ms=(1_500_000,),
+                by_gpus=False,
+                quantum_ms=300_000,
+                protect_after_ms=100_000_000,
+                tick_ms=300_000,
+            ),
+            remainder_on_freest=True,
+        ),
+        Policy(
             name="fair",
             order=Order(fair_ms=2 * DAY_MS, user_fair_ms=DAY_MS, deadline_ms=DAY_MS),
             preemption=Preemption.CLASS,

@@ -17,7 +17,8 @@ class Waiting:
     """A job that could start now as far as holds, times and dependencies go.
 
     `expected_ms` is frozen when it enters the queue. `attained_ms` is run time it keeps from
-    earlier attempts, `since_ms` when this wait began.
+    earlier attempts, `since_ms` when this wait began. A `protected` job has waited so long that it
+    goes first and is no longer preempted by feedback.
     """
 
     job: Job
@@ -27,6 +28,11 @@ class Waiting:
     attained_ms: int = 0
     waited_ms: int = 0
     preemptions: int = 0
+    protected: bool = False
+
+    def waited_at(self, now_ms: int) -> int:
+        """The sum of all its waits until now."""
+        return self.waited_ms + max(0, now_ms - self.since_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,7 @@ class Running:
     backfilled: bool = False
     overrun: bool = False
     stopping: bool = False
+    protected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

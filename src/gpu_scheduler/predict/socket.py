@@ -14,10 +14,14 @@ class Predictor(Protocol):
         """How long the job will run, at submission."""
         ...
 
+    def begin(self, job: Job, now_ms: int) -> None:
+        """An attempt of the job has started."""
+        ...
+
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:
         """How long it will run in all, now that it has run longer than expected."""
         ...
 
-    def learn(self, job: Job, run_ms: int, now_ms: int) -> None:
-        """The job ended by itself after this time."""
+    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
+        """An attempt has ended: by itself after this time in all, or stopped by others (None)."""
         ...

@@ -23,9 +23,13 @@ class Oracle:
         """A job exceeds the truth only by the cost of preemptions."""
         return max(self.run_ms[job.id], elapsed_ms + 1)
 
-    def learn(self, job: Job, run_ms: int, now_ms: int) -> None:  # noqa: ARG002
-        """Nothing to learn; the job can be forgotten."""
-        self.run_ms.pop(job.id, None)
+    def begin(self, job: Job, now_ms: int) -> None:
+        """Nothing to note."""
+
+    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:  # noqa: ARG002
+        """Nothing to learn; a job that has ended by itself can be forgotten."""
+        if run_ms is not None and job.array is None:
+            self.run_ms.pop(job.id, None)
 
 
 class Stated:
@@ -40,5 +44,8 @@ class Stated:
         stated = job.max_runtime_ms or self.expect(job, now_ms)
         return stated if stated > elapsed_ms else elapsed_ms * GROWTH + 1
 
-    def learn(self, job: Job, run_ms: int, now_ms: int) -> None:
+    def begin(self, job: Job, now_ms: int) -> None:
+        """Nothing to note."""
+
+    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
         """People are believed whatever happened before."""
