@@ -67,7 +67,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
 def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
     """A node is dead for certain: its attempts have ended and may be repeated elsewhere."""
     slot = book.picture.index.slot(node_id)
-    lost = [allocation_id for allocation_id in book.picture.by_node.get(slot.ordinal, {})]
+    lost = list(book.picture.by_node.get(slot.ordinal, {}))
     node = replace(slot.node, state=NodeState.LOST)
     book.picture.set_node(node)
     outcome.writes.append(node)
@@ -99,7 +99,7 @@ def _what_became(life: JobLife, task: TaskLife, fact: Ended) -> JobState:
     return JobState.FAILED
 
 
-def _requeue(  # noqa: PLR0913, PLR0917
+def _requeue(  # noqa: PLR0917
     book: Book,
     life: JobLife,
     number: int | None,

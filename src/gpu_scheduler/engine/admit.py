@@ -21,7 +21,7 @@ class Amounts:
 
     __slots__ = ("cpu_milli", "gpu_memory_mb", "gpu_milli", "gpu_milli_ms", "jobs", "memory_mb")
 
-    def __init__(  # noqa: PLR0913, PLR0917
+    def __init__(
         self,
         gpu_milli: int = 0,
         gpu_memory_mb: int = 0,
@@ -106,7 +106,7 @@ def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
 class Admission:
     """Answers for one cycle, against holdings that change as the cycle starts jobs."""
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         *,
         tenants: dict[str, Tenant],

@@ -123,7 +123,7 @@ class Cycle:
         self._now_ms = now_ms
         self._blocked = 0
         self._preempt_tries = 0
-        self._failed_ms: dict[int, int] = {}
+        self._failed: dict[int, tuple[int, int]] = {}
         entries = picture.queue.entries
         self._served: set[int] = set()
         self._holders = deque(
@@ -170,8 +170,11 @@ class Cycle:
             return False
         holds_place = entry.number in self._picture.reservations
         duration_ms = self._duration_ms(entry)
-        failed_ms = self._failed_ms.get(entry.shape.id)
-        if failed_ms is not None and duration_ms >= failed_ms and not holds_place:
+        failed = self._failed.get(entry.shape.id)
+        if failed is not None and duration_ms >= failed[0] and not holds_place:
+            holder = Reason(ReasonCode.RESERVED, (("job", self._calendar.holder_other_than(-1)),))
+            self._reasons[entry.number] = holder
+            self._count_failure(entry.shape.id, holder)
             return False
         refused = self._refusal(entry)
         if refused is not None:
@@ -240,15 +243,36 @@ class Cycle:
             self._calendar.keep(entry, duration_ms, old, self._place)
         elif reserves and self._blocked <= policy.reservations:
             self._calendar.reserve(entry, duration_ms, self._place)
-        if allowed is None:
+        if allowed is None or not self._fits_unreserved(entry.shape):
             self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
             if not reserves or self._blocked >= policy.reservations:
                 self._merge.dead.add(entry.shape.id)
         else:
-            holder = self._calendar.holder_other_than(number)
-            self._reasons[number] = Reason(ReasonCode.RESERVED, (("job", holder),))
-            failed_ms = self._failed_ms.get(entry.shape.id, duration_ms)
-            self._failed_ms[entry.shape.id] = min(failed_ms, duration_ms)
+            self._pass_over(entry, duration_ms)
+
+    def _pass_over(self, entry: Entry, duration_ms: int) -> None:
+        """There is room, but only for jobs that end before a reservation begins."""
+        shape_id = entry.shape.id
+        holder = self._calendar.holder_other_than(entry.number)
+        reason = Reason(ReasonCode.RESERVED, (("job", holder),))
+        self._reasons[entry.number] = reason
+        failed_ms, count = self._failed.get(shape_id, (duration_ms, 0))
+        self._failed[shape_id] = (min(failed_ms, duration_ms), count)
+        self._count_failure(shape_id, reason)
+
+    def _count_failure(self, shape_id: int, reason: Reason) -> None:
+        """After enough jobs of one shape were too long, the rest is not looked at."""
+        failed_ms, count = self._failed[shape_id]
+        self._failed[shape_id] = (failed_ms, count + 1)
+        if count + 1 >= self._policy.max_passed_over:
+            self._merge.dead.add(shape_id)
+            self._shape_reasons.setdefault(shape_id, reason)
+
+    def _fits_unreserved(self, job_shape: JobShape) -> bool:
+        mark = self._draft.mark()
+        holds = self._place(job_shape, None)
+        self._draft.undo(mark)
+        return holds is not None
 
     def _clear_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> bool:
         """Choose victims, if the policy has a ground for that."""

@@ -90,7 +90,8 @@ class Policy:
     """One complete choice.
 
     `reservations` blocked jobs keep a place and a time. `max_examined` bounds the work of one
-    cycle. `eviction_ms` is how long an eviction takes: who ends sooner is left alone.
+    cycle, and `max_passed_over` how many jobs of one shape are tried that are too long to pass a
+    reservation. `eviction_ms` is how long an eviction takes: who ends sooner is left alone.
     """
 
     name: str = "custom"
@@ -107,6 +108,7 @@ class Policy:
     max_victim_nodes: int = 64
     max_preempt_tries: int = 32
     max_examined: int = 5_000
+    max_passed_over: int = 100
     default_limit_ms: int = 7 * DAY_MS
     typical_shapes: tuple[TypicalShape, ...] = ()
     seed: int = 0

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from difflib import get_close_matches
 
 from gpu_scheduler.engine.policy import (
     ALL_RESERVATIONS,
     DAY_MS,
-    HOUR_MS,
     MINUTE_MS,
     Feedback,
     Order,
@@ -97,7 +95,7 @@ PRESETS: dict[str, Policy] = {
         ),
         Policy(
             name="fair",
-            order=Order(fair_ms=2 * DAY_MS, user_fair_ms=DAY_MS, deadline_ms=DAY_MS),
+            order=Order(fair_ms=7 * DAY_MS, user_fair_ms=DAY_MS, deadline_ms=DAY_MS),
             preemption=Preemption.CLASS,
         ),
     )

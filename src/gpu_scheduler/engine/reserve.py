@@ -132,14 +132,7 @@ class Calendar:
         """Walk through the expected ends; only the node that was just freed can newly fit."""
         index = self._picture.index
         selected = index.selected(shape.request)
-        best: tuple[int, list[Hold]] | None = None
-        for ordinal, outlook in self._outlooks.items():
-            slot = index.slots[ordinal]
-            if selected is not None and not selected & slot.bit:
-                continue
-            found = outlook.earliest(shape, duration_ms, self._now_ms + 1)
-            if found is not None and (best is None or found[0] < best[0]):
-                best = (found[0], [found[1]])
+        best = self._earliest_booked(shape, duration_ms, selected)
         shadows: dict[int, Slot] = {}
         for end_ms, holds in self._ends():
             at_ms = max(end_ms, self._now_ms + 1)
@@ -159,6 +152,19 @@ class Calendar:
                 chosen = shadow.choose_any(shape)
                 if chosen is not None:
                     return at_ms, [chosen]
+        return best
+
+    def _earliest_booked(
+        self, shape: Shape, duration_ms: int, selected: int | None
+    ) -> tuple[int, list[Hold]] | None:
+        """The same among the nodes that have an outlook already."""
+        best: tuple[int, list[Hold]] | None = None
+        for ordinal, outlook in self._outlooks.items():
+            if selected is not None and not selected & self._picture.index.slots[ordinal].bit:
+                continue
+            found = outlook.earliest(shape, duration_ms, self._now_ms + 1)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = (found[0], [found[1]])
         return best
 
     def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Hold]] | None:
@@ -277,9 +283,9 @@ class Calendar:
         if outlook is None:
             ends: list[tuple[int, Hold]] = []
             for allocation_id, entry in self._picture.by_node.get(slot.ordinal, {}).items():
-                for hold in entry.holds:
-                    if hold.slot is slot and allocation_id not in self._gone:
-                        ends.append((self._end_ms(allocation_id), hold))
+                if allocation_id not in self._gone:
+                    end_ms = self._end_ms(allocation_id)
+                    ends += [(end_ms, hold) for hold in entry.holds if hold.slot is slot]
             for end_ms, holds in self._started:
                 ends += [(end_ms, hold) for hold in holds if hold.slot is slot]
             outlook = Outlook(self._picture.index, slot, self._now_ms, ends)

@@ -179,10 +179,9 @@ def clustering(vector: Vector, shape: Shape) -> int:
     if not shape.uses_gpus:
         return 0
     sizes = vector[4]
+    kinship = 0 if sizes else 25
     if size_of(shape) in sizes:
         kinship = 75 if len(sizes) == 1 else 50
-    else:
-        kinship = 0 if sizes else 25
     gpu_left = sum(rest for rest in vector[3] if rest > 0)
     return kinship + 25 * (GPU_NORM - gpu_left) // GPU_NORM
 

@@ -20,7 +20,7 @@ class Hold:
 
     __slots__ = ("cpu", "mask", "member", "memory", "parts", "slices", "slot")
 
-    def __init__(  # noqa: PLR0913, PLR0917 - made millions of times, so positional
+    def __init__(  # noqa: PLR0917 - made millions of times, so positional
         self,
         slot: Slot,
         mask: int,
@@ -62,8 +62,9 @@ class Hold:
 class Slot:
     """The free amounts of one node.
 
-    `usable` are devices that take work, `busy` those that are in any use or split by MIG. A device in `shared`
-    has [share left, memory left, holders]. `bucket` is where the index keeps the slot, or -1.
+    `usable` are devices that take work, `busy` those that are in any use or split by MIG. A device
+    in `shared` has [share left, memory left, holders]. `bucket` is where the index keeps the slot,
+    or -1.
     """
 
     __slots__ = (

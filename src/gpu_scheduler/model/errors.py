@@ -13,7 +13,8 @@ SchedulerError
 │   └── QueueFull          the queue holds as many tasks as it may
 └── InternalError          our fault: a promise of the code was broken
 
-A message says what was asked, what was found and what to do. Waiting is not an error: see `reasons`.
+A message says what was asked, what was found and what to do.
+Waiting is not an error: see `reasons`.
 """
 
 

@@ -68,7 +68,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolQuota:
-    """How much of all GPUs a pool may hold, in per cent; elastic pools lend what they leave idle."""
+    """The part of all GPUs that a pool may hold. Elastic pools lend what they leave idle."""
 
     pool: Pool
     percent: int

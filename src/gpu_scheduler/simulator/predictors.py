@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.predict.history import MEDIAN, History
 
 UNKNOWN_MS = 3_600_000
 GROWTH = 2
+OVERDUE_MS = 60_000
 
 
 class Oracle:
@@ -49,3 +51,37 @@ class Stated:
 
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
         """People are believed whatever happened before."""
+
+
+class Medians(History):
+    """History, asked for the median: the statistic that start promises are best made from."""
+
+    def expect(self, job: Job, now_ms: int) -> int:  # noqa: ARG002
+        """The median run time of jobs like this one."""
+        return self.quantile(job, MEDIAN)
+
+
+class UserMeans:
+    """The mean of all that the user ran before: the usual simple estimate, to compare with."""
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._sums: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def expect(self, job: Job, now_ms: int) -> int:  # noqa: ARG002
+        """The mean, or an hour for a new user."""
+        total, count = self._sums.get((job.tenant, job.user), (0, 0))
+        return max(1, total // count) if count else UNKNOWN_MS
+
+    def begin(self, job: Job, now_ms: int) -> None:
+        """Nothing to note."""
+
+    def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:
+        """The mean; a minute more for a job that has passed it."""
+        return max(elapsed_ms + OVERDUE_MS, self.expect(job, now_ms))
+
+    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:  # noqa: ARG002
+        """Count a job that ended by itself."""
+        if run_ms is not None:
+            total, count = self._sums.get((job.tenant, job.user), (0, 0))
+            self._sums[job.tenant, job.user] = (total + run_ms, count + 1)

@@ -13,7 +13,6 @@ from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Ended,
-    Outcome as Answer,
     RunCycle,
     SetNode,
     SetTenant,
@@ -21,6 +20,9 @@ from gpu_scheduler.control.messages import (
     StartOrder,
     StopOrder,
     Submit,
+)
+from gpu_scheduler.control.messages import (
+    Outcome as Answer,
 )
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Policy
@@ -45,7 +47,6 @@ class Physics:
     preemption_cost_ms: int = 40_000
     wide_preemption_cost_ms: int = 60_000
     keeps_progress: bool = True
-    promises: bool = False
     refuse_misfits: bool = True
 
 
@@ -84,9 +85,13 @@ class World:
         predictor: Predictor,
         physics: Physics,
         run: Run,
+        *,
+        promises_by: Predictor | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Register nodes and tenants; the clock stands at the first arrival."""
+        """Register nodes and tenants. With `promises_by`, every job that has to wait is told an
+        expected start when it arrives, from run times that this predictor expects.
+        """
         self.core = Core(policy, predictor, Limits(max_queued_tasks=1 << 40))
         self._store = MemoryStore(keep_ended=False)
         self._partition = partition
@@ -94,11 +99,11 @@ class World:
         self._predictor = predictor
         self._physics = physics
         self._run = run
+        self._promises_by = promises_by
         self._on_progress = on_progress
         self._ends: list[tuple[int, int, str]] = []
         self._sequence = 0
         self._flights: dict[tuple[str, int | None], _Flight] = {}
-        self._promises: dict[str, int] = {}
         self._waiting_gpu_milli = 0
         self._sample_ms = 1
         self._next_sample_ms = 0
@@ -124,8 +129,8 @@ class World:
                     arrived.append(arrival.job)
                 arrival = next(arrivals, None)
             self._cycle(now_ms)
-            if self._physics.promises:
-                self._promise(arrived, now_ms)
+            if self._promises_by is not None:
+                self._promise(arrived, self._promises_by, now_ms)
             self._sample(now_ms)
         self._run.samples[self._partition.name] = self._samples
 
@@ -188,6 +193,8 @@ class World:
         self._sequence += 1
         heappush(self._ends, (now_ms + flight.left_ms, self._sequence, order.allocation.id))
         self._apply(Started(order.allocation.id), now_ms)
+        if self._promises_by is not None:
+            self._promises_by.begin(order.job, now_ms)
 
     def _stop(self, order: StopOrder, now_ms: int) -> None:
         """The ideal node stops a job at once."""
@@ -225,6 +232,8 @@ class World:
             return
         life, number, _ = found
         self._apply(Ended(allocation_id), now_ms)
+        if self._promises_by is not None:
+            self._promises_by.end(life.job, self._flights[life.job.id, number].run_ms, now_ms)
         self._record(life.job, number, now_ms)
 
     def _record(self, job: Job, task: int | None, now_ms: int) -> None:
@@ -248,12 +257,19 @@ class World:
         if self._on_progress is not None:
             self._on_progress(1)
 
-    def _promise(self, arrived: list[Job], now_ms: int) -> None:
+    def _promise(self, arrived: list[Job], predictor: Predictor, now_ms: int) -> None:
         """Ask for the expected start of every job that has just begun to wait."""
+
+        def run_ms_of(job: Job, elapsed_ms: int) -> int:
+            if elapsed_ms:
+                return predictor.exceed(job, elapsed_ms, now_ms)
+            return predictor.expect(job, now_ms)
+
         for job in arrived:
             life = self.core.book.lives.get(job.id)
             if life is not None and life.queued and job.array is None:
-                at_ms = forecast_start(self.core.book.picture, now_ms, life.job.number)
+                picture = self.core.book.picture
+                at_ms = forecast_start(picture, now_ms, life.job.number, run_ms_of)
                 if at_ms is not None:
                     self._flights[job.id, None].promised_ms = at_ms
 

@@ -1,0 +1,80 @@
+"""Why a job waits, in full: reasons are kept per shape and expanded only when somebody asks."""
+
+from __future__ import annotations
+
+from gpu_scheduler.engine.capacity import described
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Slot
+from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+
+
+def explain(picture: Picture, plan: Plan, number: int) -> Reason:
+    """The reason of one queued job, from the last plan and the picture as it is now."""
+    entry = picture.queue.entries.get(number)
+    if entry is None:
+        raise UnknownThing(f"job number {number} does not wait")
+    if not any(slot.bucket >= 0 for slot in picture.index.by_id.values()):
+        return Reason(ReasonCode.NO_NODES)
+    found = dict(plan.job_reasons).get(entry.waiting.job.id)
+    if found is None:
+        found = dict(plan.shape_reasons).get(entry.shape.id)
+    if found is None:
+        return Reason(ReasonCode.NOT_EXAMINED)
+    return _expanded(picture, entry) if found.code is ReasonCode.RESOURCES else found
+
+
+def _expanded(picture: Picture, entry: Entry) -> Reason:
+    """Name what is missing on how many nodes, for the member that fits least."""
+    for shape in dict.fromkeys(entry.shape.members):
+        misses = _misses(picture, shape)
+        if misses.get("nothing", 0) == 0:
+            break
+    members = len(entry.shape.members)
+    needs = described(shape) + (f" for each of {members} members" if members > 1 else "")
+    return Reason(
+        ReasonCode.RESOURCES,
+        (("found", _sentence(picture, misses, members)), ("needs", needs)),
+    )
+
+
+def _misses(picture: Picture, shape: Shape) -> dict[str, int]:
+    """How many nodes fail first at what."""
+    selected = picture.index.selected(shape.request)
+    misses: dict[str, int] = {}
+    for slot in picture.index.by_id.values():
+        miss = _first_miss(slot, shape, selected)
+        misses[miss] = misses.get(miss, 0) + 1
+    return misses
+
+
+def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
+    if slot.bucket < 0:
+        return "not online"
+    if selected is not None and not selected & slot.bit:
+        return "other labels"
+    fits = shape.by_kind.get(slot.kind.id)
+    if not fits:
+        return "too small or of another model"
+    if slot.free_cpu < shape.cpu:
+        return "too little free CPU"
+    if slot.free_memory < shape.memory:
+        return "too little free memory"
+    if slot.choose_any(shape) is None:
+        allowed = fits[0].allowed
+        if (allowed & slot.usable).bit_count() < shape.request.device_count:
+            return "GPUs paused, hot, unhealthy or in foreign use"
+        return "too few free GPUs"
+    return "nothing"
+
+
+def _sentence(picture: Picture, misses: dict[str, int], members: int) -> str:
+    fits = misses.pop("nothing", 0)
+    parts = [f"{count} x {miss}" for miss, count in sorted(misses.items())]
+    text = f"of {len(picture.index.by_id)} nodes: " + ", ".join(parts) if parts else ""
+    if fits:
+        text += f"{'; ' if text else ''}{fits} node(s) could take a member, {members} are wanted"
+    return text

@@ -1,0 +1,96 @@
+"""The typical run time of jobs like this one: one steady number, for the order of the queue.
+
+Groups go from coarse to fine: the tenant, its jobs with as many GPUs, the user, the user's jobs
+with as many GPUs, and those with the same name or command. Each keeps the logarithms of its last
+run times, and each finer group corrects the guess of the coarser one as far as it has seen enough.
+Jobs of the same user that already run longer than the guess count as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable
+
+from gpu_scheduler.model.job import Job
+
+KEPT = 30
+PRIOR_WEIGHT = 0.25
+FIRST_GUESS_MS = 10_000_000
+
+
+class Typical:
+    """Averages of logarithms per group, and the jobs that run."""
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._groups: dict[Hashable, _Group] = {}
+        self._running: dict[tuple[str, str], dict[str, int]] = {}
+
+    def expect(self, job: Job, now_ms: int) -> int:
+        """The typical run time, seen from now."""
+        log = math.log(FIRST_GUESS_MS)
+        seen = 0
+        for key in _keys(job):
+            group = self._groups.get(key)
+            seen = 0
+            if group is not None:
+                seen = len(group.logs)
+                log = (group.total + PRIOR_WEIGHT * log) / (seen + PRIOR_WEIGHT)
+        running = self._running.get((job.tenant, job.user))
+        if running:
+            guess_ms = math.exp(log)
+            longer = [now_ms - start for start in running.values() if now_ms - start > guess_ms]
+            if longer:
+                weight = PRIOR_WEIGHT + seen
+                log = (log * weight + sum(map(math.log, longer))) / (weight + len(longer))
+        return max(1, round(math.exp(log)))
+
+    def begin(self, job: Job, now_ms: int) -> None:
+        """Note that the user has one more job running."""
+        self._running.setdefault((job.tenant, job.user), {})[job.id] = now_ms
+
+    def end(self, job: Job) -> None:
+        """Note that one job less runs."""
+        running = self._running.get((job.tenant, job.user))
+        if running is not None:
+            running.pop(job.id, None)
+
+    def learn(self, job: Job, run_ms: int) -> None:
+        """A job ended by itself after this time."""
+        log = math.log(max(1, run_ms))
+        for key in _keys(job):
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = _Group()
+            group.add(log)
+
+
+class _Group:
+    """The last run times of a group, as logarithms."""
+
+    __slots__ = ("logs", "total")
+
+    def __init__(self) -> None:
+        self.logs: deque[float] = deque(maxlen=KEPT)
+        self.total = 0.0
+
+    def add(self, log: float) -> None:
+        if len(self.logs) == KEPT:
+            self.total -= self.logs[0]
+        self.logs.append(log)
+        self.total += log
+
+
+def _keys(job: Job) -> list[Hashable]:
+    gpus = job.gpu_milli
+    keys: list[Hashable] = [
+        (job.tenant,),
+        (job.tenant, gpus),
+        (job.tenant, job.user, "all"),
+        (job.tenant, job.user, gpus),
+    ]
+    name = job.name or (job.command[-1] if job.command else "")
+    if name:
+        keys.append((job.tenant, job.user, gpus, name))
+    return keys

@@ -1,0 +1,92 @@
+"""Promise: every job ends accounted, and nothing is left behind."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+
+from gpu_scheduler.ledger.shares import account_of
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.states import ENDED
+from tests.properties.rig import Rig
+from tests.properties.strategies import (
+    TENANTS,
+    USERS,
+    Scenario,
+    policies,
+    scenarios,
+)
+
+
+def finished(scenario: Scenario, policy: str) -> Rig:
+    """Run until all is over; what can never run any more is cancelled by nobody, so it fails."""
+    rig = Rig(scenario, policy)
+    rig.run()
+    return rig
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(limits=False), policy=policies())
+def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str) -> None:
+    rig = finished(scenario, policy)
+    book, picture = rig.core.book, rig.core.book.picture
+
+    assert rig.waiting() == []
+    assert all(row.state in ENDED for row in rig.store.jobs())
+    assert book.queued_tasks == 0
+    assert not rig.store.allocations()
+    assert not book.by_allocation
+    assert not book.by_number
+    assert not book.dependents
+    assert not len(picture.queue)
+    assert not picture.queue.groups
+    assert not picture.running
+    assert not picture.ends
+    assert not picture.reservations
+    assert not picture.running_tasks
+    assert not picture.by_class
+    assert not any(picture.by_node.values())
+    assert not any(picture.holdings.pools.values())
+    for amounts in picture.holdings.tenants.values():
+        assert not any(getattr(amounts, name) for name in amounts.__slots__)
+    for tenant in TENANTS:
+        assert book.shares.held(account_of(tenant, None)) == 0
+        assert all(book.shares.held(account_of(tenant, user)) == 0 for user in USERS)
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(limits=False), policy=policies())
+def test_the_ledger_has_the_gpu_time_of_every_attempt(scenario: Scenario, policy: str) -> None:
+    rig = finished(scenario, policy)
+
+    for tenant in TENANTS:
+        charged = rig.core.book.accounts.total(account_of(tenant, None)).gpu_milli_ms
+        assert charged == rig.audit.gpu_milli_ms[tenant]
+        by_user = sum(
+            rig.core.book.accounts.total(account_of(tenant, user)).gpu_milli_ms for user in USERS
+        )
+        assert by_user == charged
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(limits=False), policy=policies())
+def test_after_every_plan_picture_store_and_plan_agree(scenario: Scenario, policy: str) -> None:
+    seen: Counter[str] = Counter()
+
+    def check(rig: Rig, plan: Plan) -> None:
+        picture = rig.core.book.picture
+        held = {a.id: a for a in rig.store.allocations()}
+        assert held.keys() == picture.running.keys() == rig.audit.held.keys()
+        for allocation_id, entry in picture.running.items():
+            assert entry.running.allocation == held[allocation_id]
+            placements = tuple(hold.placement() for hold in entry.holds)
+            assert placements == held[allocation_id].placements
+        newest = [a for a in held.values() if a.start_ms == rig.now_ms and a.id not in seen]
+        seen.update(a.id for a in newest)
+        assert sorted((a.job_id, str(a.task), a.placements) for a in newest) == sorted(
+            (start.job_id, str(start.task), start.placements) for start in plan.starts
+        )
+        assert tuple(r for _, r in sorted(picture.reservations.items())) == plan.reservations
+        for eviction in plan.evictions:
+            assert picture.running[eviction.allocation_id].running.stopping
+
+    Rig(scenario, policy, watch=check).run()

@@ -1,0 +1,75 @@
+"""Promises: no GPU is given out beyond its capacity, gangs are whole or absent, quotas hold."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.model.plan import Plan
+from tests.properties.rig import Physics, Rig
+from tests.properties.strategies import Scenario, policies, scenarios
+
+MOMENTS = 200
+
+
+def go(rig: Rig) -> None:
+    """Some way, not to the end: what can never run (and waits) is no matter here."""
+    for _ in range(MOMENTS):
+        if not rig.advance():
+            return
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(limits=False), policy=policies(), stop_ms=st.sampled_from((0, 90_000)))
+def test_no_device_or_node_bears_more_than_it_has_and_every_gang_is_whole(
+    scenario: Scenario, policy: str, stop_ms: int
+) -> None:
+    go(Rig(scenario, policy, Physics(stop_ms=stop_ms)))
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(changes=False), policy=policies())
+def test_a_strict_quota_is_never_exceeded(scenario: Scenario, policy: str) -> None:
+    def check(rig: Rig, plan: Plan) -> None:
+        for tenant in rig.audit.tenants.values():
+            rig.audit.check_quota(tenant)
+
+    go(Rig(scenario, policy, watch=check))
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(changes=False), policy=policies())
+def test_over_its_guarantee_a_tenant_holds_only_what_was_lent_when_it_started(
+    scenario: Scenario, policy: str
+) -> None:
+    def check(rig: Rig, plan: Plan) -> None:
+        if len(plan.starts) == 1:
+            tenant = rig.core.book.life(plan.starts[0].job_id).job.tenant
+            rig.audit.check_loan(rig.audit.tenants[tenant])
+
+    go(Rig(scenario, policy, watch=check))
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(changes=False), policy=policies())
+def test_a_pool_stays_within_its_part_and_what_the_other_leaves(
+    scenario: Scenario, policy: str
+) -> None:
+    def check(rig: Rig, plan: Plan) -> None:
+        if len(plan.starts) == 1:
+            pool = rig.core.book.life(plan.starts[0].job_id).job.pool
+            if pool in rig.audit.pools:
+                rig.audit.check_pool(rig.audit.pools[pool])
+
+    go(Rig(scenario, policy, watch=check))
+
+
+@settings(max_examples=60)
+@given(scenario=scenarios(changes=False), policy=policies())
+def test_a_budget_of_gpu_time_is_never_exceeded(scenario: Scenario, policy: str) -> None:
+    rig = Rig(scenario, policy)
+    for _ in range(MOMENTS):
+        going_on = rig.advance()
+        for tenant in rig.audit.tenants.values():
+            limit = tenant.quota.gpu_milli_ms
+            assert limit is None or rig.audit.gpu_milli_ms[tenant.id] <= limit
+        if not going_on:
+            return

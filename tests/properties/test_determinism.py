@@ -1,0 +1,157 @@
+"""Promise: the same picture gives the same plan, byte for byte, whatever led to it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.snapshot import Snapshot
+from tests.properties.dump import dump_of
+from tests.properties.rig import Rig
+from tests.properties.strategies import BRISK, EVERY_POLICY, Scenario, policies, scenarios
+
+ROOT = Path(__file__).parents[2]
+
+
+def moments(scenario: Scenario, policy: str, most: int = 12) -> list[tuple[int, Picture]]:
+    """Not a list of copies: the caller looks at the living picture at every moment."""
+    rig = Rig(scenario, policy)
+    for _ in range(most):
+        if not rig.advance():
+            break
+    return [(rig.now_ms, rig.core.book.picture)]
+
+
+def in_words(plan: Plan, picture: Picture) -> str:
+    """The plan as JSON with shapes named by what they ask for instead of by number."""
+    text = []
+    for shape_id, reason in plan.shape_reasons:
+        shape = picture.job_shapes[shape_id]
+        waits = any(entry.shape is shape for entry in picture.queue.entries.values())
+        if waits:
+            requests = [member.request for member in shape.members]
+            text.append(f"{requests} {shape.min_members} {shape.same_rack} {reason}")
+    rest = Plan(
+        starts=plan.starts,
+        evictions=plan.evictions,
+        reservations=plan.reservations,
+        job_reasons=plan.job_reasons,
+        examined=plan.examined,
+        complete=plan.complete,
+    )
+    return rest.to_json() + "\n".join(sorted(text))
+
+
+def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
+    """The same picture told in another order."""
+    chance = Random(seed)
+
+    def mixed(items: tuple) -> tuple:  # type: ignore[type-arg]
+        return tuple(chance.sample(items, len(items)))
+
+    return Snapshot(
+        nodes=mixed(snapshot.nodes),
+        tenants=mixed(snapshot.tenants),
+        waiting=mixed(snapshot.waiting),
+        running=mixed(snapshot.running),
+        reservations=mixed(snapshot.reservations),
+        tenant_standings=mixed(snapshot.tenant_standings),
+        user_standings=mixed(snapshot.user_standings),
+        pools=mixed(snapshot.pools),
+    )
+
+
+@settings(max_examples=60)
+@given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
+def test_deciding_twice_gives_the_same_plan_and_leaves_the_picture_as_it_was(
+    scenario: Scenario, policy: str, most: int
+) -> None:
+    for now_ms, picture in moments(scenario, policy, most):
+        before, snapshot = dump_of(picture), picture.snapshot()
+
+        first = decide(picture, picture.policy, now_ms)
+
+        assert picture.snapshot() == snapshot
+        assert dump_of(picture) == before
+        assert decide(picture, picture.policy, now_ms).to_json() == first.to_json()
+
+
+@settings(max_examples=60)
+@given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
+def test_a_picture_kept_through_a_history_decides_like_one_built_afresh(
+    scenario: Scenario, policy: str, most: int
+) -> None:
+    for now_ms, picture in moments(scenario, policy, most):
+        fresh = Picture.from_snapshot(picture.snapshot(), picture.policy)
+
+        kept_plan = decide(picture, picture.policy, now_ms)
+        fresh_plan = decide(fresh, picture.policy, now_ms)
+
+        assert in_words(kept_plan, picture) == in_words(fresh_plan, fresh)
+        assert forecast(picture, now_ms) == forecast(fresh, now_ms)
+
+
+@settings(max_examples=60)
+@given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
+def test_a_kept_picture_and_a_fresh_one_give_the_same_bytes(
+    scenario: Scenario, policy: str, most: int
+) -> None:
+    for now_ms, picture in moments(scenario, policy, most):
+        fresh = Picture.from_snapshot(picture.snapshot(), picture.policy)
+
+        kept_plan = decide(picture, picture.policy, now_ms)
+
+        assert kept_plan.to_json() == decide(fresh, picture.policy, now_ms).to_json()
+
+
+@settings(max_examples=60)
+@given(
+    scenario=scenarios(), policy=policies(), most=st.integers(1, 12), seed=st.integers(0, 1_000)
+)
+def test_the_order_in_which_things_were_told_does_not_matter(
+    scenario: Scenario, policy: str, most: int, seed: int
+) -> None:
+    for now_ms, picture in moments(scenario, policy, most):
+        snapshot = picture.snapshot()
+        one = Picture.from_snapshot(snapshot, picture.policy)
+        other = Picture.from_snapshot(shuffled(snapshot, seed), picture.policy)
+
+        plan, other_plan = (decide(p, p.policy, now_ms) for p in (one, other))
+
+        assert in_words(other_plan, other) == in_words(plan, one)
+
+
+CHILD = """
+import sys
+from tests.properties.generated import plans_of_some_histories
+sys.stdout.write(plans_of_some_histories())
+"""
+
+
+def test_other_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
+    answers = set()
+    for seed in ("0", "1", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        child = subprocess.run(
+            [sys.executable, "-c", CHILD],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.add(child.stdout)
+    assert len(answers) == 1
+    assert len(answers.pop()) > 1_000
+
+
+def test_every_preset_is_among_the_policies_that_are_attacked() -> None:
+    assert set(EVERY_POLICY) == set(BRISK)

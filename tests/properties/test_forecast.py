@@ -1,0 +1,69 @@
+"""Promise: a forecast changes nothing, and has an answer for every job that can run."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.engine.forecast import forecast, forecast_start
+from gpu_scheduler.engine.policy import Queueing
+from gpu_scheduler.model.node import NodeState
+from tests.properties.dump import dump_of
+from tests.properties.rig import Rig
+from tests.properties.strategies import Scenario, policies, scenarios
+
+
+def some_way(scenario: Scenario, policy: str, most: int) -> Rig:
+    rig = Rig(scenario, policy)
+    for _ in range(most):
+        if not rig.advance():
+            break
+    return rig
+
+
+@settings(max_examples=60)
+@given(scenario=scenarios(), policy=policies(), most=st.integers(1, 12))
+def test_a_forecast_leaves_the_picture_as_it_was(
+    scenario: Scenario, policy: str, most: int
+) -> None:
+    rig = some_way(scenario, policy, most)
+    picture = rig.core.book.picture
+    before, snapshot = dump_of(picture), picture.snapshot()
+
+    first = forecast(picture, rig.now_ms)
+
+    assert picture.snapshot() == snapshot
+    assert dump_of(picture) == before
+    assert forecast(picture, rig.now_ms) == first
+
+
+def lasting_refusals(rig: Rig) -> set[int]:
+    """Jobs that no end of another job can help: a budget is spent, or nothing fits it now."""
+    book = rig.core.book
+    return {
+        entry.number
+        for entry in book.picture.queue.entries.values()
+        if book.picture.tenant(entry.waiting.job.tenant).quota.gpu_milli_ms is not None
+        or book.picture.tenant(entry.waiting.job.tenant).elastic
+    }
+
+
+@settings(max_examples=80)
+@given(scenario=scenarios(changes=False), policy=policies(), most=st.integers(1, 12))
+def test_a_forecast_has_an_answer_for_every_job_that_can_run(
+    scenario: Scenario, policy: str, most: int
+) -> None:
+    rig = some_way(scenario, policy, most)
+    picture = rig.core.book.picture
+    if any(slot.node.state is not NodeState.ONLINE for slot in picture.index.by_id.values()):
+        return
+    if not all(d.takes_work for s in picture.index.by_id.values() for d in s.node.devices):
+        return
+    if picture.pools or (lasting_refusals(rig) and picture.policy.queueing is Queueing.BLOCKING):
+        return
+
+    answers = forecast(picture, rig.now_ms)
+
+    expected = set(picture.queue.entries) - lasting_refusals(rig)
+    assert expected <= set(answers)
+    for number in expected:
+        assert answers[number] >= rig.now_ms
+        assert forecast_start(picture, rig.now_ms, number) == answers[number]

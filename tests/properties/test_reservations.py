@@ -1,0 +1,122 @@
+"""Promise: no job of the same or a lower class pushes a reservation back."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.engine.policy import ALL_RESERVATIONS, Policy, Preemption
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.request import Request
+from tests.properties.rig import Rig
+from tests.properties.strategies import (
+    ANY_REQUEST,
+    BRISK,
+    PAUSES,
+    PRIORITIES,
+    WHOLE,
+    Scenario,
+    Step,
+    nodes,
+    works,
+)
+
+EASY = BRISK["easy"]
+CALM = {
+    "easy": EASY,
+    "three": replace(EASY, reservations=3),
+    "conservative": replace(EASY, reservations=ALL_RESERVATIONS),
+    "fair": replace(BRISK["fair"], preemption=Preemption.NONE),
+    "short": replace(BRISK["short"], reserve_after_ms=0),
+}
+"""Policies that keep places and evict nobody, so that every push comes from a start."""
+
+
+@st.composite
+def streams(
+    draw: st.DrawFn,
+    requests: tuple[Request, ...],
+    *,
+    gangs: bool,
+    arrays: bool = False,
+    priorities: tuple[int, ...] = PRIORITIES,
+) -> Scenario:
+    """Jobs that run exactly as long as expected, on nodes that do not change."""
+    steps = []
+    for number in range(draw(st.integers(2, 9))):
+        work = draw(
+            works(
+                f"j{number}",
+                requests=requests,
+                gangs=gangs,
+                arrays=arrays,
+                manners=False,
+                priorities=priorities,
+            )
+        )
+        steps.append(Step(draw(st.sampled_from(PAUSES)), work))
+    return Scenario(nodes=draw(nodes(most=2)), steps=tuple(steps))
+
+
+class Witness:
+    """Remembers when each reservation was due, and who has started since."""
+
+    def __init__(self) -> None:
+        """Nothing is reserved yet."""
+        self._due_ms: dict[str, int] = {}
+        self._class: dict[str, int] = {}
+
+    def __call__(self, rig: Rig, plan: Plan) -> None:
+        """Compare a plan with the one before."""
+        for life in rig.core.book.lives.values():
+            self._class[life.job.id] = life.job.priority
+        started = {start.job_id for start in plan.starts}
+        reserved = {reservation.job_id: reservation.at_ms for reservation in plan.reservations}
+        highest = max((self._class[job_id] for job_id in (*started, *reserved)), default=-1)
+        for job_id, due_ms in self._due_ms.items():
+            if job_id in started or job_id not in rig.core.book.lives:
+                continue
+            if highest > self._class[job_id]:
+                continue
+            assert job_id in reserved, f"{job_id} lost its reservation at {rig.now_ms}"
+            allowed_ms = max(due_ms, rig.now_ms + 1) if due_ms > rig.now_ms else due_ms
+            assert reserved[job_id] <= allowed_ms, (
+                f"at {rig.now_ms} the start of {job_id} went from {due_ms} to {reserved[job_id]} "
+                f"by {sorted(started)}"
+            )
+        self._due_ms = reserved
+
+
+def holds_for(scenario: Scenario, policy: Policy) -> None:
+    Rig(scenario, policy, watch=Witness()).run()
+
+
+@settings(max_examples=100)
+@given(scenario=streams(WHOLE, gangs=False), policy=st.sampled_from(tuple(CALM)))
+def test_jobs_of_whole_gpus_do_not_push_back_a_reservation(scenario: Scenario, policy: str) -> None:
+    holds_for(scenario, CALM[policy])
+
+
+@settings(max_examples=100)
+@given(scenario=streams(ANY_REQUEST, gangs=False), policy=st.sampled_from(tuple(CALM)))
+def test_shares_and_picky_jobs_do_not_push_back_a_reservation(
+    scenario: Scenario, policy: str
+) -> None:
+    holds_for(scenario, CALM[policy])
+
+
+@settings(max_examples=100)
+@given(scenario=streams(WHOLE, gangs=True), policy=st.sampled_from(tuple(CALM)))
+def test_gangs_do_not_push_back_a_reservation_and_keep_their_own(
+    scenario: Scenario, policy: str
+) -> None:
+    holds_for(scenario, CALM[policy])
+
+
+@settings(max_examples=100)
+@given(
+    scenario=streams(WHOLE, gangs=False, arrays=True, priorities=(750,)),
+    policy=st.sampled_from(tuple(CALM)),
+)
+def test_tasks_of_an_array_do_not_push_back_a_reservation(scenario: Scenario, policy: str) -> None:
+    holds_for(scenario, CALM[policy])

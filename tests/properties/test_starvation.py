@@ -1,0 +1,104 @@
+"""Promise: nothing that can run waits for ever, and there is a formula for how long.
+
+wait <= gap + 2 x (jobs ahead + 1) x longest run
+"""
+
+from dataclasses import replace
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.engine.order import largest_gap_ms
+from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.engine.presets import PRESETS
+from gpu_scheduler.model.request import Request
+from tests.properties.rig import Rig
+from tests.properties.strategies import (
+    ANY_REQUEST,
+    PRIORITIES,
+    STEP_MS,
+    WHOLE,
+    Scenario,
+    Step,
+    Work,
+    brisk,
+    nodes,
+    works,
+)
+
+NAMES = ("easy", "conservative", "fair", "short", "feedback")
+POLICIES = {name: brisk(PRESETS[name]) for name in NAMES}
+LATER = 40
+
+
+@st.composite
+def siege(draw: st.DrawFn, requests: tuple[Request, ...], priorities: tuple[int, ...]) -> Scenario:
+    """One job in the middle of a long stream of later, shorter jobs that never lets up."""
+    steps = []
+    for number in range(draw(st.integers(0, 2))):
+        work = draw(works(f"a{number}", requests=requests, manners=False, arrays=False))
+        steps.append(Step(0, work))
+    victim = draw(
+        works("victim", requests=requests, manners=False, arrays=False, priorities=PRIORITIES[:1])
+    )
+    steps.append(Step(0, victim))
+    templates = [
+        draw(
+            works(
+                "template",
+                requests=requests,
+                manners=False,
+                arrays=False,
+                gangs=False,
+                priorities=priorities,
+                longest=3,
+            )
+        )
+        for _ in range(draw(st.integers(1, 2)))
+    ]
+    pauses = draw(st.lists(st.sampled_from((0, 1, STEP_MS // 2, STEP_MS)), min_size=1, max_size=3))
+    for number in range(LATER):
+        work = templates[number % len(templates)]
+        job = replace(work.job, id=f"b{number}")
+        steps.append(Step(pauses[number % len(pauses)], Work(job, work.run_ms)))
+    return Scenario(nodes=draw(nodes(most=2)), steps=tuple(steps))
+
+
+def longest_wait_ms(rig: Rig, scenario: Scenario, policy: Policy) -> int:
+    """The formula, for the job under siege."""
+    works_ = [step.deed for step in scenario.steps if isinstance(step.deed, Work)]
+    span = max(PRIORITIES) - min(PRIORITIES)
+    gap_ms = largest_gap_ms(policy.order, span)
+    if policy.feedback.protect_after_ms:
+        gap_ms = policy.feedback.protect_after_ms + policy.feedback.quantum_ms
+    submitted = rig.record.submitted
+    ahead = sum(1 for at_ms in submitted.values() if at_ms <= submitted["victim"] + gap_ms)
+    longest_ms = max(work.run_ms for work in works_)
+    after_ms = max(gap_ms, policy.reserve_after_ms)
+    return after_ms + 2 * (ahead + 1) * longest_ms
+
+
+def holds_for(scenario: Scenario, policy: Policy) -> None:
+    rig = Rig(scenario, policy)
+    for _ in range(600):
+        if not rig.advance():
+            break
+    assume("victim" in rig.record.submitted)
+    waited_ms = rig.record.first_starts["victim", None] - rig.record.submitted["victim"]
+    assert waited_ms <= longest_wait_ms(rig, scenario, policy)
+
+
+@settings(max_examples=60)
+@given(scenario=siege(WHOLE, PRIORITIES[:1]), policy=st.sampled_from(NAMES))
+def test_a_job_starts_in_time_under_a_stream_of_its_own_class(
+    scenario: Scenario, policy: str
+) -> None:
+    holds_for(scenario, POLICIES[policy])
+
+
+@settings(max_examples=60)
+@given(scenario=siege(ANY_REQUEST, PRIORITIES), policy=st.sampled_from(NAMES))
+def test_a_job_starts_in_time_under_a_stream_of_higher_classes(
+    scenario: Scenario, policy: str
+) -> None:
+    holds_for(scenario, POLICIES[policy])

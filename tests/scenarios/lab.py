@@ -1,0 +1,137 @@
+"""A small lab on virtual time: a control core, a store, and nodes that do as they are told."""
+
+from typing import Any
+
+from gpu_scheduler.control.messages import (
+    Command,
+    Ended,
+    Fact,
+    Outcome,
+    RunCycle,
+    Started,
+    StartOrder,
+    StopOrder,
+    Submit,
+)
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import JobRow
+from tests.builders import a_core
+
+
+class Lab:
+    """Jobs start at once when they are ordered to, and run until the test says otherwise.
+
+    Stop orders are obeyed at once; with `obedient=False` the test lets the attempt end itself.
+    """
+
+    def __init__(self, *, obedient: bool = True, **changes: Any) -> None:
+        self.core = a_core(**changes)
+        self.store = MemoryStore()
+        self.obedient = obedient
+        self.now_ms = 0
+        self.orders: list[Allocation] = []
+        self.stops: list[StopOrder] = []
+        self.last_plan: Plan | None = None
+
+    # --- what happens
+
+    def submit(self, *jobs: Job) -> None:
+        """Submit jobs one after the other, then decide."""
+        for job in jobs:
+            self.tell(Submit(job))
+        self.cycle()
+
+    def tell(self, message: Command | Fact) -> Outcome:
+        """One message, kept in the store and carried out, without a cycle."""
+        outcome = self.core.apply(message, self.now_ms)
+        self.store.commit(outcome.writes)
+        for effect in outcome.effects:
+            if isinstance(effect, StartOrder):
+                self.orders.append(effect.allocation)
+                self.tell(Started(effect.allocation.id))
+            else:
+                self.stops.append(effect)
+                if self.obedient:
+                    self.tell(Ended(effect.allocation_id, None, 15))
+        return outcome
+
+    def cycle(self) -> None:
+        """Decide until nothing changes any more."""
+        for _ in range(100):
+            outcome = self.tell(RunCycle())
+            self.last_plan = outcome.plan or self.last_plan
+            if not outcome.effects and not self.core.wants_cycle:
+                return
+
+    def do(self, *messages: Command | Fact) -> None:
+        """Messages, then a cycle."""
+        for message in messages:
+            self.tell(message)
+        self.cycle()
+
+    def at(self, now_ms: int) -> None:
+        """Let time pass, with a cycle at every moment at which the core wants one, and at last."""
+        while True:
+            timer_ms = self.core.next_timer_ms()
+            if timer_ms is None or timer_ms > now_ms:
+                break
+            self.now_ms = max(self.now_ms, timer_ms)
+            self.cycle()
+        self.now_ms = now_ms
+        self.cycle()
+
+    def ends(self, *names: str, **how: Any) -> None:
+        """These jobs (or tasks, as `j1_0`) end by themselves, then a cycle."""
+        for name in names:
+            self.tell(Ended(self.allocation(name).id, **how))
+        self.cycle()
+
+    # --- what is the case
+
+    def row(self, job_id: str) -> JobRow:
+        """What the store remembers of a job."""
+        row = self.store.job(job_id)
+        assert row is not None, f"job {job_id} was never stored"
+        return row
+
+    def state(self, job_id: str) -> JobState:
+        """The state of a job."""
+        return self.row(job_id).state
+
+    def tasks(self, job_id: str) -> dict[str, str]:
+        """The tasks of an array by state, as people write them."""
+        return {state.value: str(tasks) for state, tasks in self.row(job_id).tasks if tasks}
+
+    def running(self) -> list[str]:
+        """Jobs and tasks that hold something."""
+        return sorted(_name(allocation) for allocation in self.store.allocations())
+
+    def allocation(self, name: str) -> Allocation:
+        """What a job or task holds now."""
+        found = [a for a in self.store.allocations() if _name(a) == name]
+        assert found, f"{name} holds nothing; running are {self.running()}"
+        return found[0]
+
+    def nodes_of(self, name: str) -> list[str]:
+        """On which nodes a job runs, member by member."""
+        return [placement.node_id for placement in self.allocation(name).placements]
+
+    def ever_started(self) -> list[str]:
+        """Every start so far, in order."""
+        return [_name(allocation) for allocation in self.orders]
+
+    def stopped(self) -> list[tuple[str, str]]:
+        """Every stop order so far, with its ground."""
+        return [(stop.allocation_id, stop.why) for stop in self.stops]
+
+    def events(self, job_id: str) -> list[str]:
+        """The history of a job in words."""
+        return [row.kind for _, row in self.store.events() if row.job_id == job_id]
+
+
+def _name(allocation: Allocation) -> str:
+    return allocation.job_id + ("" if allocation.task is None else f"_{allocation.task}")

@@ -1,0 +1,124 @@
+"""Work over several GPUs and nodes: all of it starts together, or none."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.control.messages import NodeFenced, StopOrder
+from gpu_scheduler.model.errors import NeverFits
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.request import Topology
+from gpu_scheduler.model.states import JobState
+from tests.builders import HOUR, a_cluster, a_device, a_job, a_node, a_policy
+from tests.scenarios.lab import Lab
+
+
+def member_gpus(job: Job) -> list[int]:
+    return [member.gpu_count for member in job.members]
+
+
+def test_a_gang_waits_until_every_member_fits() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
+    lab.submit(a_job(number=1, gpus=4), a_job(number=2, gpus=4, members=2))
+    assert lab.running() == ["j1"]
+    lab.ends("j1")
+    assert lab.nodes_of("j2") == ["n0", "n1"]
+
+
+def test_no_member_of_a_gang_starts_while_one_is_missing() -> None:
+    lab = Lab(nodes=a_cluster(nodes=3, gpus=4), policy=a_policy(name="skip"))
+    lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=4, members=3))
+    assert lab.running() == ["j1"]
+    assert lab.core.book.picture.index.free_devices == 10
+
+
+def test_an_elastic_gang_starts_with_its_minimum_and_as_many_more_as_there_is_room_for() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
+    lab.submit(a_job(number=1, gpus=4), a_job(number=2, gpus=4, members=6, min_members=2))
+    assert len(lab.nodes_of("j2")) == 3
+
+
+def test_a_job_larger_than_a_node_becomes_whole_nodes_plus_a_remainder() -> None:
+    lab = Lab(nodes=a_cluster(nodes=3, gpus=8))
+    lab.submit(a_job(number=1, gpus=20))
+    assert member_gpus(lab.row("j1").job) == [8, 8, 4]
+    assert sorted(lab.nodes_of("j1")) == ["n0", "n1", "n2"]
+
+
+def test_a_job_larger_than_a_node_counts_the_gpus_of_one_model() -> None:
+    mixed = [a_device(index=i, model="A100" if i < 4 else "V100") for i in range(8)]
+    lab = Lab(nodes=[a_node(ordinal=ordinal, devices=mixed) for ordinal in range(2)])
+    lab.submit(a_job(number=1, gpus=8))
+    assert lab.nodes_of("j1") == ["n0", "n1"]
+
+
+def test_a_job_larger_than_a_node_counts_the_gpus_that_have_the_memory() -> None:
+    small = a_node(ordinal=0, gpus=8, device={"memory_mb": 40_000})
+    large = [a_node(ordinal=ordinal, gpus=4) for ordinal in (1, 2)]
+    lab = Lab(nodes=[small, *large])
+    lab.submit(a_job(number=1, gpus=8, gpu_memory_mb_per_gpu=60_000))
+    assert lab.nodes_of("j1") == ["n1", "n2"]
+
+
+def test_a_gang_keeps_to_one_rack_if_it_can() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    lab.submit(a_job(number=1, gpus=4), a_job(number=2, gpus=4, members=2))
+    assert lab.nodes_of("j1") == ["n0"]
+    assert lab.nodes_of("j2") == ["n2", "n3"]
+
+
+def test_a_gang_that_requires_one_rack_waits_rather_than_being_torn_apart() -> None:
+    nodes = a_cluster(nodes=4, racks=2, gpus=4)
+    lab = Lab(nodes=[replace(node, labels=(("rack", node.rack),)) for node in nodes])
+    lab.submit(
+        a_job(number=1, gpus=4, node_labels=(("rack", "r0"),)),
+        a_job(number=2, gpus=4, node_labels=(("rack", "r1"),)),
+        a_job(number=3, gpus=4, members=2, same_rack=True),
+    )
+    assert lab.running() == ["j1", "j2"]
+    assert lab.core.book.picture.index.free_devices == 8
+    lab.ends("j2")
+    assert lab.nodes_of("j3") == ["n2", "n3"]
+
+
+def test_a_gang_of_shares_can_keep_to_one_rack_on_partly_used_gpus() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, racks=2, gpus=1))
+    lab.submit(a_job(number=1, gpus=0.5, members=2, same_rack=True))
+    assert lab.nodes_of("j1") == ["n0", "n0"]
+
+
+def test_a_gang_that_could_never_fit_together_is_refused_at_submit() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=8))
+    with pytest.raises(NeverFits, match="do not fit together"):
+        lab.submit(a_job(number=1, gpus=8, members=3))
+
+
+def test_gpus_that_must_share_an_island_wait_for_one() -> None:
+    lab = Lab(nodes=[a_node(gpus=8, islands=2)])
+    lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=3))
+    lab.submit(a_job(number=3, gpus=3, topology=Topology.REQUIRE_ISLAND))
+    assert lab.running() == ["j1", "j2"]
+    assert lab.core.book.picture.index.free_devices == 3
+    lab.ends("j1")
+    held = [share.index for share in lab.allocation("j3").placements[0].devices]
+    assert held == [0, 1, 2]
+
+
+def test_a_gang_with_a_member_on_a_dead_node_is_stopped_everywhere_before_it_is_repeated() -> None:
+    lab = Lab(nodes=a_cluster(nodes=3, gpus=4), obedient=False)
+    lab.submit(a_job(number=1, gpus=4, members=2, requeue_on_node_loss=True))
+    assert lab.nodes_of("j1") == ["n0", "n1"]
+    outcome = lab.tell(NodeFenced("n0"))
+    assert [e.allocation_id for e in outcome.effects if isinstance(e, StopOrder)] == ["j1.1"]
+    lab.submit(a_job(number=2, gpus=4), a_job(number=3, gpus=4))
+    places = [lab.nodes_of(name) for name in lab.running() if name != "j1"]
+    assert places == [["n2"]], "n1 still runs a member of j1, so nobody else may have its GPUs"
+
+
+def test_a_failed_member_ends_the_gang_and_frees_every_node() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
+    lab.submit(a_job(number=1, gpus=4, members=2))
+    lab.now_ms = HOUR
+    lab.ends("j1", exit_code=1)
+    assert lab.state("j1") is JobState.FAILED
+    assert lab.core.book.picture.index.free_devices == 8

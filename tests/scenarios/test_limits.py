@@ -1,0 +1,277 @@
+"""Quotas are never exceeded, and a refusal says which one, what was asked and what is used."""
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.forecast import forecast_start
+from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.model.errors import CallerError, NeverFits, QueueFull, QuotaTooSmall
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.snapshot import PoolQuota
+from tests.builders import (
+    HOUR,
+    a_cluster,
+    a_job,
+    a_node,
+    a_policy,
+    a_tenant,
+    an_array,
+    evicted,
+)
+from tests.scenarios.lab import Lab
+
+QUIET = a_policy(name="fair", preemption=Preemption.NONE)
+HALF_EACH = [
+    PoolQuota(pool=Pool.ONLINE, percent=50, elastic=False),
+    PoolQuota(pool=Pool.BATCH, percent=50, elastic=False),
+]
+
+
+def held_gpus(lab: Lab, tenant: str) -> float:
+    jobs = {a.id: lab.row(a.job_id).job.tenant for a in lab.store.allocations()}
+    return sum(a.gpu_milli for a in lab.store.allocations() if jobs[a.id] == tenant) / 1000
+
+
+def reasons(lab: Lab) -> dict[str, str]:
+    assert lab.last_plan is not None
+    return {job_id: str(reason) for job_id, reason in lab.last_plan.job_reasons}
+
+
+def test_more_than_the_whole_quota_is_refused_at_submit_with_quota_request_and_use() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2), tenants=[a_tenant(id="vision", gpus=4)])
+    lab.submit(a_job(number=1, gpus=2))
+    with pytest.raises(QuotaTooSmall) as refusal:
+        lab.submit(a_job(number=2, gpus=8))
+    assert str(refusal.value) == (
+        "quota exceeded for tenant vision: GPUs requested=8, quota=4, current=2"
+    )
+    assert refusal.value.code == "quota_exceeded"
+    assert "j2" not in lab.core.book.lives
+
+
+def test_a_refusal_shows_large_numbers_in_full() -> None:
+    lab = Lab(nodes=[a_node(memory_mb=4_000_000)], tenants=[a_tenant(memory_mb=1_234_567)])
+    with pytest.raises(QuotaTooSmall, match=r"memory MiB requested=2345678, quota=1234567"):
+        lab.submit(a_job(memory_mb=2_345_678))
+
+
+def test_a_refusal_over_gpu_hours_counts_what_was_spent() -> None:
+    lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpu_milli_ms=10 * 1000 * HOUR)])
+    lab.submit(a_job(number=1, gpus=1, max_runtime_ms=4 * HOUR))
+    lab.at(3 * HOUR)
+    lab.ends("j1")
+    with pytest.raises(QuotaTooSmall, match=r"GPU-hours requested=12, quota=10, current=3$"):
+        lab.submit(a_job(number=2, gpus=4, max_runtime_ms=3 * HOUR))
+
+
+def test_over_the_quota_just_now_waits_and_says_so() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2), tenants=[a_tenant(id="vision", gpus=4)])
+    lab.submit(a_job(number=1, gpus=3), a_job(number=2, gpus=2))
+    assert lab.running() == ["j1"]
+    assert reasons(lab)["j2"] == (
+        "quota exceeded for tenant vision: GPUs requested=2, quota=4, current=3"
+    )
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+
+
+def test_an_elastic_gang_does_not_grow_beyond_the_quota_of_its_tenant() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(id="vision", gpus=3)])
+    lab.submit(a_job(number=1, gpus=1, members=6, min_members=2))
+    assert 2 <= held_gpus(lab, "vision") <= 3
+
+
+def test_an_elastic_gang_does_not_grow_beyond_the_part_of_its_pool() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
+    lab.submit(a_job(number=1, gpus=1, members=6, min_members=2))
+    assert 2 <= held_gpus(lab, "vision") <= 4
+
+
+def test_a_gpu_that_is_taken_whole_counts_with_all_its_memory() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(gpu_memory_mb=160_000)])
+    lab.submit(*(a_job(number=n) for n in range(1, 5)))
+    memory_mb = sum(p.gpu_memory_mb for a in lab.store.allocations() for p in a.placements)
+    assert memory_mb <= 160_000
+
+
+@pytest.mark.parametrize(
+    ("quota", "job", "resource"),
+    [
+        ({"gpu_memory_mb": 50_000}, {"gpu_memory_mb": 30_000}, "GPU memory MiB"),
+        ({"cpu_milli": 15_000}, {"cpus": 8}, "CPU cores"),
+        ({"memory_mb": 1500}, {"memory_mb": 1000}, "memory MiB"),
+        ({"concurrent_jobs": 1}, {}, "concurrent jobs"),
+        ({"gpu_milli_ms": 1500 * HOUR}, {"max_runtime_ms": HOUR}, "GPU-hours"),
+        ({"gpus": 1.5}, {}, "GPUs"),
+    ],
+)
+def test_every_quota_holds_back_the_second_job(quota, job, resource) -> None:
+    lab = Lab(nodes=[a_node()], tenants=[a_tenant(**quota)])
+    lab.submit(a_job(number=1, **job), a_job(number=2, **job))
+    assert lab.running() == ["j1"]
+    assert f": {resource} requested=" in reasons(lab)["j2"]
+
+
+def test_gpu_hours_that_a_job_does_not_use_come_back_to_the_budget() -> None:
+    lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpu_milli_ms=1000 * 5 * HOUR)])
+    lab.submit(
+        a_job(number=1, max_runtime_ms=4 * HOUR),
+        a_job(number=2, max_runtime_ms=4 * HOUR),
+    )
+    assert lab.running() == ["j1"]
+    lab.at(HOUR)
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+
+
+def test_a_tenant_over_its_quota_does_not_hold_up_the_others() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(id="vision", gpus=1)])
+    lab.submit(*(a_job(number=n) for n in (1, 2, 3)), a_job(number=4, tenant="speech"))
+    assert lab.running() == ["j1", "j4"]
+
+
+def test_a_full_pool_does_not_hold_up_the_other_pool_of_the_same_tenant() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], pools=HALF_EACH)
+    lab.submit(
+        a_job(number=1, gpus=2, pool=Pool.BATCH),
+        a_job(number=2, gpus=2, pool=Pool.BATCH),
+        a_job(number=3, gpus=2, pool=Pool.ONLINE),
+    )
+    assert lab.running() == ["j1", "j3"]
+
+
+def test_a_strict_pool_says_what_it_may_hold_and_holds() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
+    lab.submit(a_job(number=1, gpus=3.5), a_job(number=2, gpus=1))
+    assert reasons(lab)["j2"] == (
+        "the batch pool may hold 4 GPUs and holds 3.50, so 1 more do not fit"
+    )
+
+
+def test_more_than_the_whole_part_of_a_strict_pool_is_refused_at_submit() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], pools=HALF_EACH)
+    with pytest.raises(CallerError, match="pool"):
+        lab.submit(a_job(number=1, gpus=6))
+
+
+def test_an_elastic_pool_uses_what_the_other_leaves_idle() -> None:
+    pools = [PoolQuota(pool=Pool.ONLINE, percent=50), PoolQuota(pool=Pool.BATCH, percent=50)]
+    lab = Lab(nodes=[a_node(gpus=8)], pools=pools)
+    lab.submit(*(a_job(number=n, gpus=2) for n in range(1, 5)))
+    assert len(lab.running()) == 4
+
+
+def test_an_elastic_pool_takes_back_what_it_lent() -> None:
+    pools = [PoolQuota(pool=Pool.ONLINE, percent=50), PoolQuota(pool=Pool.BATCH, percent=50)]
+    lab = Lab(nodes=[a_node(gpus=8)], pools=pools, policy=a_policy(name="fair"))
+    lab.submit(*(a_job(number=n, gpus=2, estimate_ms=9 * HOUR) for n in range(1, 5)))
+    lab.at(HOUR)
+    lab.submit(a_job(number=5, gpus=2, pool=Pool.ONLINE))
+    assert "j5" in lab.running()
+    assert len(lab.running()) == 4
+
+
+def test_an_elastic_tenant_borrows_what_the_other_did_not_use_lately() -> None:
+    tenants = [
+        a_tenant(id="vision", gpus=4, elastic=True),
+        a_tenant(id="speech", gpus=4, elastic=True),
+    ]
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=tenants)
+    lab.submit(*(a_job(number=n) for n in range(1, 10)))
+    assert held_gpus(lab, "vision") == 8
+
+
+def test_a_lent_gpu_is_taken_back_when_its_owner_wants_it() -> None:
+    tenants = [
+        a_tenant(id="vision", gpus=4, elastic=True),
+        a_tenant(id="speech", gpus=4, elastic=True),
+    ]
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=tenants, policy=a_policy(name="fair"))
+    lab.submit(*(a_job(number=n, estimate_ms=9 * HOUR) for n in range(1, 9)))
+    lab.at(HOUR)
+    lab.submit(*(a_job(number=n, tenant="speech") for n in range(9, 13)))
+    assert (held_gpus(lab, "vision"), held_gpus(lab, "speech")) == (4, 4)
+
+
+def test_taking_back_what_was_lent_leaves_the_borrower_what_it_is_sure_of() -> None:
+    """The quotas promise 8 of 6 GPUs; one GPU is lent, so one comes back and not three."""
+    tenants = [
+        a_tenant(id="vision", gpus=4, elastic=True),
+        a_tenant(id="speech", gpus=4, elastic=True),
+    ]
+    lab = Lab(nodes=[a_node(gpus=6)], tenants=tenants, policy=a_policy(name="fair"))
+    lab.submit(*(a_job(number=n, estimate_ms=9 * HOUR) for n in range(1, 6)))
+    assert held_gpus(lab, "vision") == 5
+    lab.at(HOUR)
+    lab.submit(a_job(number=6, tenant="speech", gpus=4))
+    assert held_gpus(lab, "vision") >= 4
+
+
+def test_a_job_that_cannot_borrow_does_not_hold_up_one_that_can() -> None:
+    tenants = [
+        a_tenant(id="vision", gpus=2, elastic=True),
+        a_tenant(id="speech", gpus=6, elastic=True),
+    ]
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=tenants)
+    lab.submit(
+        a_job(number=1, gpus=2),
+        a_job(number=2, gpus=2, preemptible=False),
+        a_job(number=3, gpus=2),
+    )
+    assert lab.running() == ["j1", "j3"]
+
+
+def test_a_job_above_the_quota_that_may_never_borrow_is_refused_at_submit() -> None:
+    tenants = [
+        a_tenant(id="vision", gpus=2, elastic=True),
+        a_tenant(id="speech", gpus=6, elastic=True),
+    ]
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=tenants)
+    with pytest.raises(QuotaTooSmall):
+        lab.submit(a_job(number=1, gpus=4, preemptible=False))
+
+
+def test_what_never_fits_any_known_node_is_refused_at_submit() -> None:
+    lab = Lab(nodes=[a_node(gpus=8, cpus=16)])
+    with pytest.raises(NeverFits, match=r"no node offers 1 GPU \(H100\); the largest node has 8"):
+        lab.submit(a_job(number=1, gpu_models=("H100",)))
+    with pytest.raises(NeverFits, match="64 CPU cores"):
+        lab.submit(a_job(number=1, cpus=64))
+    assert lab.core.book.queued_tasks == 0
+
+
+def test_labels_on_a_node_that_is_too_small_are_refused_at_submit() -> None:
+    small = a_node(ordinal=0, gpus=2, labels=(("zone", "a"),))
+    lab = Lab(nodes=[small, a_node(ordinal=1, gpus=8)])
+    with pytest.raises(NeverFits):
+        lab.submit(a_job(number=1, gpus=8, node_labels=(("zone", "a"),)))
+
+
+def test_a_full_queue_refuses_with_the_room_that_is_left() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], limits=Limits(max_queued_tasks=5))
+    lab.submit(a_job(number=1), a_job(number=2), a_job(number=3))
+    with pytest.raises(QueueFull, match="has 4 tasks and the queue has room for 3 of 5"):
+        lab.submit(an_array(number=4, tasks="1-4"))
+    lab.submit(an_array(number=4, tasks="1-3"))
+
+
+def test_a_forecast_foresees_that_a_quota_becomes_free() -> None:
+    lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpus=1)])
+    lab.submit(a_job(number=1, estimate_ms=2 * HOUR), a_job(number=2))
+    assert forecast_start(lab.core.book.picture, 0, 2) == 2 * HOUR
+
+
+def test_a_forecast_foresees_the_limit_of_an_array() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(an_array(number=1, tasks="0-3", at_once=1, estimate_ms=2 * HOUR))
+    assert forecast_start(lab.core.book.picture, 0, 1) == 2 * HOUR
+
+
+def test_a_plan_that_was_not_committed_can_be_made_again() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], tenants=[a_tenant(gpus=2)])
+    lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=1))
+    picture = lab.core.book.picture
+    one, two = (decide(picture, picture.policy, 0) for _ in range(2))
+    assert one.to_json() == two.to_json()
+    assert evicted(one) == []

@@ -1,0 +1,206 @@
+"""Who goes first, and who may pass."""
+
+from dataclasses import replace
+
+from gpu_scheduler.engine.forecast import forecast_start
+from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.model.tenant import Tier
+from tests.builders import (
+    DAY,
+    HOUR,
+    MINUTE,
+    a_cluster,
+    a_job,
+    a_node,
+    a_policy,
+    a_request,
+    a_tenant,
+    an_array,
+)
+from tests.scenarios.lab import Lab
+
+
+def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_blocking_fifo() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fifo"))
+    lab.submit(a_job(number=1), a_job(number=2), a_job(number=3), a_job(number=4, gpus=0, cpus=8))
+    assert lab.running() == ["j1", "j4"]
+
+
+def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_reservations() -> None:
+    lab = Lab(nodes=[a_node(gpus=1, cpus=64)], policy=a_policy(name="easy"))
+    lab.submit(
+        a_job(number=1, cpus=8, estimate_ms=HOUR),
+        a_job(number=2, cpus=8, estimate_ms=HOUR),
+        a_job(number=3, gpus=0, cpus=48, estimate_ms=DAY),
+    )
+    assert lab.running() == ["j1", "j3"]
+
+
+def test_cpu_only_jobs_do_not_take_the_cpu_that_a_reservation_needs() -> None:
+    lab = Lab(nodes=[a_node(gpus=1, cpus=64)], policy=a_policy(name="easy"))
+    lab.submit(
+        a_job(number=1, cpus=8, estimate_ms=HOUR),
+        a_job(number=2, cpus=32, estimate_ms=HOUR),
+        a_job(number=3, gpus=0, cpus=48, estimate_ms=DAY),
+        a_job(number=4, gpus=0, cpus=48, estimate_ms=HOUR),
+    )
+    assert lab.running() == ["j1", "j4"]
+
+
+def test_gpu_jobs_do_not_pass_a_blocked_gpu_job_under_blocking_fifo() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="fifo"))
+    lab.submit(a_job(number=1, gpus=3), a_job(number=2, gpus=2), a_job(number=3, gpus=1))
+    assert lab.running() == ["j1"]
+
+
+def test_a_short_job_fills_the_gap_before_a_reservation_and_a_long_one_does_not() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="easy"))
+    lab.submit(
+        a_job(number=1, gpus=3, estimate_ms=2 * HOUR),
+        a_job(number=2, gpus=4, estimate_ms=HOUR),
+        a_job(number=3, gpus=1, estimate_ms=3 * HOUR),
+        a_job(number=4, gpus=1, estimate_ms=2 * HOUR),
+    )
+    assert lab.running() == ["j1", "j4"]
+    lab.at(2 * HOUR)
+    lab.ends("j1", "j4")
+    assert lab.running() == ["j2"]
+
+
+def test_all_tasks_of_an_array_that_fit_start_when_its_reservation_is_due() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="easy"))
+    lab.submit(a_job(number=1, gpus=4), an_array(number=2, tasks="0-9", gpus=1))
+    assert lab.running() == ["j1"]
+    lab.now_ms = HOUR
+    lab.ends("j1")
+    assert lab.running() == ["j2_0", "j2_1", "j2_2", "j2_3"]
+
+
+def test_a_reservation_is_not_pushed_back_by_the_parts_of_a_gang_together() -> None:
+    """Each part of j3 (2 GPUs and 1 GPU) would leave room for j2; both together would not."""
+    lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name="easy"))
+    parts = (a_request(gpus=2), a_request(gpus=1))
+    lab.submit(
+        a_job(number=1, gpus=5, estimate_ms=HOUR),
+        a_job(number=2, gpus=6, estimate_ms=HOUR),
+        replace(a_job(number=3, estimate_ms=DAY), members=parts, min_members=2),
+    )
+    assert lab.running() == ["j1"]
+    lab.at(HOUR)
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+
+
+def test_aging_lifts_a_low_job_past_a_high_one_in_the_end() -> None:
+    policy = a_policy(name="easy", class_point_ms=MINUTE, reservations=0)
+    low = a_job(number=1, gpus=4, priority=250)
+    behind = 1250 * MINUTE
+
+    def first_after(wait_ms: int) -> list[str]:
+        lab = Lab(nodes=[a_node(gpus=4)], policy=policy)
+        lab.submit(a_job(number=9, id="busy", gpus=4), low)
+        lab.at(wait_ms)
+        lab.submit(a_job(number=2, gpus=4, priority=1500))
+        lab.ends("busy")
+        return lab.running()
+
+    assert first_after(behind - MINUTE) == ["j2"]
+    assert first_after(behind + MINUTE) == ["j1"]
+
+
+def test_the_tier_of_a_tenant_counts_as_much_as_the_priority_of_a_job() -> None:
+    lab = Lab(
+        nodes=[a_node(gpus=1)],
+        policy=a_policy(name="easy", class_point_ms=MINUTE),
+        tenants=[a_tenant(id="high", tier=Tier.HIGH), a_tenant(id="low", tier=Tier.LOW)],
+    )
+    lab.submit(a_job(number=9, id="busy"))
+    lab.submit(a_job(number=1, tenant="low", priority=2500))
+    lab.submit(a_job(number=2, tenant="high", priority=750))
+    lab.ends("busy")
+    assert lab.running() == ["j2"]
+
+
+def test_a_tenant_that_has_used_less_goes_first() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fair", preemption=Preemption.NONE))
+    lab.submit(a_job(number=1, tenant="vision"))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, tenant="vision"), a_job(number=3, tenant="speech"))
+    lab.ends("j1")
+    assert lab.running() == ["j3"]
+
+
+def test_a_user_who_has_used_less_goes_first_inside_the_tenant() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fair", preemption=Preemption.NONE))
+    lab.submit(a_job(number=1, user="ada"))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, user="ada"), a_job(number=3, user="bob"))
+    lab.ends("j1")
+    assert lab.running() == ["j3"]
+
+
+def test_two_tenants_without_history_share_the_first_cycle() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name="fair", preemption=Preemption.NONE))
+    lab.submit(
+        *(a_job(number=n, tenant="vision") for n in range(1, 9)),
+        *(a_job(number=n, tenant="speech") for n in range(9, 17)),
+    )
+    tenants = [lab.row(name).job.tenant for name in lab.running()]
+    assert (tenants.count("vision"), tenants.count("speech")) == (4, 4)
+
+
+def test_a_tenant_with_twice_the_weight_gets_twice_as_much_over_time() -> None:
+    lab = Lab(
+        nodes=[a_node(gpus=1)],
+        policy=a_policy(name="fair", preemption=Preemption.NONE, user_fair_ms=0),
+        tenants=[a_tenant(id="big", weight_milli=2000), a_tenant(id="small")],
+    )
+    jobs = [a_job(number=n, tenant="big" if n % 2 else "small") for n in range(1, 121)]
+    lab.submit(*jobs)
+    for hour in range(1, 61):
+        lab.at(hour * HOUR)
+        lab.ends(*lab.running())
+    tenants = [lab.row(name).job.tenant for name in lab.ever_started()[:60]]
+    assert 37 <= tenants.count("big") <= 43
+
+
+def test_a_close_deadline_lets_a_job_pass_and_a_distant_one_does_not() -> None:
+    def first(deadline_ms: int) -> list[str]:
+        lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="easy", deadline_ms=DAY))
+        lab.submit(a_job(number=9, id="busy"))
+        lab.submit(a_job(number=1), a_job(number=2, deadline_ms=deadline_ms))
+        lab.ends("busy")
+        return lab.running()
+
+    assert first(deadline_ms=3 * HOUR) == ["j2"]
+    assert first(deadline_ms=7 * DAY) == ["j1"]
+
+
+def test_a_forecast_says_until_when_a_job_waits() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=a_policy(name="easy"))
+    lab.submit(
+        a_job(number=1, gpus=4, estimate_ms=2 * HOUR),
+        a_job(number=2, gpus=4, estimate_ms=3 * HOUR),
+        a_job(number=3, gpus=4),
+    )
+    picture = lab.core.book.picture
+    assert forecast_start(picture, 0, 2) == 2 * HOUR
+    assert forecast_start(picture, 0, 3) == 5 * HOUR
+
+
+def test_a_small_job_is_not_starved_by_a_stream_of_jobs_that_cannot_start() -> None:
+    """The budget of a cycle is in jobs looked at; the next cycle goes on where it ended."""
+    lab = Lab(nodes=[a_node(gpus=4, cpus=64)], policy=a_policy(name="easy", max_examined=4))
+    lab.submit(
+        a_job(number=1, gpus=3, estimate_ms=HOUR),
+        a_job(number=2, gpus=4, estimate_ms=HOUR),
+        *(a_job(number=n, gpus=1, estimate_ms=DAY) for n in range(3, 13)),
+        a_job(number=13, gpus=0, cpus=1),
+    )
+    assert "j13" in lab.running()
+
+
+def test_the_least_used_rack_stays_whole_for_large_work() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
+    lab.submit(a_job(number=1), a_job(number=2), a_job(number=3, gpus=4))
+    assert lab.nodes_of("j3") == ["n1"]

@@ -1,0 +1,163 @@
+"""Who must yield, and what becomes of it."""
+
+from dataclasses import replace
+
+from gpu_scheduler.control.messages import Checkpointed, RunCycle, StopOrder
+from gpu_scheduler.model.states import JobState
+from tests.builders import DAY, HOUR, MINUTE, a_cluster, a_job, a_node, a_policy, a_tenant, an_array
+from tests.scenarios.lab import Lab
+
+CLASS = a_policy(name="fair", fair_ms=0, user_fair_ms=0)
+
+
+def test_an_urgent_job_takes_the_place_of_a_low_one() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS)
+    lab.submit(a_job(number=1, gpus=4, priority=250, estimate_ms=DAY))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, gpus=4, priority=2500))
+    assert lab.stopped() == [("j1.1", "preempted")]
+    assert lab.running() == ["j2"]
+    assert lab.state("j1") is JobState.PENDING
+
+
+def test_a_preempted_job_waits_again_with_its_age_and_what_it_has_attained() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS, obedient=False)
+    lab.submit(a_job(number=1, gpus=4, priority=250, estimate_ms=DAY))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, gpus=4, priority=2500))
+    lab.ends("j1", exit_code=None, signal=15, progress_ms=40 * MINUTE)
+    lab.submit(a_job(number=3, gpus=4, priority=250))
+    row = lab.row("j1")
+    assert (row.preemptions, row.attained_ms, row.state) == (1, 40 * MINUTE, JobState.PENDING)
+    assert lab.events("j1")[-2:] == ["evicting", "requeued"]
+    lab.at(2 * HOUR)
+    lab.ends("j2")
+    assert lab.running() == ["j1"], "it is older than j3 of the same class"
+    assert lab.allocation("j1").attempt == 2
+
+
+def test_the_freed_place_is_kept_for_the_job_that_it_was_cleared_for() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS, obedient=False)
+    lab.submit(*(a_job(number=n, gpus=2, priority=250, estimate_ms=DAY) for n in (1, 2)))
+    lab.at(HOUR)
+    lab.submit(a_job(number=3, gpus=4, priority=2500))
+    assert [name for name, _ in lab.stopped()] == ["j1.1", "j2.1"]
+    lab.submit(a_job(number=4, gpus=2, priority=750, estimate_ms=MINUTE))
+    lab.ends("j1", exit_code=None, signal=15)
+    assert lab.running() == ["j2"], "j4 must not slip into the place that is cleared for j3"
+    lab.ends("j2", exit_code=None, signal=15)
+    assert lab.running() == ["j3"]
+
+
+def test_the_job_that_loses_the_least_work_yields() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)], policy=CLASS)
+    lab.submit(*(a_job(number=n, priority=250, estimate_ms=DAY) for n in (1, 2)))
+    lab.at(5 * HOUR)
+    lab.tell(Checkpointed("j2.1"))
+    lab.at(6 * HOUR)
+    lab.submit(a_job(number=3, priority=2500))
+    assert lab.running() == ["j1", "j3"]
+
+
+def test_a_job_that_ends_sooner_than_an_eviction_takes_is_left_alone() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS)
+    lab.submit(a_job(number=1, priority=250, estimate_ms=HOUR))
+    lab.at(HOUR - MINUTE)
+    lab.submit(a_job(number=2, priority=2500))
+    assert lab.stopped() == []
+
+
+def test_after_so_many_preemptions_a_job_is_left_in_peace() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS, tenants=[a_tenant(max_preemptions=1)])
+    lab.submit(a_job(number=1, priority=250, estimate_ms=DAY))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, priority=2500))
+    lab.at(2 * HOUR)
+    lab.ends("j2")
+    assert lab.running() == ["j1"]
+    lab.at(3 * HOUR)
+    lab.submit(a_job(number=3, priority=2500))
+    assert lab.running() == ["j1"]
+
+
+def test_an_optional_member_of_a_gang_costs_nobody_his_place() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)], policy=CLASS)
+    lab.submit(*(a_job(number=n, priority=250, estimate_ms=DAY) for n in (1, 2)))
+    lab.at(HOUR)
+    lab.submit(a_job(number=3, gpus=1, members=2, min_members=1, priority=2500))
+    assert len(lab.stopped()) == 1
+
+
+def test_nobody_is_stopped_for_a_gang_that_needs_one_rack_and_would_not_get_it() -> None:
+    """In each rack one node runs work that could yield and one runs work that may not."""
+    nodes = a_cluster(nodes=4, racks=2, gpus=4)
+    lab = Lab(nodes=[replace(n, labels=(("host", n.id),)) for n in nodes], policy=CLASS)
+    lab.submit(
+        *(
+            a_job(
+                number=number + 1,
+                gpus=4,
+                priority=250,
+                estimate_ms=DAY,
+                node_labels=(("host", f"n{number}"),),
+                preemptible=number in {0, 2},
+            )
+            for number in range(4)
+        )
+    )
+    lab.at(HOUR)
+    lab.submit(a_job(number=9, gpus=4, members=2, same_rack=True, priority=2500))
+    assert lab.stopped() == []
+
+
+def test_a_backfilled_job_that_overruns_yields_to_the_reservation_it_stands_in_the_way_of() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS)
+    lab.submit(
+        a_job(number=1, gpus=3, estimate_ms=2 * HOUR),
+        a_job(number=2, gpus=4, estimate_ms=HOUR),
+        a_job(number=3, gpus=1, estimate_ms=2 * HOUR),
+    )
+    assert lab.running() == ["j1", "j3"]
+    lab.at(2 * HOUR)
+    lab.ends("j1")
+    lab.at(2 * HOUR + 10 * MINUTE)
+    assert lab.stopped() == [("j3.1", "preempted")]
+    assert lab.running() == ["j2"]
+
+
+def test_an_overrun_is_noticed_although_nothing_else_happens() -> None:
+    """The other job ends early; from then on only the backfilled one is in the way."""
+    lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS)
+    lab.submit(
+        a_job(number=1, gpus=3, estimate_ms=2 * HOUR),
+        a_job(number=2, gpus=4, estimate_ms=HOUR),
+        a_job(number=3, gpus=1, estimate_ms=2 * HOUR),
+    )
+    lab.at(HOUR)
+    lab.ends("j1")
+    lab.at(5 * HOUR)
+    assert lab.stopped() == [("j3.1", "preempted")]
+
+
+def test_a_stop_order_is_given_once() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS, obedient=False)
+    lab.submit(a_job(number=1, priority=250, estimate_ms=DAY))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, priority=2500))
+    lab.submit(a_job(number=3, priority=2500))
+    outcome = lab.tell(RunCycle())
+    assert [effect for effect in outcome.effects if isinstance(effect, StopOrder)] == []
+    assert len(lab.stops) == 1
+
+
+def test_a_preempted_task_of_an_array_goes_on_with_what_it_has_attained() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=CLASS, obedient=False)
+    lab.submit(an_array(number=1, tasks="0-1", priority=250, estimate_ms=10 * HOUR))
+    lab.at(4 * HOUR)
+    lab.submit(a_job(number=2, priority=2500))
+    lab.ends("j1_0", exit_code=None, signal=15, progress_ms=4 * HOUR)
+    lab.at(5 * HOUR)
+    lab.ends("j2")
+    running = lab.core.book.picture.running["j1_0.2"].running
+    assert (running.attained_ms, running.preemptions) == (4 * HOUR, 1)
+    assert running.expected_end_ms == 11 * HOUR

@@ -1,0 +1,223 @@
+"""What a tenant and a pool may hold, and what they lend to each other."""
+
+import pytest
+
+from gpu_scheduler.engine.admit import Admission, Amounts, Holdings, job_amounts
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.snapshot import PoolQuota, Standing
+from gpu_scheduler.model.tenant import Tenant
+from tests.builders import HOUR, a_job, a_tenant
+
+
+def an_admission(
+    *tenants: Tenant,
+    held: dict[str, float] | None = None,
+    pools: tuple[PoolQuota, ...] = (),
+    held_by_pool: dict[Pool, float] | None = None,
+    total: float = 16,
+    **changes,
+) -> Admission:
+    holdings = Holdings()
+    for tenant, gpus in (held or {}).items():
+        holdings.of(tenant).add(Amounts(gpu_milli=round(gpus * 1000)))
+    holdings.pools = {pool: round(g * 1000) for pool, g in (held_by_pool or {}).items()}
+    values = {
+        "tenants": {tenant.id: tenant for tenant in tenants},
+        "pools": {pool.pool: pool for pool in pools},
+        "holdings": holdings,
+        "standings": {},
+        "total_gpu_milli": round(total * 1000),
+    }
+    return Admission(**(values | changes))
+
+
+def refusal(admission: Admission, job: Job) -> Reason | None:
+    return admission.refusal(job, job_amounts(job, job.max_runtime_ms or HOUR))
+
+
+def elastic(tenant_id: str, gpus: float) -> Tenant:
+    return a_tenant(id=tenant_id, gpus=gpus, elastic=True)
+
+
+# --- strict quotas
+
+
+def test_a_tenant_that_nobody_declared_has_no_limits() -> None:
+    assert refusal(an_admission(), a_job(gpus=999)) is None
+
+
+@pytest.mark.parametrize(
+    ("quota", "job", "said"),
+    [
+        ({"gpus": 4}, {"gpus": 8}, "GPUs requested=8, quota=4, current=0"),
+        ({"gpus": 0.5}, {"gpus": 0.75}, "GPUs requested=0.75, quota=0.50, current=0"),
+        ({"cpu_milli": 4000}, {"cpus": 8}, "CPU cores requested=8, quota=4, current=0"),
+        ({"memory_mb": 10}, {"memory_mb": 20}, "memory MiB requested=20, quota=10, current=0"),
+        (
+            {"gpu_memory_mb": 1000},
+            {"gpus": 1, "gpu_memory_mb": 2000},
+            "GPU memory MiB requested=2000, quota=1000, current=0",
+        ),
+        ({"concurrent_jobs": 0}, {}, "concurrent jobs requested=1, quota=0, current=0"),
+        (
+            {"gpu_milli_ms": 1000 * HOUR},
+            {"gpus": 2, "max_runtime_ms": HOUR},
+            "GPU-hours requested=2, quota=1, current=0",
+        ),
+    ],
+)
+def test_each_quota_refuses_with_its_numbers(quota, job, said) -> None:
+    reason = refusal(an_admission(a_tenant(**quota)), a_job(**job))
+    assert reason is not None
+    assert reason.code is ReasonCode.QUOTA
+    assert str(reason) == f"quota exceeded for tenant vision: {said}"
+
+
+def test_a_quota_can_be_used_up_to_the_last_bit() -> None:
+    admission = an_admission(a_tenant(gpus=4), held={"vision": 3.5})
+    assert refusal(admission, a_job(gpus=0.5)) is None
+    assert refusal(admission, a_job(gpus=0.51)) is not None
+
+
+def test_work_without_gpus_is_not_held_back_by_a_quota_of_gpus() -> None:
+    admission = an_admission(a_tenant(gpus=1), held={"vision": 1})
+    assert refusal(admission, a_job(gpus=0, cpus=4)) is None
+
+
+def test_gpu_hours_count_what_was_spent_and_what_running_jobs_may_still_use() -> None:
+    admission = an_admission(
+        a_tenant(gpu_milli_ms=10 * 1000 * HOUR),
+        standings={"vision": Standing(spent_gpu_milli_ms=6 * 1000 * HOUR)},
+    )
+    admission.holdings.of("vision").add(Amounts(gpu_milli_ms=3 * 1000 * HOUR))
+    assert refusal(admission, a_job(max_runtime_ms=HOUR)) is None
+    reason = refusal(admission, a_job(max_runtime_ms=2 * HOUR))
+    assert str(reason).endswith("GPU-hours requested=2, quota=10, current=9")
+
+
+# --- elastic quotas
+
+
+def test_a_strict_tenant_does_not_borrow() -> None:
+    admission = an_admission(a_tenant(id="vision", gpus=4), elastic("speech", 4))
+    assert refusal(admission, a_job(gpus=5)) is not None
+
+
+def test_an_elastic_tenant_borrows_what_the_others_leave_idle_and_no_more() -> None:
+    admission = an_admission(elastic("vision", 4), elastic("speech", 4), held={"vision": 4})
+    assert refusal(admission, a_job(gpus=4)) is None
+    assert refusal(admission, a_job(gpus=5)) is not None
+
+
+def test_what_the_owner_used_lately_is_not_lent() -> None:
+    admission = an_admission(
+        elastic("vision", 4),
+        elastic("speech", 4),
+        held={"vision": 4, "speech": 1},
+        standings={"speech": Standing(recent_gpu_milli=3000)},
+    )
+    assert refusal(admission, a_job(gpus=1)) is None
+    assert refusal(admission, a_job(gpus=2)) is not None
+
+
+def test_an_owner_who_waits_lends_nothing() -> None:
+    admission = an_admission(
+        elastic("vision", 4),
+        elastic("speech", 4),
+        held={"vision": 4},
+        waiting_tenants=frozenset({"speech"}),
+    )
+    assert refusal(admission, a_job(gpus=1)) is not None
+    assert refusal(admission, a_job(tenant="speech", gpus=4)) is None
+
+
+def test_what_others_have_borrowed_already_cannot_be_borrowed_again() -> None:
+    tenants = (elastic("vision", 4), elastic("speech", 4), elastic("robots", 4))
+    admission = an_admission(*tenants, held={"vision": 4, "robots": 7})
+    assert refusal(admission, a_job(gpus=1)) is None
+    assert refusal(admission, a_job(gpus=2)) is not None
+
+
+def test_what_is_borrowed_must_be_preemptible() -> None:
+    admission = an_admission(elastic("vision", 4), elastic("speech", 4), held={"vision": 4})
+    assert refusal(admission, a_job(gpus=1, preemptible=False)) is not None
+
+
+def test_strict_quotas_and_tenants_without_a_quota_are_not_lent() -> None:
+    strict = a_tenant(id="speech", gpus=4)
+    admission = an_admission(elastic("vision", 4), strict, a_tenant(id="free"), held={"vision": 4})
+    assert refusal(admission, a_job(gpus=1)) is not None
+
+
+def test_borrowing_and_guarantee_are_told_apart() -> None:
+    admission = an_admission(
+        elastic("vision", 4), a_tenant(id="strict", gpus=1), held={"vision": 5}
+    )
+    assert admission.borrows("vision")
+    assert not admission.borrows("strict")
+    assert not admission.borrows("nobody")
+    admission.holdings.of("vision").add(Amounts(gpu_milli=2000), -1)
+    assert not admission.borrows("vision")
+    inside, outside = (a_job(gpus=gpus) for gpus in (1, 2))
+    assert admission.is_within_guarantee(inside, job_amounts(inside, HOUR))
+    assert not admission.is_within_guarantee(outside, job_amounts(outside, HOUR))
+    assert not admission.is_within_guarantee(a_job(tenant="strict"), job_amounts(inside, HOUR))
+
+
+# --- pools
+
+
+def pools(*, online: int, batch: int, elastic: bool) -> tuple[PoolQuota, ...]:
+    return (
+        PoolQuota(pool=Pool.ONLINE, percent=online, elastic=elastic),
+        PoolQuota(pool=Pool.BATCH, percent=batch, elastic=elastic),
+    )
+
+
+def test_a_strict_pool_holds_its_percentage_of_all_gpus() -> None:
+    admission = an_admission(pools=pools(online=25, batch=75, elastic=False))
+    assert refusal(admission, a_job(gpus=12)) is None
+    reason = refusal(admission, a_job(gpus=13))
+    assert str(reason) == "the batch pool may hold 12 GPUs and holds 0, so 13 more do not fit"
+    assert refusal(admission, a_job(gpus=5, pool=Pool.ONLINE)) is not None
+
+
+def test_an_elastic_pool_holds_what_the_other_leaves_idle() -> None:
+    admission = an_admission(
+        pools=pools(online=25, batch=75, elastic=True), held_by_pool={Pool.ONLINE: 1}
+    )
+    assert refusal(admission, a_job(gpus=15)) is None
+    assert refusal(admission, a_job(gpus=16)) is not None
+    assert refusal(admission, a_job(gpus=15, preemptible=False)) is not None
+
+
+def test_a_pool_without_a_quota_and_work_without_gpus_are_free() -> None:
+    only_online = pools(online=25, batch=75, elastic=False)[:1]
+    assert refusal(an_admission(pools=only_online), a_job(gpus=16)) is None
+    none_left = pools(online=100, batch=0, elastic=False)
+    assert refusal(an_admission(pools=none_left), a_job(gpus=0, cpus=1)) is None
+
+
+# --- amounts
+
+
+def test_a_gang_is_counted_with_as_many_members_as_start() -> None:
+    gang = a_job(gpus=2, cpus=4, members=3, memory_mb=10)
+    assert job_amounts(gang, HOUR).gpu_milli == 6000
+    two = job_amounts(gang, HOUR, members=2)
+    assert (two.gpu_milli, two.cpu_milli, two.memory_mb, two.jobs) == (4000, 8000, 20, 1)
+    assert two.gpu_milli_ms == 4000 * HOUR
+
+
+def test_a_cycle_counts_on_its_own_copy() -> None:
+    holdings = Holdings()
+    job = a_job(gpus=2)
+    holdings.add(job, job_amounts(job, HOUR))
+    copy = holdings.copy()
+    copy.add(job, job_amounts(job, HOUR))
+    assert holdings.of("vision").gpu_milli == 2000
+    assert copy.of("vision").gpu_milli == 4000
+    assert (holdings.pools[Pool.BATCH], copy.pools[Pool.BATCH]) == (2000, 4000)
+    copy.add(job, job_amounts(job, HOUR), -1)
+    assert copy.of("vision").jobs == 1

@@ -1,0 +1,128 @@
+"""What could ever run here, and how a refusal says it."""
+
+import pytest
+
+from gpu_scheduler.engine.capacity import described, ever_fits, largest_node_gpus, offered
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.model.node import ForeignUse, Health, NodeState
+from gpu_scheduler.model.request import Topology
+from tests.builders import (
+    a_cluster,
+    a_device,
+    a_job,
+    a_mig_device,
+    a_node,
+    a_picture,
+    a_request,
+    on,
+    running,
+)
+
+
+def why_never(picture: Picture, **wishes) -> str:
+    return ever_fits(picture, picture.job_shape(a_job(**wishes)))
+
+
+def test_busy_broken_and_drained_nodes_could_run_it_one_day() -> None:
+    node = a_node(
+        gpus=2,
+        state=NodeState.DRAINING,
+        device={"paused": True, "health": Health.UNHEALTHY, "foreign": ForeignUse(pid=1)},
+    )
+    picture = a_picture(nodes=[node])
+    assert why_never(picture, gpus=2) == ""
+    busy = a_picture(nodes=[a_node(gpus=2)], held=[running(a_job(gpus=2), on("n0", [0, 1]))])
+    assert why_never(busy, gpus=2) == ""
+    assert why_never(busy, gpus=1, members=2) == ""
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"gpus": 9},
+        {"cpus": 65},
+        {"memory_mb": 999_999},
+        {"gpu_models": ("H100",)},
+        {"gpu_memory_mb": 80_001},
+        {"mig_profile": "1g.10gb"},
+        {"device_ids": (8,)},
+        {"node_labels": (("zone", "a"),)},
+        {"min_bandwidth_gbps": 600},
+        {"gpus": 5, "topology": Topology.REQUIRE_ISLAND},
+        {"gpus": 4, "members": 5},
+    ],
+    ids=str,
+)
+def test_what_no_node_offers_can_never_run(wishes) -> None:
+    picture = a_picture(nodes=a_cluster(nodes=2, gpus=8, islands=2))
+    assert why_never(picture, **wishes)
+
+
+def test_the_labels_and_the_hardware_must_be_on_the_same_node() -> None:
+    small = a_node(ordinal=0, gpus=1, labels=(("zone", "a"),))
+    picture = a_picture(nodes=[small, a_node(ordinal=1, gpus=8)])
+    assert why_never(picture, gpus=8) == ""
+    assert why_never(picture, gpus=1, node_labels=(("zone", "a"),)) == ""
+    assert why_never(picture, gpus=8, node_labels=(("zone", "a"),))
+
+
+def test_a_node_that_is_gone_for_good_counts_no_more() -> None:
+    picture = a_picture(nodes=[a_node(ordinal=0, gpus=8), a_node(ordinal=1, gpus=1)])
+    picture.remove_node("n0")
+    assert why_never(picture, gpus=8)
+    assert largest_node_gpus(picture.index, a_request(gpus=8)) == 1
+
+
+def test_a_gang_that_did_not_fit_may_fit_when_a_node_comes() -> None:
+    picture = a_picture(nodes=[a_node(ordinal=0, gpus=4)])
+    assert "2 members with 8 GPUs in all do not fit together on 1 nodes" in why_never(
+        picture, gpus=4, members=2
+    )
+    picture.set_node(a_node(ordinal=1, gpus=4))
+    assert why_never(picture, gpus=4, members=2) == ""
+
+
+def test_an_elastic_gang_needs_only_its_minimum() -> None:
+    picture = a_picture(nodes=[a_node(gpus=4)])
+    assert why_never(picture, gpus=4, members=3, min_members=1) == ""
+
+
+def test_the_largest_node_counts_allowed_models_only() -> None:
+    mixed = [a_device(index=i, model="A100" if i < 3 else "V100") for i in range(8)]
+    picture = a_picture(nodes=[a_node(devices=mixed)])
+    assert largest_node_gpus(picture.index, a_request(gpu_models=("A100",))) == 3
+    assert largest_node_gpus(a_picture().index, a_request()) == 0
+
+
+def test_the_largest_node_does_not_count_devices_that_are_split() -> None:
+    devices = [a_mig_device(index=0), a_device(index=1), a_device(index=2)]
+    picture = a_picture(nodes=[a_node(devices=devices)])
+    assert largest_node_gpus(picture.index, a_request(gpus=4)) == 2
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"gpus": 2}, "2 GPUs"),
+        ({"gpus": 0.5}, "0.5 GPU"),
+        ({"gpus": 1, "gpu_models": ("A100", "H100")}, "1 GPU (A100 or H100)"),
+        ({"gpus": 2, "mig_profile": "1g.10gb"}, "2 x MIG 1g.10gb"),
+        (
+            {"gpus": 1, "gpu_memory_mb": 10, "cpus": 1.5, "memory_mb": 20},
+            "1 GPU, 10 MiB of GPU memory each, 1.5 CPU cores, 20 MiB of memory",
+        ),
+        ({"gpus": 0, "node_labels": (("zone", "a"),)}, "labels zone=a"),
+        ({"gpus": 0}, "nothing"),
+    ],
+)
+def test_a_request_in_a_few_words(wishes, words) -> None:
+    assert described(Shape(0, a_request(**wishes))) == words
+
+
+def test_the_largest_node_in_a_few_words() -> None:
+    picture = a_picture(nodes=[a_node(ordinal=0, gpus=2), a_node(ordinal=1, gpus=4, cpus=32)])
+    assert offered(picture.index) == (
+        "the largest node has 4 A100 GPUs, 32 CPU cores and 512000 MiB of memory"
+    )
+    assert offered(a_picture().index) == "no node is known"

@@ -1,0 +1,93 @@
+"""Until when: the picture rolled forward, and left as it was."""
+
+from gpu_scheduler.engine.forecast import forecast, forecast_start
+from tests.builders import (
+    HOUR,
+    MINUTE,
+    a_job,
+    a_node,
+    a_picture,
+    a_policy,
+    a_tenant,
+    an_array,
+    on,
+    running,
+)
+
+
+def test_one_job_after_the_other() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=4)],
+        held=[running(a_job(number=9, gpus=4), on("n0", range(4)), end_ms=HOUR)],
+        queue=[
+            a_job(number=1, gpus=4, estimate_ms=2 * HOUR),
+            a_job(number=2, gpus=2, estimate_ms=HOUR),
+            a_job(number=3, gpus=4),
+        ],
+    )
+    assert forecast(picture, 0) == {1: HOUR, 2: 3 * HOUR, 3: 4 * HOUR}
+
+
+def test_what_fits_now_starts_now() -> None:
+    picture = a_picture(nodes=[a_node(gpus=4)], queue=[a_job(number=1), a_job(number=2)])
+    assert forecast(picture, MINUTE) == {1: MINUTE, 2: MINUTE}
+
+
+def test_a_job_that_is_overdue_is_expected_to_end_at_any_moment() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=1)],
+        held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
+        queue=[a_job(number=1)],
+    )
+    assert forecast_start(picture, 2 * HOUR, 1) == 2 * HOUR + 1
+
+
+def test_a_job_that_no_end_helps_has_no_answer() -> None:
+    nodes = [a_node(gpus=1, device={"paused": True})]
+    picture = a_picture(nodes=nodes, queue=[a_job(number=1)])
+    assert forecast_start(picture, 0, 1) is None
+
+
+def test_of_an_array_the_next_task_is_foreseen() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=1)],
+        held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
+        queue=[an_array(number=1, tasks="0-2"), a_job(number=2, submit_ms=5)],
+    )
+    starts = forecast(picture, 0)
+    assert starts == {1: HOUR, 2: 4 * HOUR}
+
+
+def test_a_quota_that_becomes_free_is_foreseen() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=8)],
+        tenants=[a_tenant(gpus=2)],
+        held=[running(a_job(number=9, gpus=2), on("n0", [0, 1]), end_ms=HOUR)],
+        queue=[a_job(number=1, gpus=1, estimate_ms=HOUR), a_job(number=2, gpus=2)],
+    )
+    assert forecast(picture, 0) == {1: HOUR, 2: 2 * HOUR}
+
+
+def test_other_run_times_can_be_asked_for() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=1)],
+        held=[running(a_job(number=9), on("n0", [0]), end_ms=HOUR)],
+        queue=[a_job(number=1), a_job(number=2)],
+    )
+    starts = forecast(picture, 10 * MINUTE, run_ms_of=lambda job, ran_ms: 3 * HOUR)
+    assert starts == {1: 3 * HOUR, 2: 6 * HOUR}
+
+
+def test_a_forecast_changes_nothing() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=2)],
+        policy=a_policy(name="fair"),
+        tenants=[a_tenant(gpus=2)],
+        held=[running(a_job(number=9, gpus=1.5), on("n0", {0: 1000, 1: 500}))],
+        queue=[a_job(number=n, gpus=g) for n, g in enumerate((2, 0.5, 1), start=1)],
+    )
+    before = picture.snapshot()
+    held = picture.holdings.of("vision").gpu_milli
+    assert forecast(picture, 0) == forecast(picture, 0)
+    assert picture.snapshot() == before
+    assert picture.holdings.of("vision").gpu_milli == held

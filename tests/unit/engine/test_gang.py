@@ -1,0 +1,97 @@
+"""All members of the minimum get a place, or the draft is as it was."""
+
+from gpu_scheduler.engine import gang
+from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.model.job import Job
+from tests.builders import a_cluster, a_job, a_mig_device, a_node, a_picture, on, running
+
+
+def place(picture: Picture, job: Job, **changes) -> list[str] | None:
+    """On which nodes the members get a place; the draft is kept."""
+    draft = Draft(picture.index)
+    holds = gang.place(picture.job_shape(job), draft, picture.index.find, **changes)
+    assert holds is None or [hold.member for hold in holds] == list(range(len(holds)))
+    return None if holds is None else [hold.slot.node.id for hold in holds]
+
+
+def test_members_may_share_a_node() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(picture, a_job(gpus=2, members=3)) == ["n0", "n0", "n1"]
+
+
+def test_a_gang_that_does_not_fit_takes_nothing() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(picture, a_job(gpus=3, members=3)) is None
+    assert picture.index.free_devices == 8
+
+
+def test_an_elastic_gang_takes_between_its_minimum_and_all() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(picture, a_job(gpus=4, members=5, min_members=2)) == ["n0", "n1"]
+    assert place(picture, a_job(gpus=4, members=5, min_members=1)) is None
+
+
+def test_one_rack_is_preferred_and_the_tightest_first() -> None:
+    held = [running(a_job(number=9, gpus=4), on("n2", [0, 1, 2, 3]))]
+    picture = a_picture(nodes=a_cluster(nodes=6, racks=2, gpus=4), held=held)
+    assert [node.rack for node in a_cluster(nodes=6, racks=2)] == ["r0"] * 3 + ["r1"] * 3
+    assert place(picture, a_job(gpus=4, members=2)) == ["n0", "n1"]
+
+
+def test_without_room_in_one_rack_a_gang_goes_over_racks() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    assert place(picture, a_job(gpus=4, members=3)) == ["n0", "n1", "n2"]
+
+
+def test_a_required_rack_is_never_left() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    assert place(picture, a_job(gpus=4, members=3, same_rack=True)) is None
+    assert picture.index.free_devices == 16
+    assert place(picture, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
+
+
+def test_an_elastic_gang_stays_in_its_required_rack_with_fewer_members() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    elastic = {"gpus": 4, "members": 4, "min_members": 2}
+    assert place(picture, a_job(**elastic, same_rack=True)) == ["n0", "n1"]
+    fresh = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    assert place(fresh, a_job(**elastic)) == ["n0", "n1", "n2", "n3"]
+
+
+def test_one_rack_only_is_no_limit() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=2, gpus=4))
+    assert place(picture, a_job(gpus=4, members=2, same_rack=True)) == ["n0", "n1"]
+
+
+def test_a_rack_has_room_for_slices_as_well() -> None:
+    nodes = [
+        a_node(ordinal=ordinal, rack=f"r{ordinal}", devices=[a_mig_device()]) for ordinal in (0, 1)
+    ]
+    gang_of_slices = a_job(mig_profile="1g.10gb", members=2, same_rack=True)
+    assert place(a_picture(nodes=nodes), gang_of_slices) == ["n0", "n0"]
+
+
+def test_nodes_that_are_not_allowed_are_left_out() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=3, gpus=4))
+    without_first = ~picture.index.slot("n0").bit
+    assert place(picture, a_job(gpus=4, members=2), within=without_first) == ["n1", "n2"]
+
+
+def test_a_remainder_can_go_to_the_freest_node() -> None:
+    nodes = a_cluster(nodes=4, gpus=8)
+    held = [running(a_job(number=9, gpus=4), on("n3", [0, 1, 2, 3]))]
+    picture = a_picture(nodes=nodes, held=held)
+    job = Job(
+        id="j1",
+        number=1,
+        submit_ms=0,
+        members=(a_job(gpus=8).members[0], a_job(gpus=2).members[0]),
+    )
+
+    def freest(shape, within):
+        return picture.index.find(shape, within, spread=True)
+
+    assert place(picture, job, find_remainder=freest) == ["n0", "n1"]
+    fresh = a_picture(nodes=nodes, held=held)
+    assert place(fresh, job) == ["n0", "n3"]

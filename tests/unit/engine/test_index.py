@@ -1,0 +1,406 @@
+"""Where a request goes, judged only by what is free."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from gpu_scheduler.engine.index import Index
+from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.model.errors import InternalError, UnknownThing
+from gpu_scheduler.model.node import ForeignUse, Health, Node, NodeState
+from gpu_scheduler.model.request import Request, Topology
+from tests.builders import GPU_MB, a_cluster, a_device, a_mig_device, a_node, a_request
+
+
+def an_index(nodes: Iterable[Node]) -> Index:
+    index = Index()
+    for node in nodes:
+        index.add_node(node)
+    return index
+
+
+def find(index: Index, request: Request, *, spread: bool = False) -> Hold | None:
+    return index.find(index.shape(request), spread=spread)
+
+
+def take(index: Index, *, spread: bool = False, **wishes) -> tuple[str, list[int]] | None:
+    """Place a request and keep it there: the node, and its devices by index."""
+    hold = find(index, a_request(**wishes), spread=spread)
+    if hold is None:
+        return None
+    index.take(hold)
+    placement = hold.placement()
+    return (placement.node_id, [share.index for share in placement.devices])
+
+
+# --- whole devices
+
+
+def test_packing_fills_a_used_node_before_it_opens_an_empty_one() -> None:
+    index = an_index(a_cluster(nodes=2, gpus=4))
+    assert [take(index, gpus=g) for g in (2, 1, 4, 1)] == [
+        ("n0", [0, 1]),
+        ("n0", [2]),
+        ("n1", [0, 1, 2, 3]),
+        ("n0", [3]),
+    ]
+    assert take(index, gpus=1) is None
+
+
+def test_packing_takes_the_tightest_node_that_is_enough() -> None:
+    index = an_index([a_node(ordinal=0, gpus=8), a_node(ordinal=1, gpus=4)])
+    assert take(index, gpus=4) == ("n1", [0, 1, 2, 3])
+
+
+def test_spreading_takes_the_freest_node() -> None:
+    index = an_index(a_cluster(nodes=3, gpus=4))
+    placed = [take(index, gpus=1, spread=True) for _ in range(4)]
+    assert placed == [("n0", [0]), ("n1", [0]), ("n2", [0]), ("n0", [1])]
+
+
+def test_spreading_gives_every_share_a_device_of_the_freest_node() -> None:
+    index = an_index(a_cluster(nodes=2, gpus=2))
+    placed = [take(index, gpus=0.5, spread=True) for _ in range(2)]
+    assert placed == [("n0", [0]), ("n1", [0])]
+
+
+def test_the_lowest_ordinal_wins_a_tie_whatever_the_order_of_registration() -> None:
+    nodes = a_cluster(nodes=3, gpus=2)
+    assert (
+        take(an_index(reversed(nodes)), gpus=2) == take(an_index(nodes), gpus=2) == ("n0", [0, 1])
+    )
+
+
+def test_what_is_given_back_can_be_taken_again() -> None:
+    index = an_index([a_node(gpus=2)])
+    hold = find(index, a_request(gpus=2, cpus=64))
+    assert hold is not None
+    index.take(hold)
+    assert take(index, gpus=1) is None
+    index.give(hold)
+    assert take(index, gpus=2, cpus=64) == ("n0", [0, 1])
+
+
+def test_cpu_and_memory_limit_as_well_as_gpus() -> None:
+    index = an_index([a_node(ordinal=0, cpus=8), a_node(ordinal=1, cpus=64, memory_mb=1000)])
+    assert take(index, gpus=1, cpus=9) == ("n1", [0])
+    assert take(index, gpus=1, memory_mb=2000) == ("n0", [0])
+    assert take(index, gpus=1, cpus=9, memory_mb=2000) is None
+
+
+def test_work_without_gpus_needs_no_gpu_node() -> None:
+    index = an_index([a_node(gpus=0, cpus=4)])
+    assert take(index, gpus=0, cpus=4) == ("n0", [])
+    assert take(index, gpus=0, cpus=1) is None
+
+
+def test_the_last_sliver_of_cpu_can_be_used() -> None:
+    index = an_index([a_node(gpus=8, cpus=7)])
+    for _ in range(7):
+        assert take(index, gpus=1, cpus=1) is not None
+    assert take(index, gpus=1, cpus=0.001) is None
+    assert take(index, gpus=1) is not None
+
+
+# --- shares
+
+
+def test_shares_fill_the_device_with_the_smallest_rest_that_is_enough() -> None:
+    index = an_index([a_node(gpus=4)])
+    assert take(index, gpus=0.5) == ("n0", [0])
+    assert take(index, gpus=0.7) == ("n0", [1])
+    assert take(index, gpus=0.3) == ("n0", [1])
+    assert take(index, gpus=0.3) == ("n0", [0])
+    assert take(index, gpus=0.3) == ("n0", [2])
+
+
+def test_shares_fit_best_over_all_nodes() -> None:
+    index = an_index(a_cluster(nodes=2, gpus=1))
+    assert take(index, gpus=0.5) == ("n0", [0])
+    assert take(index, gpus=0.6) == ("n1", [0])
+    assert take(index, gpus=0.4) == ("n1", [0])
+
+
+def test_a_hundred_hundredths_fill_a_device_exactly() -> None:
+    index = an_index([a_node(gpus=1)])
+    assert all(take(index, gpus=0.01, gpu_memory_mb=1) for _ in range(100))
+    assert take(index, gpus=0.01, gpu_memory_mb=1) is None
+
+
+def test_the_memory_of_a_device_is_never_given_out_twice() -> None:
+    index = an_index([a_node(gpus=1)])
+    assert take(index, gpus=0.1, gpu_memory_mb=50_000) == ("n0", [0])
+    assert take(index, gpus=0.1, gpu_memory_mb=40_000) is None
+    assert take(index, gpus=0.1, gpu_memory_mb=30_000) == ("n0", [0])
+    assert take(index, gpus=0.1) is None, "a tenth of the GPU comes with a tenth of its memory"
+
+
+def test_a_share_without_a_stated_memory_gets_the_same_share_of_the_memory() -> None:
+    hold = find(an_index([a_node(gpus=1)]), a_request(gpus=0.25))
+    assert hold is not None
+    assert hold.placement().devices[0].memory_mb == GPU_MB // 4
+
+
+def test_memory_alone_can_be_taken_of_a_device_whose_shares_are_all_taken() -> None:
+    index = an_index([a_node(gpus=1)])
+    for _ in range(2):
+        assert take(index, gpus=0.5, gpu_memory_mb=10_000) is not None
+    only_memory = Request(gpu_count=1, gpu_share_milli=0, gpu_memory_mb=50_000)
+    hold = find(index, only_memory)
+    assert hold is not None
+    index.take(hold)
+    assert find(index, only_memory) is None
+
+
+def test_one_and_a_half_gpus_are_a_whole_device_and_half_of_another() -> None:
+    index = an_index([a_node(gpus=3)])
+    assert take(index, gpus=1.5) == ("n0", [0, 1])
+    assert take(index, gpus=1.5) == ("n0", [1, 2]), "the halves share a device"
+    assert take(index, gpus=0.5) is None
+
+
+def test_one_and_a_half_gpus_wait_while_only_halves_are_free() -> None:
+    index = an_index([a_node(gpus=2)])
+    assert take(index, gpus=0.5) == ("n0", [0])
+    assert take(index, gpus=1.5) == ("n0", [0, 1])
+    index = an_index([a_node(gpus=2)])
+    assert take(index, gpus=0.6) == ("n0", [0])
+    assert take(index, gpus=1.5) is None
+
+
+def test_a_shared_device_is_whole_again_when_its_last_share_is_gone() -> None:
+    index = an_index([a_node(gpus=1)])
+    holds = []
+    for _ in range(2):
+        hold = find(index, a_request(gpus=0.5))
+        assert hold is not None
+        index.take(hold)
+        holds.append(hold)
+    index.give(holds[0])
+    assert take(index, gpus=1) is None
+    index.give(holds[1])
+    assert take(index, gpus=1) == ("n0", [0])
+
+
+# --- MIG
+
+
+def test_mig_slices_are_counted_per_device_and_profile() -> None:
+    devices = [a_mig_device(index=0, slices={"1g.10gb": 2, "3g.40gb": 1}), a_device(index=1)]
+    index = an_index([a_node(devices=devices)])
+    assert [take(index, mig_profile="1g.10gb") for _ in range(3)] == [
+        ("n0", [0]),
+        ("n0", [0]),
+        None,
+    ]
+    assert take(index, mig_profile="3g.40gb") == ("n0", [0])
+    assert take(index, mig_profile="2g.20gb") is None
+
+
+def test_slices_come_from_the_device_with_the_fewest_left() -> None:
+    devices = [a_mig_device(index=0), a_mig_device(index=1, slices={"1g.10gb": 2})]
+    index = an_index([a_node(devices=devices)])
+    assert take(index, mig_profile="1g.10gb") == ("n0", [1])
+
+
+def test_a_split_device_takes_neither_whole_nor_shared_work() -> None:
+    index = an_index([a_node(devices=[a_mig_device(index=0)])])
+    assert take(index, gpus=1) is None
+    assert take(index, gpus=0.5) is None
+
+
+def test_a_device_that_is_not_split_gives_no_slices() -> None:
+    assert take(an_index([a_node(gpus=1)]), mig_profile="1g.10gb") is None
+
+
+# --- topology
+
+
+def test_several_gpus_prefer_the_tightest_island() -> None:
+    index = an_index([a_node(gpus=8, islands=2)])
+    assert take(index, gpus=1) == ("n0", [0])
+    assert take(index, gpus=2) == ("n0", [1, 2]), "the island in use has three left"
+    assert take(index, gpus=4) == ("n0", [4, 5, 6, 7])
+
+
+def test_several_gpus_go_over_islands_if_they_must_and_may() -> None:
+    index = an_index([a_node(gpus=4, islands=2)])
+    assert take(index, gpus=1) == ("n0", [0])
+    assert take(index, gpus=3) == ("n0", [1, 2, 3])
+
+
+def test_a_required_island_is_never_left() -> None:
+    index = an_index([a_node(gpus=4, islands=2)])
+    assert take(index, gpus=1) == ("n0", [0])
+    assert take(index, gpus=3, topology=Topology.REQUIRE_ISLAND) is None
+    assert take(index, gpus=2, topology=Topology.REQUIRE_ISLAND) == ("n0", [2, 3])
+
+
+def test_a_required_island_also_holds_the_share_of_a_further_device() -> None:
+    index = an_index([a_node(gpus=4, islands=2)])
+    assert take(index, gpus=1) == ("n0", [0])
+    assert take(index, gpus=0.5, device_ids=(3,)) == ("n0", [3])
+    placed = take(index, gpus=1.5, topology=Topology.REQUIRE_ISLAND)
+    assert placed == ("n0", [2, 3])
+
+
+def test_a_required_island_is_looked_for_on_every_node() -> None:
+    index = an_index([a_node(ordinal=0, gpus=4, islands=2), a_node(ordinal=1, gpus=8, islands=2)])
+    assert take(index, gpus=4, topology=Topology.REQUIRE_ISLAND) == ("n1", [0, 1, 2, 3])
+
+
+def test_contiguous_devices_are_neighbours() -> None:
+    index = an_index([a_node(gpus=6)])
+    assert take(index, gpus=1, device_ids=(1,)) == ("n0", [1])
+    assert take(index, gpus=3, contiguous=True) == ("n0", [2, 3, 4])
+    assert take(index, gpus=2, contiguous=True) is None
+    assert take(index, gpus=2) == ("n0", [0, 5])
+
+
+def test_a_least_bandwidth_rules_out_slower_devices() -> None:
+    slow = a_node(ordinal=0, device={"bandwidth_gbps": 32})
+    fast = a_node(ordinal=1, device={"bandwidth_gbps": 600})
+    index = an_index([slow, fast])
+    assert take(index, gpus=2, min_bandwidth_gbps=300) == ("n1", [0, 1])
+
+
+# --- wishes
+
+
+def test_only_allowed_devices_are_taken() -> None:
+    index = an_index([a_node(gpus=4)])
+    assert take(index, gpus=2, device_ids=(1, 3)) == ("n0", [1, 3])
+    assert take(index, gpus=1, device_ids=(1, 3)) is None
+
+
+def test_devices_are_called_by_their_own_index() -> None:
+    index = an_index([a_node(devices=[a_device(index=7), a_device(index=3)])])
+    assert take(index, gpus=1) == ("n0", [3])
+    assert take(index, gpus=1, device_ids=(7,)) == ("n0", [7])
+
+
+def test_all_labels_must_match() -> None:
+    nodes = [
+        a_node(ordinal=0, labels=(("zone", "a"),)),
+        a_node(ordinal=1, labels=(("disk", "ssd"), ("zone", "a"))),
+    ]
+    index = an_index(nodes)
+    assert take(index, gpus=1, node_labels=(("zone", "a"), ("disk", "ssd"))) == ("n1", [0])
+    assert take(index, gpus=1, node_labels=(("zone", "b"),)) is None
+
+
+def test_labels_that_change_are_noticed() -> None:
+    index = an_index([a_node()])
+    wish = (("zone", "a"),)
+    assert take(index, gpus=1, node_labels=wish) is None
+    index.add_node(a_node(labels=wish))
+    assert take(index, gpus=1, node_labels=wish) == ("n0", [0])
+
+
+def test_the_gpus_of_one_request_are_of_one_model() -> None:
+    devices = [a_device(index=i, model="A100" if i < 2 else "V100") for i in range(5)]
+    index = an_index([a_node(devices=devices)])
+    assert take(index, gpus=3) == ("n0", [2, 3, 4])
+    assert take(index, gpus=3) is None
+    assert take(index, gpus=2, gpu_models=("A100", "H100")) == ("n0", [0, 1])
+
+
+def test_memory_per_gpu_rules_out_smaller_devices() -> None:
+    devices = [a_device(index=i, memory_mb=40_000 if i < 2 else GPU_MB) for i in range(4)]
+    index = an_index([a_node(devices=devices)])
+    assert take(index, gpus=2, gpu_memory_mb_per_gpu=60_000) == ("n0", [2, 3])
+    assert take(index, gpus=1, gpu_memory_mb_per_gpu=60_000) is None
+
+
+# --- what takes no work
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"paused": True},
+        {"hot": True},
+        {"health": Health.UNHEALTHY},
+        {"foreign": ForeignUse(pid=4711)},
+    ],
+)
+@pytest.mark.parametrize("gpus", [0.5, 1])
+def test_devices_that_are_not_fit_for_work_are_passed_over(changes, gpus) -> None:
+    index = an_index([a_node(devices=[a_device(index=0, **changes), a_device(index=1)])])
+    assert take(index, gpus=gpus) == ("n0", [1])
+    assert take(index, gpus=1) is None
+
+
+def test_a_device_that_goes_hot_while_it_is_shared_takes_no_further_share() -> None:
+    index = an_index([a_node(gpus=1)])
+    assert take(index, gpus=0.5) == ("n0", [0])
+    index.add_node(a_node(gpus=1, device={"hot": True}))
+    assert take(index, gpus=0.5) is None
+    index.add_node(a_node(gpus=1))
+    assert take(index, gpus=0.5) == ("n0", [0])
+
+
+@pytest.mark.parametrize("state", [NodeState.DRAINING, NodeState.LOST])
+def test_nodes_that_take_no_work_are_passed_over(state: NodeState) -> None:
+    index = an_index([a_node(ordinal=0, state=state), a_node(ordinal=1)])
+    assert take(index, gpus=1) == ("n1", [0])
+    assert take(index, gpus=0, cpus=1) == ("n1", [])
+    assert index.free_devices == 7
+
+
+def test_what_a_node_holds_stays_held_while_it_drains() -> None:
+    index = an_index([a_node(gpus=2)])
+    hold = find(index, a_request(gpus=1))
+    assert hold is not None
+    index.take(hold)
+    index.add_node(a_node(gpus=2, state=NodeState.DRAINING))
+    index.give(hold)
+    index.add_node(a_node(gpus=2))
+    assert index.free_devices == 2
+
+
+# --- nodes come and go
+
+
+def test_a_removed_node_takes_no_work_and_its_ordinal_is_free_again() -> None:
+    index = an_index(a_cluster(nodes=2, gpus=1))
+    index.remove_node("n0")
+    assert take(index, gpus=1) == ("n1", [0])
+    with pytest.raises(UnknownThing, match="node 'n0' is not known"):
+        index.slot("n0")
+    index.add_node(a_node(ordinal=0, gpus=1))
+    assert take(index, gpus=1) == ("n0", [0])
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"gpus": 1},
+        {"gpus": 0.5},
+        {"gpus": 0, "cpus": 1},
+        {"gpus": 0, "memory_mb": 100},
+        {"mig_profile": "1g.10gb"},
+    ],
+)
+def test_a_node_that_holds_anything_cannot_be_removed(wishes) -> None:
+    index = an_index([a_node(devices=[a_device(index=0), a_mig_device(index=1)])])
+    assert take(index, **wishes) is not None
+    with pytest.raises(InternalError, match="node n0 is still in use"):
+        index.remove_node("n0")
+
+
+def test_a_node_cannot_change_its_ordinal_or_its_hardware_in_passing() -> None:
+    index = an_index([a_node(ordinal=0), a_node(ordinal=1)])
+    with pytest.raises(InternalError, match="cannot change its ordinal"):
+        index.add_node(a_node(ordinal=2, id="n0"))
+    with pytest.raises(InternalError, match="changed its hardware"):
+        index.add_node(a_node(ordinal=0, gpus=4))
+    with pytest.raises(InternalError, match="two nodes have the ordinal 1"):
+        index.add_node(a_node(ordinal=1, id="other"))
+
+
+def test_a_new_kind_of_node_is_found_by_requests_that_were_asked_before() -> None:
+    index = an_index([a_node(ordinal=0, gpus=2)])
+    assert take(index, gpus=4) is None
+    index.add_node(a_node(ordinal=1, gpus=4))
+    assert take(index, gpus=4) == ("n1", [0, 1, 2, 3])

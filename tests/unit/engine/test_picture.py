@@ -1,0 +1,162 @@
+"""The picture: every change keeps its indexes true, and it can be rebuilt from its snapshot."""
+
+import pytest
+
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.snapshot import PoolQuota, Standing
+from gpu_scheduler.model.tenant import Tier
+from tests.builders import (
+    HOUR,
+    MINUTE,
+    a_cluster,
+    a_job,
+    a_node,
+    a_picture,
+    a_policy,
+    a_tenant,
+    an_array,
+    on,
+    running,
+    started,
+)
+
+FAIR = a_policy(name="fair")
+
+
+def a_full_picture() -> Picture:
+    return a_picture(
+        policy=FAIR,
+        nodes=a_cluster(nodes=3, racks=2, gpus=4),
+        tenants=[a_tenant(gpus=8, elastic=True), a_tenant(id="speech", tier=Tier.HIGH)],
+        pools=[PoolQuota(pool=Pool.ONLINE, percent=50)],
+        held=[
+            running(a_job(number=90, gpus=2, cpus=4), on("n0", [0, 1])),
+            running(a_job(number=91, gpus=0.5), on("n1", {0: 500}), end_ms=2 * HOUR),
+            running(a_job(number=92, gpus=4, members=1), on("n2", range(4)), end_ms=3 * HOUR),
+        ],
+        queue=[
+            a_job(number=1, gpus=4),
+            a_job(number=2, gpus=0.5, tenant="speech", user="bob"),
+            a_job(number=3, gpus=4, members=3),
+            an_array(number=4, gpus=1, tasks="0-5", at_once=2),
+        ],
+        reservations=[
+            Reservation(
+                job_id="j3",
+                job_number=3,
+                at_ms=3 * HOUR,
+                until_ms=4 * HOUR,
+                placements=tuple(on(f"n{n}", range(4)) for n in range(3)),
+            )
+        ],
+        standings={"vision": Standing(usage=7), "speech": Standing(usage=3)},
+        user_standings={("vision", "ada"): Standing(usage=7)},
+    )
+
+
+def test_a_picture_rebuilt_from_its_snapshot_decides_the_same() -> None:
+    picture = a_full_picture()
+    rebuilt = Picture.from_snapshot(picture.snapshot(), FAIR)
+    assert rebuilt.snapshot() == picture.snapshot()
+    for now_ms in (0, MINUTE, HOUR):
+        assert decide(rebuilt, FAIR, now_ms).to_json() == decide(picture, FAIR, now_ms).to_json()
+
+
+def test_what_ends_is_held_no_more() -> None:
+    picture = a_full_picture()
+    for allocation in ("j90.1", "j91.1", "j92.1"):
+        picture.finish(allocation)
+    assert picture.index.free_devices == 12
+    assert (len(picture.ends), picture.running, picture.by_class) == (0, {}, {})
+    assert picture.running_tasks == {}
+    assert picture.holdings.of("vision").gpu_milli == 0
+
+
+def test_an_allocation_cannot_be_held_twice() -> None:
+    held = running(a_job(number=9), on("n0", [0]))
+    picture = a_picture(nodes=[a_node()], held=[held])
+    with pytest.raises(InternalError, match=r"allocation j9\.1 is held twice"):
+        picture.start(held)
+
+
+def test_an_allocation_that_is_refused_changes_nothing() -> None:
+    held = running(a_job(number=9), on("n0", [0]))
+    picture = a_picture(nodes=[a_node()], held=[held])
+    before = (picture.index.free_devices, picture.index.slot("n0").busy)
+    with pytest.raises(InternalError):
+        picture.start(running(a_job(number=9), on("n0", [1])))
+    assert (picture.index.free_devices, picture.index.slot("n0").busy) == before
+
+
+def test_a_node_that_is_refused_does_not_count() -> None:
+    picture = a_picture(nodes=[a_node()])
+    with pytest.raises(InternalError, match="two nodes have the ordinal 0"):
+        picture.set_node(a_node(id="other"))
+    assert picture.total_gpu_milli == 8000
+
+
+def test_all_gpus_are_counted_as_nodes_come_and_go() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=2))
+    picture.set_node(a_node(ordinal=0, labels=(("zone", "a"),)))
+    assert picture.total_gpu_milli == 16_000
+    picture.remove_node("n1")
+    assert picture.total_gpu_milli == 8000
+
+
+def test_a_change_of_tier_moves_waiting_jobs_and_keeps_reservations() -> None:
+    policy = a_policy(name="easy", class_point_ms=MINUTE)
+    picture = a_picture(
+        policy=policy,
+        nodes=[a_node(gpus=1)],
+        tenants=[a_tenant(), a_tenant(id="speech")],
+        queue=[a_job(number=1), a_job(number=2, tenant="speech")],
+    )
+    kept = Reservation(
+        job_id="j2", job_number=2, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n0", [0]),)
+    )
+    picture.set_reservations((kept,))
+    assert [entry.number for entry in picture.queue.in_order()] == [1, 2]
+    picture.set_tenant(a_tenant(id="speech", tier=Tier.CRITICAL))
+    assert [entry.number for entry in picture.queue.in_order()] == [2, 1]
+    assert picture.reservations == {2: kept}
+
+
+def test_a_change_of_tier_counts_for_running_jobs_as_well() -> None:
+    picture = a_picture(
+        nodes=[a_node()], tenants=[a_tenant()], held=[running(a_job(number=9), on("n0", [0]))]
+    )
+    picture.set_tenant(a_tenant(tier=Tier.LOW))
+    assert list(picture.by_class) == [750]
+    assert picture.index.free_devices == 7
+
+
+def test_a_reservation_of_a_job_that_no_longer_waits_is_dropped() -> None:
+    picture = a_full_picture()
+    assert list(picture.reservations) == [3]
+    picture.dequeue(3)
+    assert picture.reservations == {}
+
+
+def test_a_picture_answers_only_to_the_policy_it_was_built_for() -> None:
+    picture = a_picture(nodes=[a_node()])
+    with pytest.raises(InternalError, match="built for policy 'easy', not 'fair'"):
+        decide(picture, FAIR, 0)
+
+
+def test_a_cycle_looks_at_no_more_jobs_than_its_budget() -> None:
+    policy = a_policy(name="skip", max_examined=3)
+    jobs = [a_job(number=n, submit_ms=n) for n in range(1, 9)]
+    plan = decide(a_picture(policy=policy, nodes=[a_node()], queue=jobs), policy, 10)
+    assert (plan.examined, plan.complete, started(plan)) == (3, False, ["j1", "j2", "j3"])
+
+
+def test_a_cycle_looks_once_at_all_jobs_that_are_alike() -> None:
+    policy = a_policy(name="skip")
+    jobs = [a_job(number=n, gpus=8, submit_ms=n) for n in range(1, 100)]
+    plan = decide(a_picture(policy=policy, nodes=[a_node()], queue=jobs), policy, 100)
+    assert started(plan) == ["j1"]
+    assert plan.examined == 2

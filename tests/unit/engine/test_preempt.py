@@ -1,0 +1,343 @@
+"""Who must yield: only if it helps, only who may be stopped, and the cheapest first."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.policy import Feedback, Policy, Preemption
+from gpu_scheduler.model.plan import Plan, Reservation
+from gpu_scheduler.model.reasons import ReasonCode
+from gpu_scheduler.model.snapshot import Running
+from tests.builders import (
+    DAY,
+    HOUR,
+    MINUTE,
+    a_cluster,
+    a_job,
+    a_node,
+    a_picture,
+    a_policy,
+    a_tenant,
+    evicted,
+    on,
+    running,
+    started,
+    waiting,
+)
+
+NOW = 10 * HOUR
+CLASS = a_policy(name="easy", preemption=Preemption.CLASS, class_point_ms=MINUTE)
+
+
+def decided(picture: Picture) -> Plan:
+    return decide(picture, picture.policy, NOW)
+
+
+def low(number: int, *places, **changes) -> Running:
+    """A job of a low class that holds these places for a day to come."""
+    of_running = {
+        name: changes.pop(name)
+        for name in (
+            "start_ms",
+            "checkpoint_ms",
+            "preemptions",
+            "backfilled",
+            "overrun",
+            "stopping",
+        )
+        if name in changes
+    }
+    values = {"priority": 250, "members": len(places), "gpus": 1}
+    job = a_job(number=number, **(values | changes))
+    return running(job, *places, end_ms=NOW + DAY, **of_running)
+
+
+def urgent(**changes):
+    return a_job(**({"number": 1, "priority": 2500, "submit_ms": NOW} | changes))
+
+
+def victims(*held: Running, job=None, policy: Policy = CLASS, **changes) -> list[str]:
+    values = {"nodes": [a_node(gpus=2)], "queue": [job or urgent()]}
+    return evicted(decided(a_picture(policy=policy, held=held, **(values | changes))))
+
+
+# --- grounds
+
+
+@pytest.mark.parametrize(("gap", "stops"), [(499, []), (500, ["j8"]), (501, ["j8"])])
+def test_a_class_must_be_higher_by_the_gap(gap: int, stops: list[str]) -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2, priority=750)
+    assert victims(held, job=urgent(priority=750 + gap)) == stops
+
+
+def test_nobody_is_stopped_without_a_ground() -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2)
+    assert victims(held, policy=a_policy(name="easy", class_point_ms=MINUTE)) == []
+
+
+def test_age_is_no_ground() -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2, priority=750, submit_ms=NOW)
+    assert victims(held, job=a_job(number=1, priority=750, submit_ms=0)) == []
+
+
+def test_an_eviction_names_its_ground_and_keeps_the_place() -> None:
+    picture = a_picture(
+        policy=CLASS,
+        nodes=[a_node(gpus=2)],
+        held=[low(8, on("n0", [0, 1]), gpus=2)],
+        queue=[urgent(gpus=2)],
+    )
+    plan = decided(picture)
+    eviction = plan.evictions[0]
+    assert (eviction.allocation_id, eviction.for_job_id, eviction.ground) == ("j8.1", "j1", "class")
+    assert [(r.job_id, r.claim) for r in plan.reservations] == [("j1", True)]
+    assert dict(plan.job_reasons)["j1"].code is ReasonCode.CLAIMED
+
+
+def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
+    tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
+    held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
+    picture = a_picture(
+        policy=CLASS,
+        nodes=[a_node(gpus=4)],
+        tenants=tenants,
+        held=held,
+        queue=[a_job(number=1, priority=250)],
+    )
+    plan = decided(picture)
+    assert len(plan.evictions) == 1
+    assert plan.evictions[0].ground == "lent"
+
+
+def test_who_holds_no_more_than_it_is_sure_of_lends_nothing_back() -> None:
+    tenants = [a_tenant(id=name, gpus=4, elastic=True) for name in ("vision", "speech")]
+    held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
+    job = a_job(number=1, priority=250)
+    assert victims(*held, job=job, nodes=[a_node(gpus=4)], tenants=tenants) == []
+
+
+def test_a_backfilled_job_that_overran_yields_to_a_due_reservation_of_its_own_class() -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2, backfilled=True, overrun=True)
+    due = Reservation(
+        job_id="j1", job_number=1, at_ms=NOW, until_ms=NOW + HOUR, placements=(on("n0", [0, 1]),)
+    )
+    job = a_job(number=1, priority=250, gpus=2)
+    assert victims(held, job=job, reservations=[due]) == ["j8"]
+    assert victims(held, job=job) == []
+    assert victims(held, job=job, reservations=[replace(due, at_ms=NOW + 1)]) == []
+
+
+# --- who is left alone
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        low(8, on("n0", [0, 1]), gpus=2, preemptible=False),
+        low(8, on("n0", [0, 1]), gpus=2, stopping=True),
+        low(8, on("n0", [0, 1]), gpus=2, preemptions=3),
+        replace(low(8, on("n0", [0, 1]), gpus=2), expected_end_ms=NOW + MINUTE),
+    ],
+    ids=["not preemptible", "stopping already", "stopped three times", "ends within the minute"],
+)
+def test_who_may_not_be_stopped_is_not(held: Running) -> None:
+    assert victims(held) == []
+
+
+def test_a_job_that_ends_a_moment_later_than_an_eviction_takes_may_be_stopped() -> None:
+    held = replace(low(8, on("n0", [0, 1]), gpus=2), expected_end_ms=NOW + MINUTE + 1)
+    assert victims(held) == ["j8"]
+
+
+def test_a_tenant_can_forbid_that_its_jobs_are_stopped() -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2, tenant="speech")
+    assert victims(held, tenants=[a_tenant(id="speech", allow_preemption=False)]) == []
+
+
+def test_a_tenant_can_be_forbidden_to_stop_others() -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2, tenant="speech")
+    assert victims(held, tenants=[a_tenant(id="vision", can_preempt_others=False)]) == []
+
+
+def test_nobody_is_stopped_if_that_would_not_be_enough() -> None:
+    held = [
+        low(8, on("n0", [0])),
+        low(9, on("n0", [1]), preemptible=False),
+    ]
+    assert victims(*held, job=urgent(gpus=2)) == []
+
+
+def test_nobody_is_stopped_if_the_job_fits_anyway() -> None:
+    picture = a_picture(
+        policy=CLASS, nodes=[a_node(gpus=2)], held=[low(8, on("n0", [0]))], queue=[urgent()]
+    )
+    plan = decided(picture)
+    assert (started(plan), evicted(plan)) == (["j1"], [])
+
+
+def test_a_waiting_job_over_its_quota_stops_nobody() -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2, tenant="speech")
+    assert victims(held, tenants=[a_tenant(id="vision", gpus=0)]) == []
+
+
+# --- the cheapest
+
+
+def test_the_job_that_started_last_yields_first() -> None:
+    held = [low(8, on("n0", [0]), start_ms=HOUR), low(9, on("n0", [1]), start_ms=9 * HOUR)]
+    assert victims(*held) == ["j9"]
+
+
+def test_work_that_was_saved_is_not_lost() -> None:
+    held = [
+        low(8, on("n0", [0]), start_ms=HOUR, checkpoint_ms=NOW - MINUTE),
+        low(9, on("n0", [1]), start_ms=9 * HOUR),
+    ]
+    assert victims(*held) == ["j8"]
+
+
+def test_who_was_stopped_before_costs_more() -> None:
+    held = [
+        low(8, on("n0", [0]), start_ms=9 * HOUR, preemptions=1),
+        low(9, on("n0", [1]), start_ms=8 * HOUR + 30 * MINUTE),
+    ]
+    assert victims(*held) == ["j9"]
+
+
+def test_many_gpus_cost_more_than_few() -> None:
+    nodes = [a_node(gpus=6)]
+    held = [
+        low(8, on("n0", [0, 1, 2, 3]), gpus=4, start_ms=9 * HOUR),
+        low(9, on("n0", [4, 5]), gpus=2, start_ms=9 * HOUR),
+    ]
+    assert victims(*held, job=urgent(gpus=2), nodes=nodes) == ["j9"]
+
+
+def test_a_backfilled_job_that_overran_is_the_first_victim() -> None:
+    held = [
+        low(8, on("n0", [0]), start_ms=HOUR, backfilled=True, overrun=True),
+        low(9, on("n0", [1]), start_ms=NOW - MINUTE),
+    ]
+    assert victims(*held) == ["j8"]
+
+
+def test_the_node_where_least_is_lost_is_cleared() -> None:
+    nodes = a_cluster(nodes=2, gpus=2)
+    held = [
+        low(8, on("n0", [0, 1]), gpus=2, start_ms=HOUR),
+        low(9, on("n1", [0, 1]), gpus=2, start_ms=9 * HOUR),
+    ]
+    assert victims(*held, job=urgent(gpus=2), nodes=nodes) == ["j9"]
+
+
+def test_no_victim_is_needless() -> None:
+    """The cheap job alone is not enough; with the large one gone, it need not go."""
+    nodes = [a_node(gpus=4)]
+    held = [
+        low(8, on("n0", [0]), start_ms=NOW - MINUTE),
+        low(9, on("n0", [1, 2, 3]), gpus=3, start_ms=HOUR),
+    ]
+    assert victims(*held, job=urgent(gpus=3), nodes=nodes) == ["j9"]
+
+
+def test_a_gang_is_stopped_as_a_whole() -> None:
+    nodes = a_cluster(nodes=2, gpus=2)
+    held = low(8, on("n0", [0, 1]), on("n1", [0, 1]), gpus=2)
+    picture = a_picture(policy=CLASS, nodes=nodes, held=[held], queue=[urgent(gpus=2)])
+    assert [e.allocation_id for e in decided(picture).evictions] == ["j8.1"]
+
+
+def test_a_gang_gets_every_place_it_needs_or_stops_nobody() -> None:
+    nodes = a_cluster(nodes=3, gpus=2)
+    held = [low(8 + n, on(f"n{n}", [0, 1]), gpus=2) for n in range(3)]
+    assert len(victims(*held, job=urgent(gpus=2, members=2), nodes=nodes)) == 2
+    held[0] = low(8, on("n0", [0, 1]), gpus=2, preemptible=False)
+    held[1] = low(9, on("n1", [0, 1]), gpus=2, preemptible=False)
+    assert victims(*held, job=urgent(gpus=2, members=2), nodes=nodes) == []
+
+
+def two_urgent_jobs() -> Plan:
+    held = [low(8, on("n0", [0])), low(9, on("n0", [1]))]
+    jobs = [urgent(number=1), urgent(number=2)]
+    return decided(a_picture(policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=jobs))
+
+
+def test_two_urgent_jobs_do_not_claim_the_same_victim() -> None:
+    plan = two_urgent_jobs()
+    assert len(set(evicted(plan))) == len(evicted(plan))
+
+
+def test_two_urgent_jobs_clear_their_places_on_one_node_in_one_cycle() -> None:
+    plan = two_urgent_jobs()
+    assert sorted(evicted(plan)) == ["j8", "j9"]
+    assert {eviction.for_job_id for eviction in plan.evictions} == {"j1", "j2"}
+
+
+def test_shares_are_cleared_like_whole_devices() -> None:
+    held = [low(8, on("n0", {0: 500}), gpus=0.5), low(9, on("n0", {0: 400}), gpus=0.4)]
+    nodes = [a_node(gpus=1)]
+    assert victims(*held, job=urgent(gpus=0.6), nodes=nodes) == ["j8"]
+    assert sorted(victims(*held, job=urgent(gpus=1), nodes=nodes)) == ["j8", "j9"]
+
+
+def test_labels_are_respected() -> None:
+    nodes = [a_node(ordinal=0, gpus=1), a_node(ordinal=1, gpus=1, labels=(("zone", "a"),))]
+    held = [low(8, on("n0", [0]), start_ms=9 * HOUR), low(9, on("n1", [0]), start_ms=HOUR)]
+    assert victims(*held, job=urgent(node_labels=(("zone", "a"),)), nodes=nodes) == ["j9"]
+
+
+# --- by attained service, by remaining time
+
+
+FEEDBACK = a_policy(
+    name="skip",
+    preemption=Preemption.FEEDBACK,
+    feedback=Feedback(thresholds_ms=(5 * HOUR,), by_gpus=False, quantum_ms=HOUR),
+)
+
+
+def ran(hours: float, **changes) -> Running:
+    job = a_job(number=8)
+    start_ms = NOW - round(hours * HOUR)
+    return running(job, on("n0", [0]), start_ms=start_ms, end_ms=NOW + DAY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("held", "stops"),
+    [
+        (ran(6), True),
+        (ran(4), False),
+        (ran(0.5, attained_ms=6 * HOUR), False),
+        (ran(2, attained_ms=4 * HOUR), True),
+        (ran(6, protected=True), False),
+    ],
+    ids=["sank", "not yet", "within the quantum", "sank in two attempts", "protected"],
+)
+def test_feedback_stops_only_who_has_sunk_below_the_waiting_job(held: Running, stops: bool) -> None:
+    found = victims(held, job=a_job(number=1), policy=FEEDBACK, nodes=[a_node(gpus=1)])
+    assert found == (["j8"] if stops else [])
+
+
+def test_feedback_does_not_stop_its_own_level() -> None:
+    job = waiting(a_job(number=1), attained_ms=6 * HOUR, expected_ms=DAY)
+    assert victims(ran(6), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == []
+
+
+def test_a_protected_job_stops_whoever_is_not() -> None:
+    job = waiting(a_job(number=1), attained_ms=6 * HOUR, expected_ms=DAY, protected=True)
+    assert victims(ran(6), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == ["j8"]
+    assert victims(ran(2), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == ["j8"]
+
+
+def test_the_shortest_rest_goes_first_if_it_pays_for_the_eviction() -> None:
+    policy = a_policy(name="srtf")
+    held = running(a_job(number=8), on("n0", [0]), end_ms=NOW + 2 * HOUR)
+
+    def stops(expected_ms: int) -> list[str]:
+        job = waiting(a_job(number=1), expected_ms=expected_ms)
+        return victims(held, job=job, policy=policy, nodes=[a_node(gpus=1)])
+
+    assert stops(HOUR) == ["j8"]
+    assert stops(2 * HOUR - policy.eviction_ms) == []

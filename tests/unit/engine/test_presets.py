@@ -1,0 +1,25 @@
+"""Policies by name."""
+
+import pytest
+
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.presets import PRESETS, preset
+from gpu_scheduler.model.errors import UnknownThing
+from tests.builders import a_job, a_node, a_picture, started
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_every_policy_starts_what_fits_an_empty_cluster(name: str) -> None:
+    policy = preset(name)
+    assert policy.name == name
+    jobs = [a_job(number=n, gpus=g) for n, g in enumerate((2, 0.5, 0, 1), start=1)]
+    plan = decide(a_picture(policy=policy, nodes=[a_node()], queue=jobs), policy, 0)
+    assert sorted(started(plan)) == ["j1", "j2", "j3", "j4"]
+    assert plan.complete
+
+
+def test_a_name_that_is_nearly_right_is_recognised() -> None:
+    with pytest.raises(UnknownThing, match=r"policy 'fivo' is not known; did you mean 'fifo'\?"):
+        preset("fivo")
+    with pytest.raises(UnknownThing, match="policy 'xyzzy' is not known. Known: fifo, "):
+        preset("xyzzy")

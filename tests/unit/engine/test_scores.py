@@ -1,0 +1,305 @@
+"""The published formulas on nodes that were computed by hand, and that every place is found."""
+
+import pytest
+
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.fragment import Fragments
+from gpu_scheduler.engine.kind import Kind
+from gpu_scheduler.engine.policy import Ranking, TypicalShape
+from gpu_scheduler.engine.scores import best_fit, clustering, dot_product, mixed, packing
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Vector
+from gpu_scheduler.engine.worth import (
+    CPU_STEP_MILLI,
+    USUAL_CPU_MILLI,
+    Worth,
+    usable_rests,
+    usual_cpu_milli,
+)
+from tests.builders import (
+    GPU_MB,
+    a_cluster,
+    a_job,
+    a_mig_device,
+    a_node,
+    a_picture,
+    a_policy,
+    a_request,
+    on,
+    places,
+    running,
+    started,
+)
+
+SCORED = [
+    Ranking.RANDOM,
+    Ranking.DOT_PRODUCT,
+    Ranking.CLUSTERING,
+    Ranking.PACKING,
+    Ranking.BEST_FIT,
+    Ranking.FGD,
+    Ranking.BALANCE,
+]
+EMPTY = (1000,) * 8
+
+
+def a_shape(**wishes) -> Shape:
+    return Shape(0, a_request(**wishes))
+
+
+def a_vector(left=EMPTY, *, cpus: int = 64, sizes: tuple[int, ...] = ()) -> Vector:
+    return (0, cpus * 1000, 0, tuple(left), sizes)
+
+
+def typical(gpus: int = 1, share: int = 1000, count: int = 1, cpus: int = 0, models=()):
+    return TypicalShape(
+        cpu_milli=cpus * 1000,
+        memory_mb=0,
+        gpu_count=gpus,
+        gpu_share_milli=share,
+        gpu_models=models,
+        count=count,
+    )
+
+
+KINDS = [Kind(0, a_node(gpus=8), 0)]
+
+
+# --- four scores of a node
+
+
+def test_dot_product() -> None:
+    # CPU 64 x 8 / 128^2 = 1/32, GPU 8 x 1 / 8^2 = 1/8: 100 x (1 - 5/64) = 92.1875
+    assert dot_product(a_vector(), a_shape(gpus=1, cpus=8)) == 92
+    assert dot_product(a_vector([0] * 8, cpus=0), a_shape(gpus=1, cpus=8)) == 100
+
+
+def test_best_fit() -> None:
+    # CPU (64 - 8) / 128 = 7/16, GPU (8 - 1) / 8 = 7/8: 100 x (1 - 7/32 - 7/16) = 34.375
+    assert best_fit(a_vector(), a_shape(gpus=1, cpus=8)) == 34
+    assert best_fit(a_vector([1000], cpus=8), a_shape(gpus=1, cpus=8)) == 100
+
+
+@pytest.mark.parametrize(
+    ("left", "wishes", "score"),
+    [
+        ([500, 1000], {"gpus": 0.5}, 95),
+        ([600, 900], {"gpus": 0.5}, 94),
+        ([300, 1000], {"gpus": 0.5}, 49),
+        ([0, 1000, 1000, 1000], {"gpus": 2}, 48),
+        ([0, *[1000] * 20], {"gpus": 18}, 33),
+        (EMPTY, {"gpus": 1}, 25),
+        ([1000] * 2, {"gpus": 1}, 31),
+        (EMPTY, {"gpus": 0, "cpus": 1}, 0),
+    ],
+)
+def test_packing(left, wishes, score) -> None:
+    assert packing(a_vector(left), a_shape(**wishes)) == score
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left", "wishes", "score"),
+    [
+        ((2,), [0, 0, *[1000] * 6], {"gpus": 2}, 75 + 6),
+        ((0, 2), [0, 0, *[1000] * 6], {"gpus": 2}, 50 + 6),
+        ((), EMPTY, {"gpus": 2}, 25),
+        ((1,), [0, *[1000] * 7], {"gpus": 2}, 3),
+        ((0,), [500, *[1000] * 7], {"gpus": 0.5}, 75 + 1),
+        ((0,), [500, *[1000] * 7], {"gpus": 0, "cpus": 1}, 0),
+    ],
+)
+def test_clustering(sizes, left, wishes, score) -> None:
+    assert clustering(a_vector(left, sizes=sizes), a_shape(**wishes)) == score
+
+
+def test_chance_repeats_and_spreads() -> None:
+    draws = [mixed(7, number) for number in range(1000)]
+    assert draws == [mixed(7, number) for number in range(1000)]
+    assert len(set(draws)) == 1000
+    assert draws != [mixed(8, number) for number in range(1000)]
+    assert 400 < sum(draw % 2 for draw in draws) < 600
+
+
+# --- fragments
+
+
+def test_a_rest_that_is_too_small_is_a_fragment() -> None:
+    fragments = Fragments((typical(share=1000), typical(share=500)), KINDS)
+    # For a whole GPU the half is lost, for a half nothing is.
+    assert fragments.of(0, 64_000, (500, 1000)) == 250
+    # Neither fits anywhere: all 600 are lost to both.
+    assert fragments.of(0, 64_000, (300, 300)) == 600
+    assert fragments.of(0, 64_000, (-1, 0)) == 0
+
+
+def test_all_that_is_idle_is_lost_to_what_cannot_run_there() -> None:
+    idle = (500, 1000)
+    assert Fragments((typical(cpus=65),), KINDS).of(0, 64_000, idle) == 1500
+    assert Fragments((typical(models=("H100",)),), KINDS).of(0, 64_000, idle) == 1500
+    assert Fragments((typical(models=("A100",)),), KINDS).of(0, 64_000, idle) == 500
+    assert Fragments((typical(gpus=0, share=0),), KINDS).of(0, 64_000, idle) == 1500
+    assert Fragments((typical(gpus=2),), KINDS).of(0, 64_000, idle) == 1500
+
+
+def test_typical_shapes_weigh_by_how_often_they_came() -> None:
+    often = Fragments((typical(share=1000, count=3), typical(share=500, count=1)), KINDS)
+    assert often.of(0, 64_000, (500, 1000)) == 375
+
+
+def test_a_share_goes_where_fragments_grow_the_least() -> None:
+    fragments = Fragments((typical(share=1000), typical(share=500)), KINDS)
+    # On the half: 250 -> 0, sigmoid(0.25) = 0.562; on the whole one: 250 -> 500, 0.437.
+    assert fragments.gradient(a_vector((500, 1000)), a_shape(gpus=0.5)) == (56, 0)
+    assert fragments.gradient(a_vector((300, 1000)), a_shape(gpus=0.5))[1] == 1
+
+
+def test_whole_devices_have_one_score_for_the_node() -> None:
+    fragments = Fragments((typical(share=1000), typical(share=500)), KINDS)
+    # (500, 1000) -> (500, 0): for a whole GPU and for a half 500 and 0 are lost, so 250 as before.
+    assert fragments.gradient(a_vector((500, 1000)), a_shape(gpus=1)) == (50, -1)
+
+
+# --- worth
+
+
+def test_the_usual_cpu_of_a_gpu_is_half_of_what_is_asked_in_steps_of_half_a_core() -> None:
+    assert usual_cpu_milli(()) == USUAL_CPU_MILLI
+    assert usual_cpu_milli((typical(cpus=8),)) == 4000
+    assert usual_cpu_milli((typical(cpus=9), typical(gpus=0, share=0, cpus=99))) == 4500
+    assert usual_cpu_milli((typical(cpus=8), typical(cpus=16, count=3))) == 7000
+    assert usual_cpu_milli((typical(cpus=0),)) == CPU_STEP_MILLI
+
+
+def test_a_rest_is_worth_what_the_usual_shares_can_fill_of_it() -> None:
+    assert usable_rests(())[350] == 350
+    halves = usable_rests((typical(share=500),))
+    assert [halves[rest] for rest in (0, 499, 500, 999, 1000)] == [0, 0, 500, 500, 1000]
+    mixed_shares = usable_rests((typical(share=300), typical(share=500)))
+    assert [mixed_shares[rest] for rest in (299, 300, 600, 800, 900)] == [0, 300, 600, 800, 900]
+
+
+def test_a_large_share_counts_as_the_whole_device() -> None:
+    large = usable_rests((typical(share=700),))
+    assert [large[rest] for rest in (300, 699, 700)] == [0, 0, 1000]
+    with_small = usable_rests((typical(share=700), typical(share=200, count=10)))
+    assert [with_small[rest] for rest in (200, 700, 900)] == [200, 700, 900]
+
+
+def test_the_cost_of_a_share_by_hand() -> None:
+    cost, _, device = Worth((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=0.5))
+    # 1,000 milli-GPU are left over; stranded go from 171 to 79; the half of the used GPU costs
+    # 40 x 500, where a fresh one would cost 20,000 + 3 x 500 + 4,000.
+    assert (cost, device) == (1000 + 40 * (79 - 171) + 40 * 500, 0)
+
+
+def test_breaking_an_empty_node_costs_a_little() -> None:
+    worth = Worth((), KINDS)
+    fresh, _, _ = worth.cost(a_vector(EMPTY, cpus=0), a_shape(gpus=1))
+    used, _, _ = worth.cost(a_vector((0, *EMPTY[1:]), cpus=0), a_shape(gpus=1))
+    # Without CPU everything idle is stranded before and after: only what is left over differs.
+    assert fresh - used == 1000 + 1000
+    whole, _, _ = worth.cost(a_vector(EMPTY, cpus=0), a_shape(gpus=8))
+    assert whole == 40 * -8000
+
+
+def test_the_tie_rule_depends_only_on_what_is_free() -> None:
+    one = Worth((), KINDS).cost(a_vector((500, 1000)), a_shape(gpus=1))
+    other = Worth((), KINDS).cost(a_vector((1000, 500)), a_shape(gpus=1))
+    assert one == other
+
+
+# --- choosing
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+def test_whatever_fits_is_found(ranking: Ranking) -> None:
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(), typical(share=500)))
+    jobs = [
+        a_job(number=n, gpus=g) for n, g in enumerate((8, 0.5, 0.5, 4, 1.5, 1.5, 0, 1), start=1)
+    ]
+    picture = a_picture(policy=policy, nodes=a_cluster(nodes=3), queue=jobs)
+    assert started(decide(picture, policy, 0)) == [job.id for job in jobs]
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+def test_nodes_with_the_same_shares_left_may_differ_in_memory(ranking: Ranking) -> None:
+    """Half of each GPU is free, but of the first one most of the memory is taken."""
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
+    held = [
+        running(a_job(number=8, gpus=0.5), on("n0", {0: 500}, gpu_memory_mb=GPU_MB - 1000)),
+        running(a_job(number=9, gpus=0.5), on("n1", {0: 500}, gpu_memory_mb=1000)),
+    ]
+    picture = a_picture(
+        policy=policy,
+        nodes=a_cluster(nodes=2, gpus=1),
+        held=held,
+        queue=[a_job(number=1, gpus=0.5, gpu_memory_mb=40_000)],
+    )
+    assert places(decide(picture, policy, 0), "j1") == {"n1": [0]}
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+def test_devices_with_the_same_share_left_may_differ_in_memory(ranking: Ranking) -> None:
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
+    held = [
+        running(a_job(number=8, gpus=0.5), on("n0", {0: 500}, gpu_memory_mb=GPU_MB - 1000)),
+        running(a_job(number=9, gpus=0.5), on("n0", {1: 500}, gpu_memory_mb=1000)),
+    ]
+    picture = a_picture(
+        policy=policy,
+        nodes=[a_node(gpus=2)],
+        held=held,
+        queue=[a_job(number=1, gpus=0.5, gpu_memory_mb=40_000)],
+    )
+    assert places(decide(picture, policy, 0), "j1") == {"n0": [1]}
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+def test_nodes_that_look_alike_may_differ_in_slices(ranking: Ranking) -> None:
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
+    nodes = [a_node(ordinal=n, devices=[a_mig_device(slices={"3g.40gb": 1})]) for n in range(2)]
+    jobs = [a_job(number=n, mig_profile="3g.40gb") for n in (1, 2)]
+    picture = a_picture(policy=policy, nodes=nodes, queue=jobs)
+    assert started(decide(picture, policy, 0)) == ["j1", "j2"]
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+def test_labels_hold_for_scored_rankings(ranking: Ranking) -> None:
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
+    nodes = [a_node(ordinal=0), a_node(ordinal=1, labels=(("zone", "a"),))]
+    jobs = [a_job(number=n, gpus=4, node_labels=(("zone", "a"),)) for n in (1, 2, 3)]
+    picture = a_picture(policy=policy, nodes=nodes, queue=jobs)
+    plan = decide(picture, policy, 0)
+    assert started(plan) == ["j1", "j2"]
+    assert list(places(plan, "j1")) == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("ranking", "node"),
+    [
+        (Ranking.BEST_FIT, "n1"),
+        (Ranking.PACKING, "n1"),
+        (Ranking.CLUSTERING, "n1"),
+        (Ranking.FGD, "n1"),
+        (Ranking.BALANCE, "n1"),
+        (Ranking.DOT_PRODUCT, "n1"),
+    ],
+)
+def test_a_small_job_joins_the_used_node(ranking: Ranking, node: str) -> None:
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(gpus=8), typical(gpus=1)))
+    held = [running(a_job(number=9, gpus=1), on("n1", [0]))]
+    picture = a_picture(
+        policy=policy, nodes=a_cluster(nodes=2), held=held, queue=[a_job(number=1, gpus=1)]
+    )
+    assert list(places(decide(picture, policy, 0), "j1")) == [node]
+
+
+def test_the_order_of_registration_does_not_matter() -> None:
+    policy = a_policy(name="fgd", typical_shapes=(typical(), typical(share=500)))
+    jobs = [a_job(number=n, gpus=g) for n, g in enumerate((0.5, 1, 2, 0.5, 4), start=1)]
+    nodes = a_cluster(nodes=3, gpus=4)
+    plans = [
+        decide(a_picture(policy=policy, nodes=order, queue=jobs), policy, 0).to_json()
+        for order in (nodes, nodes[::-1])
+    ]
+    assert plans[0] == plans[1]

@@ -1,0 +1,73 @@
+"""What an account's use adds to the keys of its jobs."""
+
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.standing import PROJECTED_MS, Standings
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.snapshot import Standing
+from tests.builders import DAY, HOUR, a_job, a_picture, a_policy, a_tenant
+
+A, B = ("a", "ada", Pool.BATCH), ("b", "ada", Pool.BATCH)
+FAIR = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=4)
+
+
+def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> Picture:
+    return a_picture(
+        policy=policy,
+        tenants=[a_tenant(id="a", weight_milli=weight_a), a_tenant(id="b")],
+        queue=[a_job(number=1, tenant="a"), a_job(number=2, tenant="b")],
+        standings={"a": Standing(usage=a), "b": Standing(usage=b)},
+    )
+
+
+def test_a_fair_share_costs_the_weight_and_twice_the_share_twice_that() -> None:
+    standings = Standings(a_rivalry(a=100, b=100))
+    assert (standings.penalty_ms(A), standings.penalty_ms(B)) == (DAY, DAY)
+    standings = Standings(a_rivalry(a=200, b=0))
+    assert (standings.penalty_ms(A), standings.penalty_ms(B)) == (2 * DAY, 0)
+
+
+def test_a_heavier_tenant_may_use_more() -> None:
+    standings = Standings(a_rivalry(a=200, b=100, weight_a=2000))
+    assert standings.penalty_ms(A) == standings.penalty_ms(B)
+
+
+def test_the_cost_is_capped() -> None:
+    policy = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=1)
+    assert Standings(a_rivalry(a=200, b=0, policy=policy)).penalty_ms(A) == DAY
+
+
+def test_users_are_compared_inside_their_tenant() -> None:
+    policy = a_policy(name="fair", fair_ms=0, user_fair_ms=HOUR)
+    picture = a_picture(
+        policy=policy,
+        queue=[a_job(number=1, user="ada"), a_job(number=2, user="bob")],
+        user_standings={
+            ("vision", "ada"): Standing(usage=300),
+            ("vision", "bob"): Standing(usage=100),
+        },
+    )
+    standings = Standings(picture)
+    assert standings.penalty_ms(("vision", "ada", Pool.BATCH)) == 1.5 * HOUR
+    assert standings.penalty_ms(("vision", "bob", Pool.BATCH)) == 0.5 * HOUR
+
+
+def test_a_start_counts_at_once_as_up_to_an_hour() -> None:
+    usage = 1000 * PROJECTED_MS
+    standings = Standings(a_rivalry(a=usage, b=usage))
+    standings.note_start(a_job(tenant="a"), 1000, DAY)
+    assert standings.penalty_ms(A) == 2 * DAY
+    assert standings.penalty_ms(B) == DAY
+
+
+def test_a_start_counts_also_when_nobody_has_used_anything() -> None:
+    standings = Standings(a_rivalry(a=0, b=0))
+    assert standings.penalty_ms(A) == standings.penalty_ms(B) == 0
+    standings.note_start(a_job(tenant="a"), 1000, HOUR)
+    assert standings.penalty_ms(A) > standings.penalty_ms(B)
+
+
+def test_without_weights_use_costs_nothing() -> None:
+    policy = a_policy(name="easy")
+    standings = Standings(a_rivalry(a=200, b=0, policy=policy))
+    standings.note_start(a_job(tenant="a"), 1000, HOUR)
+    assert standings.penalty_ms(A) == 0

@@ -1,0 +1,79 @@
+"""Sets of task numbers: whatever goes in, the ranges are sorted, disjoint and not adjacent."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.intervals import IntervalSet
+
+numbers = st.sets(st.integers(0, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0-99", "0-99"),
+        ("7", "7"),
+        ("1,3,5-9", "1,3,5-9"),
+        ("0-20:4", "0,4,8,12,16,20"),
+        ("5-9, 1 ,3", "1,3,5-9"),
+        ("0-9:", "0-9"),
+        ("0-3,4-6", "0-6"),
+        ("0-5,2-9", "0-9"),
+    ],
+)
+def test_arrays_are_read_as_people_write_them(text: str, expected: str) -> None:
+    assert str(IntervalSet.parse(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "-3", "1,,2", "0-9:x", "1-2-3"])
+def test_what_is_not_a_range_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not a number or a range; write for example 0-99"):
+        IntervalSet.parse(text)
+
+
+def test_a_step_of_zero_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="the step must be 1 or more, not 0"):
+        IntervalSet.parse("0-9:0")
+
+
+@pytest.mark.parametrize("text", ["9-0", "1,9-0", "9-0:2", "1,9-0:2"])
+def test_a_range_that_runs_backwards_is_refused_with_the_right_one(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="range 9-0 runs backwards; write 0-9"):
+        IntervalSet.parse(text)
+
+
+def test_a_set_counts_its_numbers_and_not_its_ranges() -> None:
+    assert len(IntervalSet.parse("0-999999")) == 1_000_000
+    assert not IntervalSet()
+    assert IntervalSet.parse("4-6,9").first == 4
+
+
+@given(numbers)
+def test_a_set_holds_exactly_what_was_put_in(chosen: set[int]) -> None:
+    interval_set = IntervalSet.of(chosen)
+    assert list(interval_set) == sorted(chosen)
+    assert len(interval_set) == len(chosen)
+    assert bool(interval_set) == bool(chosen)
+    assert [n for n in range(-1, 43) if n in interval_set] == sorted(chosen)
+
+
+@given(numbers, numbers)
+def test_union_and_difference_are_those_of_sets(one: set[int], other: set[int]) -> None:
+    first, second = IntervalSet.of(one), IntervalSet.of(other)
+    assert first.union(second) == IntervalSet.of(one | other)
+    assert first.minus(second) == IntervalSet.of(one - other)
+
+
+@given(numbers, st.integers(0, 40))
+def test_one_number_more_or_less(chosen: set[int], number: int) -> None:
+    interval_set = IntervalSet.of(chosen)
+    assert interval_set.with_number(number) == IntervalSet.of(chosen | {number})
+    assert interval_set.without(number) == IntervalSet.of(chosen - {number})
+
+
+@given(numbers.filter(bool))
+def test_what_is_written_is_read_back(chosen: set[int]) -> None:
+    interval_set = IntervalSet.of(chosen)
+    assert IntervalSet.parse(str(interval_set)) == interval_set

@@ -1,0 +1,107 @@
+"""Machines and their devices."""
+
+import itertools
+
+import pytest
+
+from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.node import (
+    DEVICE_MODE_MOVES,
+    DeviceMode,
+    ForeignUse,
+    Health,
+    change_mode,
+    hot_after,
+)
+from tests.builders import a_device, a_mig_device, a_node
+
+PAIRS = list(itertools.product(DeviceMode, DeviceMode))
+
+
+@pytest.mark.parametrize(("current", "wanted"), PAIRS)
+def test_an_idle_device_changes_its_mode_only_over_whole(current, wanted) -> None:
+    if current is wanted or DeviceMode.WHOLE in {current, wanted}:
+        assert change_mode(current, wanted, in_use=False) is wanted
+    else:
+        with pytest.raises(WrongState, match=f"is {current} cannot become {wanted}; make it whole"):
+            change_mode(current, wanted, in_use=False)
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted"), [pair for pair in PAIRS if pair[1] in DEVICE_MODE_MOVES[pair[0]]]
+)
+def test_a_device_in_use_keeps_its_mode(current, wanted) -> None:
+    with pytest.raises(WrongState, match=f"in use as {current}; it can become {wanted} when"):
+        change_mode(current, wanted, in_use=True)
+    assert change_mode(current, current, in_use=True) is current
+
+
+@pytest.mark.parametrize(
+    ("was_hot", "temperature_c", "hot"),
+    [
+        (False, 85, False),
+        (False, 86, True),
+        (True, 86, True),
+        (True, 81, True),
+        (True, 80, False),
+        (False, 81, False),
+    ],
+)
+def test_a_device_becomes_hot_above_the_threshold_and_cool_well_below_it(
+    was_hot, temperature_c, hot
+) -> None:
+    assert (
+        hot_after(was_hot=was_hot, temperature_c=temperature_c, threshold_c=85, hysteresis_c=5)
+        is hot
+    )
+
+
+def test_a_temperature_that_swings_around_the_threshold_changes_the_answer_once() -> None:
+    hot, answers = False, []
+    for temperature_c in (84, 86, 84, 86, 83, 86):
+        hot = hot_after(was_hot=hot, temperature_c=temperature_c, threshold_c=85, hysteresis_c=5)
+        answers.append(hot)
+    assert answers == [False, True, True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"health": Health.UNHEALTHY},
+        {"paused": True},
+        {"hot": True},
+        {"foreign": ForeignUse(pid=1, user="eve")},
+    ],
+)
+def test_a_device_that_is_not_fit_for_it_takes_no_work(changes) -> None:
+    assert a_device().takes_work
+    assert not a_device(**changes).takes_work
+
+
+@pytest.mark.parametrize("changes", [{"index": -1}, {"memory_mb": -1}])
+def test_a_device_with_negative_amounts_is_refused(changes) -> None:
+    with pytest.raises(InvalidRequest, match="both must be 0 or more"):
+        a_device(**changes)
+
+
+def test_mig_mode_and_slices_go_together() -> None:
+    assert a_mig_device().mig_slices == (("1g.10gb", 7),)
+    with pytest.raises(InvalidRequest, match="MIG mode and MIG slices go together"):
+        a_device(mode=DeviceMode.MIG)
+    with pytest.raises(InvalidRequest, match="MIG mode and MIG slices go together"):
+        a_device(mig_slices=(("1g.10gb", 7),))
+
+
+@pytest.mark.parametrize("changes", [{"cpus": -1}, {"memory_mb": -1}, {"ordinal": -1}])
+def test_a_node_with_negative_amounts_is_refused(changes) -> None:
+    with pytest.raises(InvalidRequest, match="CPU, memory and ordinal must be 0 or more"):
+        a_node(**changes)
+
+
+def test_two_devices_with_one_index_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="two devices have the same index"):
+        a_node(devices=[a_device(index=1), a_device(index=1)])
+
+
+def test_a_node_counts_its_devices() -> None:
+    assert a_node(gpus=3).gpu_count == 3

@@ -1,0 +1,38 @@
+"""Every reason can be said in a sentence."""
+
+import re
+
+import pytest
+
+from gpu_scheduler.model.reasons import NEVER, SENTENCES, Reason, ReasonCode
+
+
+@pytest.mark.parametrize("code", ReasonCode)
+def test_every_code_has_a_sentence_that_shows_all_of_its_data(code: ReasonCode) -> None:
+    names = re.findall(r"{(\w+)}", SENTENCES[code])
+    said = str(Reason(code, tuple((name, f"<{name}>") for name in names)))
+    assert said
+    assert all(f"<{name}>" in said for name in names)
+    assert "?" not in said
+
+
+def test_what_is_not_known_shows_as_a_question_mark() -> None:
+    assert str(Reason(ReasonCode.BEHIND)) == "waiting behind job ?, which is first in line"
+
+
+def test_a_quota_names_the_tenant_the_request_the_quota_and_the_use() -> None:
+    data = (("held", 2), ("limit", 4), ("requested", 8), ("resource", "GPUs"), ("tenant", "X"))
+    assert str(Reason(ReasonCode.QUOTA, data)) == (
+        "quota exceeded for tenant X: GPUs requested=8, quota=4, current=2"
+    )
+
+
+def test_never_differs_from_not_now() -> None:
+    final = {code for code in ReasonCode if Reason(code).is_final}
+    assert final == NEVER == {ReasonCode.DEPENDENCY_FAILED, ReasonCode.NEVER_FITS}
+
+
+def test_data_can_be_asked_for_by_name() -> None:
+    reason = Reason(ReasonCode.BEHIND, (("job", "j7"),))
+    assert reason.get("job") == "j7"
+    assert reason.get("user") is None
