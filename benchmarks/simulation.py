@@ -24,15 +24,18 @@ class OutOfTime(Exception):
 
 @dataclass(slots=True)
 class Timing:
-    """What one simulation took. `marks` has (jobs ended, seconds, peak MB) by per cent."""
+    """What one simulation took. `marks` has jobs ended, seconds and peak MB by per cent.
+
+    How many cycles and preemptions there were is known only of one that finished.
+    """
 
     jobs: int
     ended: int = 0
     finished: bool = False
     watch: Stopwatch = field(default_factory=Stopwatch)
     marks: dict[str, dict[str, float]] = field(default_factory=dict)
-    cycles: int = 0
-    preemptions: int = 0
+    cycles: int | None = None
+    preemptions: int | None = None
 
 
 def simulate(

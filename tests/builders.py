@@ -180,9 +180,7 @@ def running(
         task=changes.pop("task", None),
         attempt=1,
         placements=tuple(
-            replace(
-                place, member=member, cpu_milli=request.cpu_milli, memory_mb=request.memory_mb
-            )
+            replace(place, member=member, cpu_milli=request.cpu_milli, memory_mb=request.memory_mb)
             for member, (place, request) in enumerate(zip(places, job.members, strict=False))
         ),
         start_ms=start_ms,

@@ -20,10 +20,12 @@ class Audit:
         self.pools: dict[Pool, PoolQuota] = {}
         self.held: dict[str, tuple[Job, Allocation]] = {}
         self.gpu_milli_ms: Counter[str] = Counter()
+        self.ids: set[str] = set()
 
     def start(self, job: Job, allocation: Allocation) -> None:
         """An attempt starts: the nodes must be able to bear it, and the job must want it."""
-        assert allocation.id not in self.held
+        assert allocation.id not in self.ids, f"the id {allocation.id} was given out before"
+        self.ids.add(allocation.id)
         live = [(a.job_id, a.task) for _, a in self.held.values()]
         assert (job.id, allocation.task) not in live, "two attempts of one task at once"
         check_gang(job, allocation, self.nodes)

@@ -4,6 +4,7 @@ At one moment ends come first, then deeds, then cycles until nothing more is ord
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -181,7 +182,7 @@ class Rig:
 
     # --- deeds
 
-    def apply(self, message: object):  # noqa: ANN201
+    def apply(self, message: object):
         """Hand a message to the core and keep what it writes."""
         answer = self.core.apply(message, self.now_ms)  # type: ignore[arg-type]
         self.store.commit(answer.writes)
@@ -198,10 +199,8 @@ class Rig:
         elif isinstance(deed, NodeFenced):
             self._fence(deed.node_id)
         else:
-            try:
+            with suppress(CallerError):
                 self.apply(deed)
-            except CallerError:
-                pass
 
     def submit(self, work: Work) -> bool:
         """Submit; False if the core refused it."""

@@ -5,16 +5,20 @@ wait <= gap + 2 x (jobs ahead + 1) x longest run
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.engine.order import largest_gap_ms
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.engine.presets import PRESETS
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
 from tests.properties.rig import Rig
 from tests.properties.strategies import (
     ANY_REQUEST,
+    HARDWARE,
     PRIORITIES,
     STEP_MS,
     WHOLE,
@@ -102,3 +106,16 @@ def test_a_job_starts_in_time_under_a_stream_of_higher_classes(
     scenario: Scenario, policy: str
 ) -> None:
     holds_for(scenario, POLICIES[policy])
+
+
+@pytest.mark.parametrize("policy", NAMES)
+def test_a_wide_job_is_not_starved_by_narrow_ones_of_a_higher_class(policy: str) -> None:
+    wide = Job(id="victim", number=0, submit_ms=0, members=(Request(gpu_count=2),), priority=250)
+    steps = [Step(0, Work(replace(wide, id="first", members=(Request(gpu_count=1),)), STEP_MS))]
+    steps.append(Step(0, Work(wide, STEP_MS)))
+    for number in range(150):
+        narrow = replace(wide, id=f"b{number}", members=(Request(gpu_count=1),), priority=500)
+        steps.append(Step(STEP_MS // 2, Work(narrow, STEP_MS)))
+    node = Node(id="n0", ordinal=0, cpu_milli=8_000, memory_mb=64_000, devices=HARDWARE[1])
+
+    holds_for(Scenario(nodes=(node,), steps=tuple(steps)), POLICIES[policy])

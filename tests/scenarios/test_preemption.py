@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gpu_scheduler.control.messages import Checkpointed, RunCycle, StopOrder
+from gpu_scheduler.engine.policy import Feedback
 from gpu_scheduler.model.states import JobState
 from tests.builders import DAY, HOUR, MINUTE, a_cluster, a_job, a_node, a_policy, a_tenant, an_array
 from tests.scenarios.lab import Lab
@@ -161,3 +162,17 @@ def test_a_preempted_task_of_an_array_goes_on_with_what_it_has_attained() -> Non
     running = lab.core.book.picture.running["j1_0.2"].running
     assert (running.attained_ms, running.preemptions) == (4 * HOUR, 1)
     assert running.expected_end_ms == 11 * HOUR
+
+
+def test_a_job_that_has_waited_long_enough_goes_first_and_is_stopped_by_nobody() -> None:
+    feedback = Feedback(protect_after_ms=2 * HOUR, quantum_ms=MINUTE)
+    lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="feedback", feedback=feedback))
+    lab.submit(a_job(number=1, estimate_ms=DAY), a_job(number=2, estimate_ms=DAY))
+    lab.at(2 * HOUR - 1)
+    assert lab.running() == ["j1"]
+    lab.at(2 * HOUR)
+    assert lab.running() == ["j2"]
+    lab.at(6 * HOUR)
+    assert lab.running() == ["j2"], "j1 has waited as long by now, and j2 is left in peace"
+    lab.ends("j2")
+    assert lab.running() == ["j1"]

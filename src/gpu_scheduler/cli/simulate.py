@@ -46,10 +46,6 @@ def _write_trace(args: Namespace) -> None:
     from gpu_scheduler.cli.simulate_show import say
     from gpu_scheduler.cli.simulate_work import generated, write_generated
 
-    if not args.generate:
-        from gpu_scheduler.model.errors import InvalidRequest
-
-        raise InvalidRequest("--write-trace writes generated work; add --generate")
     count = write_generated(generated(args), args.write_trace)
     if not args.quiet:
         say(f"{count} jobs written to {args.write_trace}")

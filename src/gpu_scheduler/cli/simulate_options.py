@@ -106,6 +106,9 @@ _REFUSED: dict[str, tuple[str, ...]] = {
 def add_options(parser: ArgumentParser) -> None:
     """All options, in groups that the help shows."""
     parser.formatter_class = RawDescriptionHelpFormatter
+    parser.usage = (
+        "%(prog)s (--trace FILE | --generate | --demo | --fill | --list-policies) [options]"
+    )
     parser.epilog = EXAMPLES
     _add_modes(parser)
     work = parser.add_argument_group("generated work (--generate)")
@@ -124,6 +127,8 @@ def check_together(args: Namespace) -> None:
     modes = [mode for mode in _MODES if is_given(args, mode)]
     if len(modes) > 1:
         raise InvalidRequest(f"{_flags(modes)} cannot be given together; choose one")
+    if args.write_trace is not None and not args.generate:
+        raise InvalidRequest("--write-trace writes generated work; add --generate")
     if not modes and args.trace is None:
         raise InvalidRequest("nothing to simulate; give --trace FILE, --generate or --demo")
     holders = [*(modes or ["trace"]), "write_trace", "cluster", "jobs"]

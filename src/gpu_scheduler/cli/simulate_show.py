@@ -90,14 +90,20 @@ def _print_tables(comparison: Comparison, measures: list[Measures], by: str | No
 def _headline(comparison: Comparison) -> str:
     workload = comparison.workload
     gpus = gpus_text(comparison.runs[0].capacity_gpu_milli)
-    nodes = count_text(sum(len(part.nodes) for part in workload.partitions))
+    nodes = sum(len(part.nodes) for part in workload.partitions)
     parts = len(workload.partitions)
     divided = f" in {count_text(parts)} partitions" if parts > 1 else ""
-    return f"{workload.name}: {nodes} nodes with {gpus} GPUs{divided}"
+    plural = "" if nodes == 1 else "s"
+    return f"{workload.name}: {count_text(nodes)} node{plural} with {gpus} GPUs{divided}"
 
 
 def _notes(comparison: Comparison, measures: list[Measures]) -> list[str]:
-    notes = footnotes(comparison.predictors)
+    # Cut, not rounded, as the tables of the literature are.
+    notes = [
+        f"{run.policy}: mean wait {int(run.wait.mean_s):,} s, mean JCT {int(run.jct.mean_s):,} s."
+        for run in measures
+    ]
+    notes += footnotes(comparison.predictors)
     for reason, count in comparison.skipped.items():
         notes.append(f"Left out of the trace: {count_text(count)} rows with {reason}.")
     for run in measures:

@@ -44,7 +44,7 @@ def commit(book: Book, plan: Plan, now_ms: int, outcome: Outcome) -> None:
         _commit_start(book, start, now_ms, outcome)
     for eviction in plan.evictions:
         _commit_eviction(book, eviction, now_ms, outcome)
-    book.picture.set_reservations(plan.reservations)
+    book.picture.remember(plan)
     if not plan.complete:
         book.changed = True
 

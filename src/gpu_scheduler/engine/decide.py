@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 from gpu_scheduler.engine import gang
-from gpu_scheduler.engine.admit import Admission, job_amounts
+from gpu_scheduler.engine.admit import Admission, Amounts, job_amounts
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import Policy, Preemption, Queueing, Ranking
@@ -64,7 +64,11 @@ class Cycle:
         self._left: dict[int, IntervalSet] = {}
         self._reasons: dict[int, Reason] = {}
         self._shape_reasons: dict[int, Reason] = {}
+        self._tenant_reasons: dict[tuple[str, int], Reason] = {}
+        self._tasks_running: dict[int, int] = {}
+        self._job_of: dict[int, tuple[Job, Amounts]] = {}
         self._examined = 0
+        self._resume_after = 0
         self._complete = True
 
     def run(self, now_ms: int) -> None:
@@ -75,17 +79,30 @@ class Cycle:
         """
         self._begin(now_ms)
         merge = self._merge
-        last = self._examined + self._policy.max_examined
+        budget = self._policy.max_examined
+        done = 0
+        skip_to = self._picture.resume_after
+        if skip_to not in self._picture.queue.entries:
+            skip_to = 0
         entry = merge.next()
         while entry is not None:
             self._serve_holders(entry.static_class)
-            if self._examined >= last:
+            if done >= budget:
                 self._complete = False
                 break
-            self._examined += 1
-            if not self._consider(entry):
+            if skip_to and done >= budget // 2:
+                if entry.number == skip_to:
+                    skip_to = 0
                 merge.leave()
+            else:
+                done += 1
+                self._examined += 1
+                self._resume_after = entry.number
+                if not self._consider(entry):
+                    merge.leave()
             entry = merge.next()
+        if self._complete:
+            self._resume_after = 0
         self._serve_holders(0)
 
     def plan(self) -> Plan:
@@ -103,8 +120,13 @@ class Cycle:
             shape_reasons=tuple(
                 (shape, self._shape_reasons[shape]) for shape in sorted(self._shape_reasons)
             ),
+            tenant_reasons=tuple(
+                (tenant, shape, self._tenant_reasons[tenant, shape])
+                for tenant, shape in sorted(self._tenant_reasons)
+            ),
             examined=self._examined,
             complete=self._complete,
+            resume_after=self._resume_after,
         )
 
     def end(self, allocation_id: str, holds: list[Hold]) -> None:
@@ -113,8 +135,14 @@ class Cycle:
             self._draft.give(hold)
         if allocation_id:
             self.gone.add(allocation_id)
+            entry = self._picture.running[allocation_id]
+            job, amounts = entry.running.job, entry.amounts
         else:
             self.started[:] = [item for item in self.started if item[1] is not holds]
+            job, amounts = self._job_of.pop(id(holds))
+        self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) - 1
+        if self._picture.has_limits:
+            self._holdings.add(job, amounts, -1)
 
     # --- one pass
 
@@ -150,15 +178,16 @@ class Cycle:
             total_gpu_milli=picture.total_gpu_milli,
             waiting_tenants=picture.waiting_tenants(),
         )
-        self._preemptor = Preemptor(
-            picture, self._draft, self._admission, now_ms, self._calendar.leaving
-        )
+        self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
+        self._no_room: set[int] = set()
+        self._not_cleared: dict[int, int] = {}
 
     def _serve_holders(self, least_class: int) -> None:
         """Start, or book again, every reservation of at least this class."""
         while self._holders and self._holders[0].static_class >= least_class:
             entry = self._holders.popleft()
-            self._consider(entry)
+            while self._consider(entry):
+                continue
             self._served.add(entry.number)
 
     def _consider(self, entry: Entry) -> bool:
@@ -181,7 +210,9 @@ class Cycle:
             self._reasons[entry.number] = refused
             return False
         allowed = self._calendar.allowed(entry, duration_ms)
-        holds = self._place(entry.shape, allowed)
+        holds = None
+        if entry.shape.base not in self._no_room:
+            holds = self._place(entry.shape, allowed)
         if holds is not None:
             return self._start(entry, holds, duration_ms)
         self._no_place(entry, duration_ms, allowed)
@@ -192,8 +223,7 @@ class Cycle:
         job = entry.waiting.job
         if job.array is not None and job.array.max_running:
             running = self._picture.running_tasks.get(job.number, 0)
-            if job.number in self._left:
-                running += len(entry.waiting.tasks or ()) - len(self._left[job.number])
+            running += self._tasks_running.get(job.number, 0)
             if running >= job.array.max_running:
                 return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
         if not self._picture.has_limits:
@@ -201,7 +231,8 @@ class Cycle:
         amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
         refused = self._admission.refusal(job, amounts)
         if refused is not None and refused.get("resource") != "GPU-hours":
-            self._merge.dead_here.add((job.tenant, entry.shape.id))
+            self._merge.dead_here.add((job.tenant, job.pool, entry.shape.id))
+            self._tenant_reasons[job.tenant, entry.shape.id] = refused
         return refused
 
     def _start(self, entry: Entry, holds: list[Hold], duration_ms: int) -> bool:
@@ -221,6 +252,7 @@ class Cycle:
         placements = tuple(hold.placement() for hold in holds)
         self.starts.append(Start(job.id, task, placements, self._blocked > 0))
         self._reasons.pop(entry.number, None)
+        self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) + 1
         self._count(job, holds, duration_ms)
         self._calendar.note_start(entry.shape, holds, duration_ms)
         return again
@@ -245,8 +277,9 @@ class Cycle:
             self._calendar.reserve(entry, duration_ms, self._place)
         if allowed is None or not self._fits_unreserved(entry.shape):
             self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
+            self._no_room.add(entry.shape.base)
             if not reserves or self._blocked >= policy.reservations:
-                self._merge.dead.add(entry.shape.id)
+                self._merge.drop_shape(entry.shape.id)
         else:
             self._pass_over(entry, duration_ms)
 
@@ -265,10 +298,12 @@ class Cycle:
         failed_ms, count = self._failed[shape_id]
         self._failed[shape_id] = (failed_ms, count + 1)
         if count + 1 >= self._policy.max_passed_over:
-            self._merge.dead.add(shape_id)
+            self._merge.drop_shape(shape_id)
             self._shape_reasons.setdefault(shape_id, reason)
 
     def _fits_unreserved(self, job_shape: JobShape) -> bool:
+        if job_shape.base in self._no_room:
+            return False
         mark = self._draft.mark()
         holds = self._place(job_shape, None)
         self._draft.undo(mark)
@@ -281,9 +316,13 @@ class Cycle:
         old = self._picture.reservations.get(entry.number)
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
             return False
+        if entry.static_class <= self._not_cleared.get(entry.shape.base, -1):
+            return False
         self._preempt_tries += 1
         found = self._preemptor.clear_place(entry, self._find, allowed)
         if found is None:
+            if self._policy.preemption is Preemption.CLASS and old is None:
+                self._not_cleared[entry.shape.base] = entry.static_class
             return False
         holds, evictions = found
         self._evictions += evictions
@@ -299,7 +338,7 @@ class Cycle:
         self._reasons[entry.number] = _NO_ROOM
         for shape in self._picture.job_shapes:
             if shape.uses_gpus == entry.shape.uses_gpus:
-                self._merge.dead.add(shape.id)
+                self._merge.drop_shape(shape.id)
                 self._shape_reasons[shape.id] = behind
 
     # --- small questions
@@ -331,10 +370,11 @@ class Cycle:
 
     def _count(self, job: Job, holds: list[Hold], duration_ms: int) -> None:
         """What starts now counts at once against quotas and shares."""
+        amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
+        self._job_of[id(holds)] = (job, amounts)
         if self._picture.has_limits:
-            amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
             self._holdings.add(job, amounts)
-        self._standings.note_start(job, job.gpu_milli, duration_ms)
+        self._standings.note_start(job, amounts.gpu_milli, duration_ms)
 
 
 _NONE_LEFT = IntervalSet()

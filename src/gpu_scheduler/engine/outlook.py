@@ -66,6 +66,10 @@ class Outlook:
             if hold is not None:
                 self._index.take(hold)
 
+    def at(self, at_ms: int) -> Slot:
+        """A copy of the node as it will be at a moment."""
+        return self._state_at(at_ms).copy()
+
     def _clear(self, shape: Shape, start_ms: int, end_ms: int) -> bool:
         for drop in self.drops[bisect_right(self.drops, start_ms) :]:
             if drop >= end_ms:

@@ -19,7 +19,7 @@ from gpu_scheduler.engine.slot import Hold
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota, Running, Snapshot, Standing, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
@@ -50,6 +50,35 @@ class RunningEntry:
         return (self.running.expected_end_ms, self.running.job.number, task, allocation.id)
 
 
+class ClassNodes:
+    """The nodes that run work of one static class, as a bitmap with counts behind it."""
+
+    __slots__ = ("_counts", "bits")
+
+    def __init__(self) -> None:
+        """Start with no node."""
+        self.bits = 0
+        self._counts: dict[int, int] = {}
+
+    def add(self, holds: list[Hold]) -> None:
+        """Work of this class runs here from now on."""
+        for hold in holds:
+            ordinal = hold.slot.ordinal
+            count = self._counts.get(ordinal, 0)
+            self._counts[ordinal] = count + 1
+            if not count:
+                self.bits |= hold.slot.bit
+
+    def remove(self, holds: list[Hold]) -> None:
+        """It runs here no more."""
+        for hold in holds:
+            ordinal = hold.slot.ordinal
+            self._counts[ordinal] -= 1
+            if not self._counts[ordinal]:
+                del self._counts[ordinal]
+                self.bits ^= hold.slot.bit
+
+
 class Picture:
     """Nodes, tenants, waiting and running jobs, reservations and standings, all indexed."""
 
@@ -73,6 +102,9 @@ class Picture:
         self.tenant_standings: dict[str, Standing] = {}
         self.user_standings: dict[tuple[str, str], Standing] = {}
         self.total_gpu_milli = 0
+        self.stopping: dict[str, None] = {}
+        self.class_nodes: dict[int, ClassNodes] = {}
+        self.resume_after = 0
         self.has_limits = False
         self.gang_verdicts: dict[tuple[int, int], str] = {}
         self.job_shapes: list[JobShape] = []
@@ -95,6 +127,7 @@ class Picture:
         for waiting in snapshot.waiting:
             picture.enqueue(waiting)
         picture.set_reservations(snapshot.reservations)
+        picture.resume_after = snapshot.resume_after
         return picture
 
     def snapshot(self) -> Snapshot:
@@ -108,16 +141,17 @@ class Picture:
             tenant_standings=tuple(sorted(self.tenant_standings.items())),
             user_standings=tuple(sorted(self.user_standings.items())),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
+            resume_after=self.resume_after,
         )
 
     # --- nodes and tenants
 
     def set_node(self, node: Node) -> None:
         """A node appeared or changed."""
-        known = self.index.by_id.get(node.id)
-        if known is None:
-            self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
+        is_new = node.id not in self.index.by_id
         self.index.add_node(node)
+        if is_new:
+            self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
 
     def remove_node(self, node_id: str) -> None:
         """A node that holds nothing is gone for good."""
@@ -168,17 +202,26 @@ class Picture:
 
     # --- jobs
 
-    def job_shape(self, job: Job, rank: object = 0) -> JobShape:
-        """The shape of all members; jobs that may preempt others differ by rank as well."""
-        members: tuple[Shape, ...] = tuple(self.index.shape(member) for member in job.members)
-        key = (tuple(member.id for member in members), job.min_members, job.same_rack, rank)
-        shape = self._shape_of.get(key)
+    def job_shape(self, job: Job, rank: object = 0, members: int | None = None) -> JobShape:
+        """The shape of all members (or the first few); jobs of another rank have another one."""
+        shapes: tuple[Shape, ...] = tuple(
+            self.index.shape(member) for member in job.members[:members]
+        )
+        room = (tuple(shape.id for shape in shapes), job.min_members, job.same_rack)
+        shape = self._shape_of.get((room, rank))
         if shape is None:
+            base = self._shape_of.get((room, 0))
             shape = JobShape(
-                len(self.job_shapes), members, job.min_members, same_rack=job.same_rack
+                len(self.job_shapes),
+                shapes,
+                job.min_members,
+                same_rack=job.same_rack,
+                base=-1 if base is None else base.id,
             )
-            self._shape_of[key] = shape
+            self._shape_of[room, rank] = shape
             self.job_shapes.append(shape)
+            if rank != 0 and base is None:
+                self._shape_of[room, 0] = shape
         return shape
 
     def limit_ms(self, job: Job) -> int:
@@ -221,6 +264,8 @@ class Picture:
         job = running.job
         index = self.index
         allocation = running.allocation
+        if allocation.id in self.running:
+            raise InternalError(f"allocation {allocation.id} is held twice")
         holds = []
         for placement in allocation.placements:
             hold = index.slot(placement.node_id).hold_from(placement)
@@ -230,13 +275,14 @@ class Picture:
         amounts = job_amounts(job, self.limit_ms(job), members)
         tenant = self.tenant(job.tenant)
         entry = RunningEntry(running, holds, amounts, static_class(job, tenant))
-        if allocation.id in self.running:
-            raise InternalError(f"allocation {allocation.id} is held twice")
         self.running[allocation.id] = entry
         self.ends.add(entry.end_key)
         for hold in holds:
             self.by_node.setdefault(hold.slot.ordinal, {})[allocation.id] = entry
         self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
+        self.class_nodes.setdefault(entry.static_class, ClassNodes()).add(holds)
+        if running.stopping:
+            self.stopping[allocation.id] = None
         self.holdings.add(job, amounts)
         self.running_tasks[job.number] = self.running_tasks.get(job.number, 0) + 1
 
@@ -250,8 +296,11 @@ class Picture:
         self.ends.remove(entry.end_key)
         alike = self.by_class[entry.static_class]
         del alike[allocation_id]
+        self.class_nodes[entry.static_class].remove(entry.holds)
         if not alike:
             del self.by_class[entry.static_class]
+            del self.class_nodes[entry.static_class]
+        self.stopping.pop(allocation_id, None)
         self.holdings.add(job, entry.amounts, -1)
         left = self.running_tasks[job.number] - 1
         if left:
@@ -266,6 +315,13 @@ class Picture:
         self.ends.remove(entry.end_key)
         entry.running = running
         self.ends.add(entry.end_key)
+        if running.stopping:
+            self.stopping[running.allocation.id] = None
+
+    def remember(self, plan: Plan) -> None:
+        """Keep what one cycle hands on to the next."""
+        self.set_reservations(plan.reservations)
+        self.resume_after = plan.resume_after
 
     def set_reservations(self, reservations: tuple[Reservation, ...]) -> None:
         """Keep the reservations of a plan until the next one."""

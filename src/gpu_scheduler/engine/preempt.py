@@ -4,20 +4,22 @@ Grounds: a static class higher by at least the policy's gap; a place that was on
 quota) and is wanted back; a backfilled job that overran its prediction and stands in the way of a
 due reservation; and, for the feedback policies, a lower level of attained service. Aging and fair
 share are no ground, so evictions cannot go in circles (docs/explanation/preemption.md).
+
+Looks at a bounded number of nodes, and tries everything on shadows: the draft is left alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpu_scheduler.engine.admit import Admission, Amounts, job_amounts
-from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.admit import Admission, job_amounts
 from gpu_scheduler.engine.order import level_of
 from gpu_scheduler.engine.picture import Picture, RunningEntry
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.reserve import Calendar
 from gpu_scheduler.engine.shape import Shape
-from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.request import WHOLE_MILLI
 
@@ -28,208 +30,59 @@ class Preemptor:
     """Looks for victims in one cycle."""
 
     def __init__(
-        self,
-        picture: Picture,
-        draft: Draft,
-        admission: Admission,
-        now_ms: int,
-        leaving: set[str],
+        self, picture: Picture, calendar: Calendar, admission: Admission, now_ms: int
     ) -> None:
-        """`leaving` allocations have been chosen already."""
+        """`calendar.leaving` has those who have been chosen already."""
         self._picture = picture
         self._policy = picture.policy
-        self._draft = draft
+        self._calendar = calendar
         self._admission = admission
         self._now_ms = now_ms
-        self._leaving = leaving
+        self._by_class = picture.policy.preemption is Preemption.CLASS
 
     def clear_place(
         self, entry: Entry, find: Finder, within: int | None
     ) -> tuple[list[Hold], list[Eviction]] | None:
-        """Find who must leave so that every member fits. The draft is left as it was."""
-        victims = self._candidates(entry)
-        if not victims:
-            return None
-        mark = self._draft.mark()
-        chosen: list[RunningEntry] = []
-        holds: list[Hold] = []
-        for member, shape in enumerate(entry.shape.members):
-            hold = find(shape, within)
-            if hold is None:
-                hold = self._make_room(shape, victims, chosen, within)
-            if hold is None:
-                if member >= entry.shape.min_members:
-                    break
-                self._draft.undo(mark)
-                return None
-            hold.member = member
-            self._draft.take(hold)
-            holds.append(hold)
-        evictions = [
-            Eviction(
-                victim.running.allocation.id,
-                victim.running.job.id,
-                entry.waiting.job.id,
-                victims[victim.running.allocation.id][1],
-            )
-            for victim in chosen
-        ]
-        self._draft.undo(mark)
-        self._leaving.update(eviction.allocation_id for eviction in evictions)
-        return holds, evictions
-
-    def _make_room(
-        self,
-        shape: Shape,
-        victims: dict[str, tuple[RunningEntry, str]],
-        chosen: list[RunningEntry],
-        within: int | None,
-    ) -> Hold | None:
-        """Let the cheapest victims go in the draft, and place one member where they were."""
-        found = self._cheapest_room(shape, victims, chosen, within)
-        if found is None:
-            return None
-        ordinal, room = found
-        for victim in room:
-            chosen.append(victim)
-            for held in victim.holds:
-                self._draft.give(held)
-        return self._picture.index.slots[ordinal].choose_any(shape)
-
-    def _candidates(self, entry: Entry) -> dict[str, tuple[RunningEntry, str]]:
-        """Everyone who may be stopped for this job, by allocation, with the ground."""
-        found: dict[str, tuple[RunningEntry, str]] = {}
-        kind = self._policy.preemption
-        if kind is Preemption.CLASS:
+        """Find who must leave so that the job fits, or None."""
+        self._reclaims = False
+        if self._by_class:
             job = entry.waiting.job
             if not self._picture.tenant(job.tenant).can_preempt_others:
-                return found
-            reclaims = self._admission.is_within_guarantee(job, self._wanted(entry))
-            for static_class in sorted(self._picture.by_class):
-                lower = static_class + self._policy.preempt_gap <= entry.static_class
-                if not lower and not reclaims and static_class > entry.static_class:
-                    break
-                for allocation_id, victim in self._picture.by_class[static_class].items():
-                    ground = self._class_ground(entry, victim, lower=lower, reclaims=reclaims)
-                    if ground and self._may_stop(victim):
-                        found[allocation_id] = (victim, ground)
-            return found
-        for allocation_id, victim in self._picture.running.items():
-            if self._is_worse(entry, victim) and self._may_stop(victim):
-                found[allocation_id] = (victim, kind.value)
-        return found
-
-    def _class_ground(
-        self, entry: Entry, victim: RunningEntry, *, lower: bool, reclaims: bool
-    ) -> str:
-        if lower:
-            return "class"
-        if reclaims and self._admission.borrows(victim.running.job.tenant):
-            return "lent"
-        reservation = self._picture.reservations.get(entry.number)
-        if (
-            victim.running.backfilled
-            and victim.running.overrun
-            and victim.static_class <= entry.static_class
-            and reservation is not None
-            and reservation.at_ms <= self._now_ms
-        ):
-            return "overrun"
-        return ""
-
-    def _is_worse(self, entry: Entry, victim: RunningEntry) -> bool:
-        running = victim.running
-        ran_ms = self._now_ms - running.allocation.start_ms
-        if self._policy.preemption is Preemption.REMAINING:
-            waiting = entry.waiting
-            left = running.expected_end_ms - self._now_ms
-            return left > waiting.expected_ms - waiting.attained_ms + self._policy.eviction_ms
-        feedback = self._policy.feedback
-        if running.protected or ran_ms < feedback.quantum_ms:
-            return False
-        waiting = entry.waiting
-        mine = level_of(
-            waiting.attained_ms, waiting.job.gpu_milli, feedback, protected=waiting.protected
-        )
-        theirs = level_of(running.attained_ms + ran_ms, running.job.gpu_milli, feedback)
-        return theirs > mine
-
-    def _may_stop(self, victim: RunningEntry) -> bool:
-        running = victim.running
-        if (
-            running.stopping
-            or running.allocation.id in self._leaving
-            or not running.job.preemptible
-        ):
-            return False
-        if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
-            return False
-        if self._policy.preemption is not Preemption.CLASS:
-            return True
-        tenant = self._picture.tenant(running.job.tenant)
-        return tenant.allow_preemption and running.preemptions < tenant.max_preemptions
-
-    def _cheapest_room(
-        self,
-        shape: Shape,
-        victims: dict[str, tuple[RunningEntry, str]],
-        chosen: list[RunningEntry],
-        within: int | None,
-    ) -> tuple[int, list[RunningEntry]] | None:
-        """The node where the least is lost, and who must leave it."""
-        by_node: dict[int, list[RunningEntry]] = {}
-        taken = {id(victim) for victim in chosen}
-        for victim, _ in victims.values():
-            if id(victim) not in taken:
-                for ordinal in dict.fromkeys(hold.slot.ordinal for hold in victim.holds):
-                    by_node.setdefault(ordinal, []).append(victim)
-        selected = self._picture.index.selected(shape.request)
-        best: tuple[int, int, list[RunningEntry]] | None = None
-        looked = 0
-        for ordinal in sorted(by_node):
-            slot = self._picture.index.slots[ordinal]
-            if slot.bucket < 0 or (within is not None and not within & slot.bit):
-                continue
-            if selected is not None and not selected & slot.bit:
-                continue
-            looked += 1
-            if looked > self._policy.max_victim_nodes:
-                break
-            room = self._room_on(ordinal, shape, by_node[ordinal])
-            if room is not None:
-                cost = sum(self._cost(victim) for victim in room)
-                if best is None or cost < best[0]:
-                    best = (cost, ordinal, room)
-        return None if best is None else best[1:]
-
-    def _room_on(
-        self, ordinal: int, shape: Shape, victims: list[RunningEntry]
-    ) -> list[RunningEntry] | None:
-        """The cheapest victims on one node that make room, none of them needless."""
-        index = self._picture.index
-        shadow = index.slots[ordinal].copy()
-        leaving: list[RunningEntry] = []
-        for victim in sorted(victims, key=lambda v: (self._cost(v), v.end_key)):
-            for hold in victim.holds:
-                if hold.slot.ordinal == ordinal:
-                    index.give(hold.on(shadow))
-            leaving.append(victim)
-            if shadow.choose_any(shape) is not None:
-                break
-        else:
+                return None
+            wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+            self._reclaims = self._admission.is_within_guarantee(job, wanted)
+        nodes = self._nodes_with_victims(entry)
+        if not nodes:
             return None
-        for victim in reversed(leaving[:-1]):
-            parts = [hold.on(shadow) for hold in victim.holds if hold.slot.ordinal == ordinal]
-            for part in parts:
-                index.take(part)
-            if shadow.choose_any(shape) is None:
-                for part in parts:
-                    index.give(part)
-            else:
-                leaving.remove(victim)
-        return leaving
+        racks = self._picture.index.racks()
+        if entry.shape.same_rack and len(racks) > 1:
+            for bits in racks.values():
+                inside = bits if within is None else bits & within
+                found = _Clearing(self, entry, find).run(inside, nodes & bits)
+                if found is not None:
+                    return found
+            return None
+        return _Clearing(self, entry, find).run(within, nodes)
 
-    def _cost(self, victim: RunningEntry) -> int:
+    def ground(self, entry: Entry, victim: RunningEntry) -> str:
+        """Why this running job may be stopped for that waiting one; empty if it may not."""
+        running = victim.running
+        if running.stopping or running.allocation.id in self._calendar.leaving:
+            return ""
+        if not running.job.preemptible:
+            return ""
+        if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
+            return ""
+        if not self._by_class:
+            return self._policy.preemption.value if self._is_worse(entry, victim) else ""
+        ground = self._class_ground(entry, victim)
+        if ground:
+            tenant = self._picture.tenant(running.job.tenant)
+            if not tenant.allow_preemption or running.preemptions >= tenant.max_preemptions:
+                return ""
+        return ground
+
+    def cost(self, victim: RunningEntry) -> int:
         """Work since the last checkpoint, more for those who were stopped before."""
         running = victim.running
         if running.backfilled and running.overrun:
@@ -239,6 +92,198 @@ class Preemptor:
         gpu_milli = max(WHOLE_MILLI, victim.amounts.gpu_milli)
         return lost_ms * gpu_milli // WHOLE_MILLI * (1 + running.preemptions)
 
-    def _wanted(self, entry: Entry) -> Amounts:
-        job = entry.waiting.job
-        return job_amounts(job, self._picture.limit_ms(job))
+    def shadow(self, ordinal: int) -> Slot:
+        """A node as it will be when those who were chosen before have left."""
+        return self._calendar.shadow(self._picture.index.slots[ordinal])
+
+    def victims_on(self, entry: Entry, ordinal: int) -> list[tuple[RunningEntry, str]]:
+        """Everyone on a node who may be stopped, with the ground."""
+        found = []
+        for victim in self._picture.by_node.get(ordinal, {}).values():
+            ground = self.ground(entry, victim)
+            if ground:
+                found.append((victim, ground))
+        return found
+
+    @property
+    def picture(self) -> Picture:
+        """The picture that is looked at."""
+        return self._picture
+
+    def _nodes_with_victims(self, entry: Entry) -> int:
+        """The nodes where it is worth to look, as a bitmap."""
+        bits = 0
+        highest = entry.static_class - self._policy.preempt_gap
+        due = self._is_due(entry)
+        for static_class, nodes in self._picture.class_nodes.items():
+            if (
+                not self._by_class
+                or static_class <= highest
+                or self._reclaims
+                or (due and static_class <= entry.static_class)
+            ):
+                bits |= nodes.bits
+        return bits
+
+    def _is_due(self, entry: Entry) -> bool:
+        reservation = self._picture.reservations.get(entry.number)
+        return reservation is not None and reservation.at_ms <= self._now_ms
+
+    def _class_ground(self, entry: Entry, victim: RunningEntry) -> str:
+        if victim.static_class + self._policy.preempt_gap <= entry.static_class:
+            return "class"
+        if self._reclaims and self._admission.borrows(victim.running.job.tenant):
+            return "lent"
+        if (
+            victim.running.backfilled
+            and victim.running.overrun
+            and victim.static_class <= entry.static_class
+            and self._is_due(entry)
+        ):
+            return "overrun"
+        return ""
+
+    def _is_worse(self, entry: Entry, victim: RunningEntry) -> bool:
+        running = victim.running
+        waiting = entry.waiting
+        ran_ms = self._now_ms - running.allocation.start_ms
+        if self._policy.preemption is Preemption.REMAINING:
+            left = running.expected_end_ms - self._now_ms
+            return left > waiting.expected_ms - waiting.attained_ms + self._policy.eviction_ms
+        feedback = self._policy.feedback
+        if running.protected or ran_ms < feedback.quantum_ms:
+            return False
+        mine = level_of(
+            waiting.attained_ms, waiting.job.gpu_milli, feedback, protected=waiting.protected
+        )
+        theirs = level_of(running.attained_ms + ran_ms, running.job.gpu_milli, feedback)
+        return theirs > mine
+
+
+class _Clearing:
+    """One search for places and victims, member by member."""
+
+    def __init__(self, preemptor: Preemptor, entry: Entry, find: Finder) -> None:
+        self._preemptor = preemptor
+        self._entry = entry
+        self._find = find
+        self._index = preemptor.picture.index
+        self._shadows: dict[int, Slot] = {}
+        self._chosen: dict[str, tuple[RunningEntry, str]] = {}
+
+    def run(self, within: int | None, nodes: int) -> tuple[list[Hold], list[Eviction]] | None:
+        """Members beyond the minimum stop nobody; nobody is stopped for nothing."""
+        shape = self._entry.shape
+        holds: list[Hold] = []
+        for member, request in enumerate(shape.members):
+            hold = self._on_free_node(request, within)
+            if hold is None and member < shape.min_members:
+                hold = self._where_victims_leave(request, nodes)
+            if hold is None:
+                if member < shape.min_members:
+                    return None
+                break
+            hold.member = member
+            holds.append(hold)
+        if not self._chosen:
+            return None
+        evictions = [
+            Eviction(allocation_id, victim.running.job.id, self._entry.waiting.job.id, ground)
+            for allocation_id, (victim, ground) in self._chosen.items()
+        ]
+        return holds, evictions
+
+    def _on_free_node(self, shape: Shape, within: int | None) -> Hold | None:
+        """A place that needs no victim, off the nodes that are being cleared."""
+        cleared = 0
+        for ordinal in self._shadows:
+            cleared |= self._index.slots[ordinal].bit
+        allowed = within
+        if cleared:
+            allowed = ~cleared if within is None else within & ~cleared
+        hold = self._find(shape, allowed)
+        if hold is None:
+            return None
+        shadow = self._shadows[hold.slot.ordinal] = self._preemptor.shadow(hold.slot.ordinal)
+        self._index.take(hold.on(shadow))
+        return hold
+
+    def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
+        """The node where the least is lost, among a bounded number."""
+        selected = self._index.selected(shape.request)
+        if selected is not None:
+            nodes &= selected
+        best: tuple[int, int, list[tuple[RunningEntry, str]]] | None = None
+        looked = 0
+        for ordinal in [*self._shadows, *(slot.ordinal for slot in self._index.slots_in(nodes))]:
+            slot = self._index.slots[ordinal]
+            if slot.bucket < 0 or slot.kind.id not in shape.by_kind:
+                continue
+            looked += 1
+            if looked > self._preemptor.picture.policy.max_victim_nodes:
+                break
+            room = self._room_on(ordinal, shape)
+            if room is not None:
+                cost = sum(self._preemptor.cost(victim) for victim, _ in room)
+                if best is None or (cost, ordinal) < best[:2]:
+                    best = (cost, ordinal, room)
+        if best is None:
+            return None
+        return self._take(best[1], shape, best[2])
+
+    def _take(
+        self, ordinal: int, shape: Shape, room: list[tuple[RunningEntry, str]]
+    ) -> Hold | None:
+        for victim, ground in room:
+            self._chosen[victim.running.allocation.id] = (victim, ground)
+            for held in victim.holds:
+                shadow = self._shadow(held.slot.ordinal)
+                self._index.give(held.on(shadow))
+        shadow = self._shadow(ordinal)
+        hold = shadow.choose_any(shape)
+        if hold is not None:
+            self._index.take(hold)
+        return hold
+
+    def _shadow(self, ordinal: int) -> Slot:
+        shadow = self._shadows.get(ordinal)
+        if shadow is None:
+            shadow = self._shadows[ordinal] = self._preemptor.shadow(ordinal)
+        return shadow
+
+    def _room_on(self, ordinal: int, shape: Shape) -> list[tuple[RunningEntry, str]] | None:
+        """The cheapest victims on one node that make room, none of them needless."""
+        index = self._index
+        shadow = self._shadows.get(ordinal)
+        shadow = self._preemptor.shadow(ordinal) if shadow is None else shadow.copy()
+        if shadow.choose_any(shape) is not None:
+            return []
+        victims = [
+            (self._preemptor.cost(victim), victim.end_key, victim, ground)
+            for victim, ground in self._preemptor.victims_on(self._entry, ordinal)
+            if victim.running.allocation.id not in self._chosen
+        ]
+        victims.sort(key=lambda item: item[:2])
+        leaving: list[tuple[RunningEntry, str]] = []
+        for _, _, victim, ground in victims:
+            for hold in _on_node(victim, ordinal):
+                index.give(hold.on(shadow))
+            leaving.append((victim, ground))
+            if shadow.choose_any(shape) is not None:
+                break
+        else:
+            return None
+        for item in reversed(leaving[:-1]):
+            parts = [hold.on(shadow) for hold in _on_node(item[0], ordinal)]
+            for part in parts:
+                index.take(part)
+            if shadow.choose_any(shape) is None:
+                for part in parts:
+                    index.give(part)
+            else:
+                leaving.remove(item)
+        return leaving
+
+
+def _on_node(victim: RunningEntry, ordinal: int) -> list[Hold]:
+    return [hold for hold in victim.holds if hold.slot.ordinal == ordinal]

@@ -20,18 +20,24 @@ GroupKey = tuple[str, str, Pool]
 class JobShape:
     """What all members of a job ask for; jobs with the same job shape share an answer."""
 
-    __slots__ = ("alike", "id", "members", "min_members", "same_rack", "uses_gpus")
+    __slots__ = ("base", "id", "members", "min_members", "same_rack", "uses_gpus")
 
     def __init__(
-        self, shape_id: int, members: tuple[Shape, ...], min_members: int, *, same_rack: bool
+        self,
+        shape_id: int,
+        members: tuple[Shape, ...],
+        min_members: int,
+        *,
+        same_rack: bool,
+        base: int = -1,
     ) -> None:
-        """`alike` tells whether all members ask for the same."""
+        """Job shapes with the same `base` need the same room, whatever their rank."""
         self.id = shape_id
+        self.base = shape_id if base < 0 else base
         self.members = members
         self.min_members = min_members
         self.same_rack = same_rack
         self.uses_gpus = any(member.uses_gpus for member in members)
-        self.alike = all(member is members[0] for member in members)
 
 
 class Entry:
@@ -104,6 +110,7 @@ class Queue:
         """Start empty."""
         self.groups: dict[GroupKey, Group] = {}
         self.entries: dict[int, Entry] = {}
+        self.of_shape: dict[int, int] = {}
 
     def __len__(self) -> int:
         """How many jobs wait."""
@@ -120,6 +127,7 @@ class Queue:
         """Let a job wait."""
         self.entries[entry.number] = entry
         entry.group.add(entry)
+        self.of_shape[entry.shape.id] = self.of_shape.get(entry.shape.id, 0) + 1
 
     def remove(self, number: int) -> Entry:
         """Let a job wait no more."""
@@ -128,6 +136,11 @@ class Queue:
         group.remove(entry)
         if not group.size:
             del self.groups[group.key]
+        left = self.of_shape[entry.shape.id] - 1
+        if left:
+            self.of_shape[entry.shape.id] = left
+        else:
+            del self.of_shape[entry.shape.id]
         return entry
 
     def peek(self) -> Entry | None:
@@ -150,11 +163,13 @@ class _Cursor:
         self.place = 0
         self.later: list[tuple[int, int, int, int]] = []
 
-    def peek(self, dead: set[int], dead_here: set[tuple[str, int]]) -> tuple[int, int, int] | None:
+    def peek(
+        self, dead: set[int], dead_here: set[tuple[str, Pool, int]]
+    ) -> tuple[int, int, int] | None:
         """The next (key, number, shape) that is worth a look."""
         heads = self.group.heads
         later = self.later
-        tenant = self.group.key[0]
+        tenant, _, pool = self.group.key
         while True:
             if self.place < len(heads):
                 head = heads[self.place]
@@ -164,7 +179,8 @@ class _Cursor:
                 head = later[0][:3]
             else:
                 return None
-            if head[2] not in dead and (not dead_here or (tenant, head[2]) not in dead_here):
+            shape = head[2]
+            if shape not in dead and (not dead_here or (tenant, pool, shape) not in dead_here):
                 return head
             self._drop(head)
 
@@ -192,8 +208,9 @@ class Merge:
 
     def __init__(self, queue: Queue, penalty_ms: Callable[[GroupKey], int]) -> None:
         """Look at the first job of every group."""
-        self.dead: set[int] = set()
-        self.dead_here: set[tuple[str, int]] = set()
+        self.dead_here: set[tuple[str, Pool, int]] = set()
+        self._dead: set[int] = set()
+        self._of_shape = queue.of_shape
         self._entries = queue.entries
         self._penalty_ms = penalty_ms
         self._heap = [
@@ -205,9 +222,11 @@ class Merge:
     def next(self) -> Entry | None:
         """The next entry; it comes up again unless `leave` is called."""
         heap = self._heap
+        if len(self._dead) == len(self._of_shape):
+            return None
         while heap:
             stored, number, cursor = heap[0]
-            head = cursor.peek(self.dead, self.dead_here)
+            head = cursor.peek(self._dead, self.dead_here)
             if head is None:
                 heappop(heap)
                 continue
@@ -217,6 +236,11 @@ class Merge:
                 continue
             return self._entries[number]
         return None
+
+    def drop_shape(self, shape_id: int) -> None:
+        """Look at no more jobs of a shape; when none is left, there is nothing to look at."""
+        if shape_id in self._of_shape:
+            self._dead.add(shape_id)
 
     def leave(self) -> None:
         """Go on behind the entry that `next` has just returned."""

@@ -60,24 +60,21 @@ class Calendar:
     def allowed(self, entry: Entry, duration_ms: int) -> int | None:
         """The nodes on which the job would push nobody back; None for all.
 
-        Members of a gang are kept off nodes where even one of them would be in the way.
+        A gang of several members is kept off every node where a booking begins before its end.
         """
         if not self._outlooks:
             return None
         end_ms = self._now_ms + duration_ms
         forbidden = 0
-        shapes = entry.shape.members[:1] if entry.shape.alike else entry.shape.members
         for ordinal, outlook in self._outlooks.items():
             if entry.static_class > outlook.top_class:
                 continue
             slot = self._picture.index.slots[ordinal]
-            if entry.shape.alike and len(entry.shape.members) > 1:
+            if len(entry.shape.members) > 1:
                 if outlook.drops and outlook.drops[0] < end_ms:
                     forbidden |= slot.bit
-                continue
-            for shape in shapes:
-                if not outlook.fits(shape, self._now_ms, end_ms):
-                    forbidden |= slot.bit
+            elif not outlook.fits(entry.shape.members[0], self._now_ms, end_ms):
+                forbidden |= slot.bit
         return ~forbidden if forbidden else None
 
     def keep(self, entry: Entry, duration_ms: int, old: Reservation, place: Placer) -> None:
@@ -110,6 +107,20 @@ class Calendar:
                         self._outlook(slot).book(*booking)
         self._book(entry, duration_ms, (self._now_ms + 1, holds), None)
         self.kept[entry.number] = replace(self.kept[entry.number], claim=True)
+
+    def shadow(self, slot: Slot) -> Slot:
+        """A copy of a node as it will be when everybody who is being stopped has left."""
+        outlook = self._outlooks.get(slot.ordinal)
+        if outlook is not None:
+            return outlook.at(self._now_ms + 1)
+        twin = slot.copy()
+        for allocation_id in (*self.leaving, *self._picture.stopping):
+            if allocation_id in self._gone:
+                continue
+            for hold in self._picture.running[allocation_id].holds:
+                if hold.slot is slot:
+                    self._picture.index.give(hold.on(twin))
+        return twin
 
     def holder_other_than(self, job_number: int) -> str:
         """A job whose reservation stands in the way of another, for the reason that is shown."""
@@ -301,15 +312,17 @@ class Calendar:
 
     def _ends(self) -> Iterator[tuple[int, list[Hold]]]:
         """What runs or has just been started, by expected end."""
-        for allocation_id in sorted(self.leaving):
+        stopping = [*self.leaving, *self._picture.stopping]
+        for allocation_id in sorted(set(stopping) - self._gone):
             yield self._now_ms, self._picture.running[allocation_id].holds
         started = sorted(self._started, key=lambda item: item[0])
         place = 0
+        skipped = {*self._gone, *stopping}
         for end_key in self._picture.ends:
             while place < len(started) and started[place][0] < end_key[0]:
                 yield started[place]
                 place += 1
-            if end_key[3] not in self._gone and end_key[3] not in self.leaving:
+            if end_key[3] not in skipped:
                 yield end_key[0], self._picture.running[end_key[3]].holds
         yield from started[place:]
 

@@ -7,41 +7,37 @@ from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import HOUR_MS
 from gpu_scheduler.engine.queue import GroupKey
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI
 
 PROJECTED_MS = HOUR_MS
 """A job that starts counts at once as if it had run for up to an hour."""
+LEAST_USAGE = WHOLE_MILLI * HOUR_MS
+"""Shares are measured against at least a GPU-hour each, so that a cold start is fair as well."""
 
 
 class Standings:
     """Decayed usage of the tenants and users that wait, as milliseconds for the merge."""
 
     def __init__(self, picture: Picture) -> None:
-        """Read the standings once; they only grow from here."""
+        """Look at the accounts that wait; their standings only grow from here."""
         order = picture.policy.order
         self._order = order
-        self._tenants = picture.tenants
+        self._picture = picture
         self._on = bool(order.fair_ms or order.user_fair_ms)
-        self._tenant_usage: dict[str, int] = {}
-        self._user_usage: dict[tuple[str, str], int] = {}
+        self._added: dict[str | tuple[str, str], int] = {}
         self._cache: dict[tuple[str, str], int] = {}
         if not self._on:
             return
-        self._tenant_usage = {
-            tenant: standing.usage for tenant, standing in picture.tenant_standings.items()
-        }
-        self._user_usage = {
-            account: standing.usage for account, standing in picture.user_standings.items()
-        }
-        accounts = {(key[0], key[1]): None for key in picture.queue.groups}
+        accounts = dict.fromkeys((key[0], key[1]) for key in picture.queue.groups)
         active = dict.fromkeys(tenant for tenant, _ in accounts)
         self._total_weight = sum(picture.tenant(tenant).weight_milli for tenant in active)
-        self._total_usage = sum(self._tenant_usage.get(tenant, 0) for tenant in active)
+        usage = sum(self._tenant_usage(tenant) for tenant in active)
+        self._total_usage = max(usage, LEAST_USAGE * len(active))
         self._user_totals: dict[str, tuple[int, int]] = {}
         for tenant, user in accounts:
-            usage, count = self._user_totals.get(tenant, (0, 0))
-            usage += self._user_usage.get((tenant, user), 0)
-            self._user_totals[tenant] = (usage, count + 1)
+            total, count = self._user_totals.get(tenant, (0, 0))
+            self._user_totals[tenant] = (total + self._user_usage(tenant, user), count + 1)
 
     def penalty_ms(self, group: GroupKey) -> int:
         """How far back an account's use puts its jobs now."""
@@ -59,18 +55,26 @@ class Standings:
             return
         usage = gpu_milli * min(expected_ms, PROJECTED_MS)
         account = (job.tenant, job.user)
-        self._tenant_usage[job.tenant] = self._tenant_usage.get(job.tenant, 0) + usage
-        self._user_usage[account] = self._user_usage.get(account, 0) + usage
+        self._added[job.tenant] = self._added.get(job.tenant, 0) + usage
+        self._added[account] = self._added.get(account, 0) + usage
         for known in [known for known in self._cache if known[0] == job.tenant]:
             del self._cache[known]
+
+    def _tenant_usage(self, tenant: str) -> int:
+        standing = self._picture.tenant_standings.get(tenant)
+        return self._added.get(tenant, 0) + (standing.usage if standing else 0)
+
+    def _user_usage(self, tenant: str, user: str) -> int:
+        standing = self._picture.user_standings.get((tenant, user))
+        return self._added.get((tenant, user), 0) + (standing.usage if standing else 0)
 
     def _penalty(self, tenant: str, user: str) -> int:
         order = self._order
         penalty = 0
         if order.fair_ms:
             ratio = fair_ratio_milli(
-                self._tenant_usage.get(tenant, 0),
-                self._tenants[tenant].weight_milli,
+                self._tenant_usage(tenant),
+                self._picture.tenant(tenant).weight_milli,
                 self._total_usage,
                 self._total_weight,
             )
@@ -78,9 +82,9 @@ class Standings:
         if order.user_fair_ms:
             total, count = self._user_totals[tenant]
             ratio = fair_ratio_milli(
-                self._user_usage.get((tenant, user), 0),
+                self._user_usage(tenant, user),
                 WEIGHT_ONE_MILLI,
-                total,
+                max(total, LEAST_USAGE * count),
                 count * WEIGHT_ONE_MILLI,
             )
             penalty += order.user_fair_ms * min(order.fair_cap * MILLI, ratio) // MILLI

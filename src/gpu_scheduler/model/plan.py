@@ -50,15 +50,22 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Starts, evictions and reservations in the order in which they were decided."""
+    """Starts, evictions and reservations in the order in which they were decided.
+
+    Reasons are kept per job, per job shape, or per tenant and job shape. A cycle that was cut short
+    by its budget is not `complete`; the next one looks first at the head of the queue again, and
+    then goes on behind the job with the number `resume_after`.
+    """
 
     starts: tuple[Start, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     job_reasons: tuple[tuple[str, Reason], ...] = ()
     shape_reasons: tuple[tuple[int, Reason], ...] = ()
+    tenant_reasons: tuple[tuple[str, int, Reason], ...] = ()
     examined: int = 0
     complete: bool = True
+    resume_after: int = 0
 
     def to_json(self) -> str:
         """One canonical text, so that two plans can be compared byte for byte."""

@@ -87,3 +87,4 @@ class Snapshot:
     tenant_standings: tuple[tuple[str, Standing], ...] = ()
     user_standings: tuple[tuple[tuple[str, str], Standing], ...] = ()
     pools: tuple[PoolQuota, ...] = ()
+    resume_after: int = 0

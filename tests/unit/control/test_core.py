@@ -1,0 +1,198 @@
+"""The door of the core: messages in, writes and effects out, and errors that change nothing."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.life import JobLife
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Checkpointed,
+    Ended,
+    Hold,
+    NodeFenced,
+    Release,
+    Reprioritise,
+    Retry,
+    RunCycle,
+    SetNode,
+    SetPool,
+    SetTenant,
+    Started,
+    StartOrder,
+    Submit,
+)
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.errors import InternalError, SchedulerError
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Dependency, DependencyKind, Pool
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation
+from tests.builders import HOUR, a_core, a_job, a_node, a_policy, a_tenant, an_array
+
+
+def a_busy_core() -> Core:
+    """One job runs, one waits for the GPU, one is held, one waits for another."""
+    core = a_core(nodes=[a_node(gpus=1)], tenants=[a_tenant(gpus=4)])
+    core.apply(Submit(a_job(number=1)), 0)
+    core.apply(Submit(a_job(number=2)), 0)
+    core.apply(Submit(a_job(number=3, hold=True)), 0)
+    after = (Dependency(DependencyKind.AFTER_OK, "j1"),)
+    core.apply(Submit(a_job(number=4, dependencies=after)), 0)
+    core.apply(RunCycle(), 0)
+    core.apply(Started("j1.1"), 0)
+    return core
+
+
+def state_of(core: Core) -> object:
+    book = core.book
+    return (
+        book.picture.snapshot(),
+        {job_id: life.row() for job_id, life in book.lives.items()},
+        dict(book.ended),
+        book.queued_tasks,
+        book.next_number,
+        book.picture.index.free_devices,
+        book.picture.total_gpu_milli,
+        book.accounts.to_rows(),
+        book.shares.to_rows(),
+    )
+
+
+def test_a_start_writes_the_allocation_and_orders_it() -> None:
+    core = a_core(nodes=[a_node(gpus=1)])
+    outcome = core.apply(Submit(a_job(number=1)), 5)
+    assert [type(write) for write in outcome.writes] == [EventRow, JobRow]
+    assert core.wants_cycle
+    outcome = core.apply(RunCycle(), 6)
+    assert [type(write) for write in outcome.writes] == [Allocation, JobRow, EventRow]
+    (order,) = outcome.effects
+    assert isinstance(order, StartOrder)
+    assert (order.allocation.id, order.allocation.start_ms) == ("j1.1", 6)
+    assert outcome.plan is not None
+    assert not core.wants_cycle
+
+
+def test_a_cycle_with_nothing_new_decides_nothing() -> None:
+    core = a_busy_core()
+    assert core.apply(RunCycle(), 1).plan is None
+
+
+def test_an_end_removes_the_allocation_and_records_the_job() -> None:
+    core = a_busy_core()
+    writes = core.apply(Ended("j1.1"), HOUR).writes
+    assert RemovedAllocation("j1.1") in writes
+    rows = [write for write in writes if isinstance(write, JobRow) and write.job.id == "j1"]
+    assert rows[-1].state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Submit(a_job(number=1)),
+        Submit(a_job(number=9, gpus=8)),
+        Submit(a_job(number=9, gpu_models=("H100",))),
+        Submit(a_job(number=9, dependencies=(Dependency(DependencyKind.AFTER_OK, "jx"),))),
+        Submit(an_array(number=9, tasks="0-999999999")),
+        Hold("j1"),
+        Hold("jx"),
+        Release("jx"),
+        Reprioritise("j1", 5),
+        Reprioritise("j2", -5),
+        Cancel("jx"),
+        Cancel("j2", IntervalSet.parse("0")),
+        Retry("j2"),
+        Retry("jx"),
+        NodeFenced("nx"),
+        SetNode(a_node(ordinal=0, id="other")),
+        SetNode(a_node(ordinal=0, gpus=2)),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_an_error_leaves_everything_as_it_was(message) -> None:
+    core = a_busy_core()
+    before = state_of(core)
+    with pytest.raises(SchedulerError):
+        core.apply(message, HOUR)
+    assert state_of(core) == before
+
+
+def test_a_message_of_another_kind_is_refused() -> None:
+    with pytest.raises(InternalError, match="the core does not know str"):
+        a_core().apply("hello", 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fact", [Started("gone.1"), Ended("gone.1"), Checkpointed("gone.1")])
+def test_facts_about_what_is_held_no_more_change_nothing(fact) -> None:
+    core = a_busy_core()
+    before = state_of(core)
+    outcome = core.apply(fact, 1)
+    assert (outcome.writes, outcome.effects) == ([], [])
+    assert state_of(core) == before
+
+
+def test_nodes_tenants_and_pools_can_be_set() -> None:
+    core = a_core()
+    assert core.apply(SetNode(a_node()), 0).writes == [a_node()]
+    assert core.apply(SetTenant(a_tenant(gpus=1)), 0).writes == [a_tenant(gpus=1)]
+    core.apply(SetPool(PoolQuota(pool=Pool.BATCH, percent=50)), 0)
+    assert core.book.picture.pools[Pool.BATCH].percent == 50
+    assert core.book.picture.has_limits
+
+
+def test_ends_are_remembered_only_so_long() -> None:
+    core = a_core(nodes=[a_node()], limits=Limits(remembered_ends=2))
+    for number in (1, 2, 3):
+        core.apply(Submit(a_job(number=number)), 0)
+    core.apply(RunCycle(), 0)
+    for number in (1, 2, 3):
+        core.apply(Ended(f"j{number}.1"), 1)
+    assert list(core.book.ended) == ["j2", "j3"]
+    core.apply(Submit(a_job(number=1)), 2)
+    assert "j1" in core.book.lives
+
+
+def test_the_next_timer_is_the_earliest_thing_that_is_due() -> None:
+    core = a_core(nodes=[a_node()], policy=a_policy(default_limit_ms=9 * HOUR))
+    assert core.next_timer_ms() is None
+    core.apply(Submit(a_job(number=1)), 0)
+    core.apply(RunCycle(), 0)
+    assert core.next_timer_ms() == 9 * HOUR
+    core.apply(Submit(a_job(number=2, begin_ms=HOUR)), 0)
+    assert core.next_timer_ms() == HOUR
+    core.apply(RunCycle(), HOUR)
+    assert core.next_timer_ms() == 9 * HOUR
+
+
+def test_a_job_that_runs_longer_than_expected_is_expected_to_run_longer() -> None:
+    core = a_core(nodes=[a_node()])
+    core.apply(Submit(a_job(number=1, estimate_ms=HOUR)), 0)
+    core.apply(RunCycle(), 0)
+    core.apply(RunCycle(), 2 * HOUR)
+    running = core.book.picture.running["j1.1"].running
+    assert running.overrun
+    assert running.expected_end_ms > 2 * HOUR
+
+
+def test_an_array_has_no_task_without_a_number() -> None:
+    life = JobLife(an_array(number=1))
+    with pytest.raises(InternalError, match="has no task without a number"):
+        life.task(None)
+
+
+@pytest.mark.parametrize(
+    ("happen", "state"),
+    [
+        (lambda life: life.task(0).move_to(JobState.SCHEDULED), JobState.SCHEDULED),
+        (lambda life: None, JobState.PENDING),
+    ],
+)
+def test_an_array_shows_the_state_of_its_most_lively_task(
+    happen: Callable[[JobLife], None], state: JobState
+) -> None:
+    life = JobLife(an_array(number=1, tasks="0-3"))
+    happen(life)
+    assert life.state is state

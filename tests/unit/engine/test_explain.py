@@ -1,0 +1,118 @@
+"""Why a job waits, in a sentence."""
+
+import pytest
+
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.reasons import ReasonCode
+from tests.builders import (
+    DAY,
+    HOUR,
+    a_cluster,
+    a_job,
+    a_node,
+    a_picture,
+    a_policy,
+    a_tenant,
+    on,
+    running,
+)
+
+
+def why(picture: Picture, number: int) -> str:
+    return str(explain(picture, decide(picture, picture.policy, 0), number))
+
+
+def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
+    nodes = [
+        a_node(ordinal=0, gpus=4),
+        a_node(ordinal=1, gpus=2),
+        a_node(ordinal=2, gpus=4, state=NodeState.DRAINING),
+        a_node(ordinal=3, gpus=4, device={"paused": True}),
+        a_node(ordinal=4, gpus=4, cpus=8),
+    ]
+    held = [
+        running(a_job(number=9, gpus=2), on("n0", [0, 1])),
+        running(a_job(number=8, gpus=0, cpus=6), on("n4")),
+    ]
+    picture = a_picture(nodes=nodes, held=held, queue=[a_job(number=1, gpus=3, cpus=4)])
+    assert why(picture, 1) == (
+        "waiting for 3 GPUs, 4 CPU cores; of 5 nodes: "
+        "1 x GPUs paused, hot, unhealthy or in foreign use, 1 x not online, "
+        "1 x too few free GPUs, 1 x too little free CPU, 1 x too small or of another model"
+    )
+
+
+def test_other_labels_and_too_little_memory_are_named() -> None:
+    nodes = [
+        a_node(ordinal=0),
+        a_node(ordinal=1, labels=(("zone", "a"),), memory_mb=1000),
+    ]
+    held = [running(a_job(number=9, gpus=0, memory_mb=500), on("n1"))]
+    job = a_job(number=1, memory_mb=600, node_labels=(("zone", "a"),))
+    picture = a_picture(nodes=nodes, held=held, queue=[job])
+    assert why(picture, 1).endswith("of 2 nodes: 1 x other labels, 1 x too little free memory")
+
+
+def test_a_gang_says_how_many_members_would_have_a_node() -> None:
+    held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
+    picture = a_picture(
+        nodes=a_cluster(nodes=2, gpus=4), held=held, queue=[a_job(number=1, gpus=4, members=2)]
+    )
+    assert why(picture, 1) == (
+        "waiting for 4 GPUs for each of 2 members; of 2 nodes: 1 x too few free GPUs; "
+        "1 node(s) could take a member, 2 are wanted"
+    )
+
+
+def test_without_a_node_online_that_is_the_reason() -> None:
+    picture = a_picture(nodes=[a_node(state=NodeState.LOST)], queue=[a_job(number=1)])
+    assert why(picture, 1) == "no node is online"
+
+
+def test_a_reservation_in_the_way_is_named_for_every_job_of_the_shape() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=4)],
+        held=[running(a_job(number=9, gpus=3), on("n0", [0, 1, 2]), end_ms=HOUR)],
+        queue=[
+            a_job(number=1, gpus=4),
+            a_job(number=2, gpus=1, estimate_ms=DAY),
+            a_job(number=3, gpus=1, estimate_ms=2 * DAY),
+        ],
+    )
+    said = "starting now would push back the reservation of job j1"
+    assert (why(picture, 2), why(picture, 3)) == (said, said)
+
+
+def test_a_blocked_queue_names_the_first_in_line() -> None:
+    picture = a_picture(
+        policy=a_policy(name="fifo"),
+        nodes=[a_node(gpus=4)],
+        queue=[a_job(number=n, gpus=g) for n, g in enumerate((3, 2, 1), start=1)],
+    )
+    assert why(picture, 3) == "waiting behind job j2, which is first in line"
+
+
+def test_a_quota_explains_every_job_that_it_holds_back() -> None:
+    picture = a_picture(
+        nodes=[a_node()],
+        tenants=[a_tenant(gpus=1)],
+        queue=[a_job(number=n) for n in (1, 2, 3)],
+    )
+    plan = decide(picture, picture.policy, 0)
+    for number in (2, 3):
+        assert explain(picture, plan, number).code is ReasonCode.QUOTA
+
+
+def test_a_job_that_was_not_looked_at_says_so() -> None:
+    picture = a_picture(nodes=[a_node()], queue=[a_job(number=1)])
+    assert explain(picture, Plan(), 1).code is ReasonCode.NOT_EXAMINED
+
+
+def test_a_job_that_does_not_wait_has_no_reason() -> None:
+    with pytest.raises(UnknownThing, match="job number 7 does not wait"):
+        explain(a_picture(), Plan(), 7)

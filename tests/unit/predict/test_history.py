@@ -1,0 +1,98 @@
+"""Expected run times from what ended before."""
+
+import pytest
+
+from gpu_scheduler.predict.history import History
+from tests.builders import DAY, HOUR, MINUTE, a_job
+
+
+def seen(*runs: tuple[int, dict]) -> History:
+    """A predictor that has seen these run times of such jobs."""
+    history = History()
+    for number, (run_ms, wishes) in enumerate(runs, start=1):
+        job = a_job(number=number, **wishes)
+        history.begin(job, 0)
+        history.end(job, run_ms, run_ms)
+    return history
+
+
+def close(expected_ms: int) -> object:
+    return pytest.approx(expected_ms, rel=0.35)
+
+
+def test_knowing_nothing_gives_some_guess_within_the_limit() -> None:
+    assert 1 <= History().expect(a_job(), 0) <= DAY
+    assert History().expect(a_job(max_runtime_ms=MINUTE), 0) <= MINUTE
+
+
+def test_jobs_that_always_ran_so_long_are_expected_to_do_so_again() -> None:
+    history = seen(*[(HOUR, {"name": "train"})] * 20)
+    assert history.expect(a_job(name="train"), 0) == close(HOUR)
+
+
+def test_the_same_name_says_more_than_the_same_user() -> None:
+    history = seen(*[(HOUR, {"name": "train"})] * 20, *[(MINUTE, {"name": "test"})] * 20)
+    assert history.expect(a_job(name="train"), 0) == close(HOUR)
+    assert history.expect(a_job(name="test"), 0) == close(MINUTE)
+
+
+def test_a_stranger_is_judged_by_his_tenant() -> None:
+    history = seen(*[(2 * HOUR, {"user": "ada"})] * 30)
+    assert history.expect(a_job(user="bob"), 0) == close(2 * HOUR)
+    other = history.expect(a_job(user="bob", tenant="speech"), 0)
+    assert other == History().expect(a_job(), 0)
+
+
+def test_the_last_runs_count_and_old_ones_are_forgotten() -> None:
+    history = seen(*[(DAY, {})] * 50, *[(MINUTE, {})] * 100)
+    assert history.expect(a_job(), 0) == close(MINUTE)
+
+
+def test_a_job_that_was_stopped_teaches_nothing() -> None:
+    history = History()
+    job = a_job()
+    before = history.expect(job, 0)
+    history.begin(job, 0)
+    history.end(job, None, 5)
+    assert history.expect(job, 0) == before
+
+
+def test_a_job_that_exceeds_its_time_is_expected_to_run_longer_still() -> None:
+    history = seen(*[(HOUR, {})] * 10, *[(5 * HOUR, {})] * 10)
+    for elapsed_ms in (0, MINUTE, HOUR, 4 * HOUR, 9 * HOUR, 9 * DAY):
+        assert history.exceed(a_job(), elapsed_ms, elapsed_ms) > elapsed_ms
+    assert history.exceed(a_job(), 2 * HOUR, 2 * HOUR) == close(5 * HOUR)
+
+
+def test_a_higher_quantile_is_never_sooner() -> None:
+    history = seen(*[(minutes * MINUTE, {}) for minutes in range(1, 60)])
+    quantiles = [history.quantile(a_job(), percent) for percent in (5, 25, 50, 75, 95)]
+    assert quantiles == sorted(quantiles)
+    assert quantiles[0] < quantiles[-1]
+
+
+def test_no_expectation_is_beyond_the_limit_while_the_job_is_within_it() -> None:
+    history = seen(*[(DAY, {"max_runtime_ms": 2 * DAY})] * 10)
+    job = a_job(max_runtime_ms=HOUR)
+    assert history.expect(job, 0) <= HOUR
+    assert history.exceed(job, 30 * MINUTE, 0) <= HOUR
+    assert history.quantile(job, 99) <= HOUR
+
+
+def test_what_a_user_runs_for_long_already_counts_for_his_next_job() -> None:
+    history = seen(*[(MINUTE, {})] * 3)
+    before = history.expect(a_job(number=9), 0)
+    for number in range(10, 20):
+        history.begin(a_job(number=number), 0)
+    assert history.expect(a_job(number=9), 5 * HOUR) > before
+    for number in range(10, 20):
+        history.end(a_job(number=number), None, 5 * HOUR)
+    assert history.expect(a_job(number=9), 5 * HOUR) == before
+
+
+def test_the_same_history_gives_the_same_expectations() -> None:
+    runs = [(minutes * MINUTE, {"gpus": 1 + minutes % 3}) for minutes in range(1, 40)]
+    one, other = seen(*runs), seen(*runs)
+    assert [one.expect(a_job(gpus=g), 7) for g in (1, 2, 3)] == [
+        other.expect(a_job(gpus=g), 7) for g in (1, 2, 3)
+    ]
