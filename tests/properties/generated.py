@@ -1,6 +1,6 @@
 """Histories drawn from a seeded source: for other processes, where hypothesis is not running."""
 
-from dataclasses import replace
+from contextlib import suppress
 from random import Random
 
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
@@ -68,7 +68,7 @@ def a_work(name: str, chance: Random) -> Work:
         pool=chance.choice(tuple(Pool)),
         array=chance.choice(ARRAYS),
     )
-    return Work(replace(job), chance.randint(1, 12) * STEP_MS)
+    return Work(job, chance.randint(1, 12) * STEP_MS)
 
 
 def plans_of_some_histories() -> str:
@@ -76,8 +76,9 @@ def plans_of_some_histories() -> str:
     lines = []
     for number, policy in enumerate(EVERY_POLICY):
         rig = Rig(scenario_of(number), policy)
-        for _ in range(25):
-            if not rig.advance():
-                break
+        with suppress(AssertionError):  # What goes wrong must go wrong alike; others judge it.
+            for _ in range(25):
+                if not rig.advance():
+                    break
         lines += [plan.to_json() for _, plan in rig.record.plans]
     return "\n".join(lines)

@@ -35,7 +35,6 @@ def test_when_all_is_over_nothing_is_left_behind(scenario: Scenario, policy: str
     assert book.queued_tasks == 0
     assert not rig.store.allocations()
     assert not book.by_allocation
-    assert not book.by_number
     assert not book.dependents
     assert not len(picture.queue)
     assert not picture.queue.groups

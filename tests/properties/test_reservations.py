@@ -55,7 +55,7 @@ def streams(
             )
         )
         steps.append(Step(draw(st.sampled_from(PAUSES)), work))
-    return Scenario(nodes=draw(nodes(most=2)), steps=tuple(steps))
+    return Scenario(nodes=draw(nodes(most=2, plain=True)), steps=tuple(steps))
 
 
 class Witness:

@@ -13,6 +13,7 @@ from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.socket import Predictor
 
 
@@ -28,8 +29,30 @@ class Limits:
     recent_half_life_ms: int = 6 * HOUR_MS
 
 
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """What is due: `name` is a job or an allocation, `task` a task of an array."""
+
+    kind: str
+    name: str
+    task: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ended. The life of one that did not complete is kept, so that it can be retried."""
+
+    state: JobState
+    life: JobLife | None = None
+
+
 class Book:
-    """Lives of jobs, the engine's picture, the ledger and the timers."""
+    """Lives of jobs, the engine's picture, the ledger and the timers.
+
+    `unplaced` jobs have not been found to fit the known nodes, and are looked at again when
+    `new_nodes` came. `fenced` has the dead nodes of allocations that still hold others. `lenders`
+    are the tenants whose recent use decides what others may borrow.
+    """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
         """Start empty."""
@@ -42,22 +65,26 @@ class Book:
         )
         self.accounts = Accounts()
         self.lives: dict[str, JobLife] = {}
-        self.by_number: dict[int, JobLife] = {}
         self.by_allocation: dict[str, tuple[JobLife, int | None]] = {}
         self.dependents: dict[str, dict[str, None]] = {}
-        self.ended: OrderedDict[str, JobState] = OrderedDict()
+        self.ended: OrderedDict[str, End] = OrderedDict()
+        self.unplaced: dict[str, None] = {}
+        self.fenced: dict[str, set[str]] = {}
+        self.lenders: dict[str, None] = {}
         self.next_number = 1
         self.queued_tasks = 0
         self.changed = False
+        self.new_nodes = False
         self.tick_ms = -1
-        self._timers: list[tuple[int, str, str]] = []
+        self.wake_ms: int | None = None
+        self._timers: list[tuple[int, str, str, int]] = []
 
     def life(self, job_id: str) -> JobLife:
         """A job that has not ended."""
         life = self.lives.get(job_id)
         if life is None:
             if job_id in self.ended:
-                raise UnknownThing(f"job {job_id} has ended as {self.ended[job_id]}")
+                raise UnknownThing(f"job {job_id} has ended as {self.ended[job_id].state}")
             raise UnknownThing(f"job {job_id} is not known")
         return life
 
@@ -69,26 +96,38 @@ class Book:
         life, task = found
         return life, task, life.task(task)
 
-    def set_timer(self, at_ms: int, kind: str, name: str) -> None:
-        """Look at something at a later time."""
-        heappush(self._timers, (at_ms, kind, name))
+    def set_tenant(self, tenant: Tenant) -> None:
+        """A tenant appeared or changed."""
+        self.picture.set_tenant(tenant)
+        if tenant.elastic and tenant.quota.gpu_milli is not None:
+            self.lenders[tenant.id] = None
+        else:
+            self.lenders.pop(tenant.id, None)
 
-    def due_timers(self, now_ms: int) -> list[tuple[str, str]]:
+    def set_timer(self, at_ms: int, kind: str, name: str, task: int | None = None) -> None:
+        """Look at something at a later time."""
+        heappush(self._timers, (at_ms, kind, name, -1 if task is None else task))
+
+    def due_timers(self, now_ms: int) -> list[Timer]:
         """What should be looked at now."""
         due = []
         while self._timers and self._timers[0][0] <= now_ms:
-            _, kind, name = heappop(self._timers)
-            due.append((kind, name))
+            _, kind, name, task = heappop(self._timers)
+            due.append(Timer(kind, name, None if task < 0 else task))
         return due
 
     def next_timer_ms(self) -> int | None:
         """When something is due, if anything is."""
-        return self._timers[0][0] if self._timers else None
+        if not self._timers:
+            return self.wake_ms
+        at_ms = self._timers[0][0]
+        return at_ms if self.wake_ms is None else min(at_ms, self.wake_ms)
 
     def forget(self, life: JobLife, state: JobState) -> None:
         """A job has ended; only how it ended is remembered, and not for ever."""
-        del self.lives[life.job.id]
-        del self.by_number[life.job.number]
-        self.ended[life.job.id] = state
+        job_id = life.job.id
+        del self.lives[job_id]
+        self.unplaced.pop(job_id, None)
+        self.ended[job_id] = End(state, None if state is JobState.COMPLETED else life)
         if len(self.ended) > self.limits.remembered_ends:
             self.ended.popitem(last=False)

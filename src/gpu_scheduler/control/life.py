@@ -1,55 +1,69 @@
-"""The life of a job as the core keeps it in memory, from submission to end."""
+"""The life of a job as the core keeps it in memory, from submission to end.
+
+Most jobs wait most of their lives, so a job that has never started is kept small: what a task goes
+through has a place only from its first start on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.reasons import Reason
+from gpu_scheduler.model.job import Dependency, Job
+from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import ENDED, JobState, move
 from gpu_scheduler.store.rows import JobRow
 
 NO_TASKS = IntervalSet()
+HELD = "hold"
+
+Obstacle = str | Dependency
+"""What can keep a job from the queue: a hold, a time, a pause, or a dependency."""
 
 
 class TaskLife:
-    """One task of an array, or the whole of a plain job."""
+    """One task of an array, or the whole of a plain job.
+
+    `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
+    when its pause after a failure ends, and 0 if it does not pause.
+    """
 
     __slots__ = (
         "allocation_id",
         "attained_ms",
         "attempt",
+        "clock_ms",
         "exit_code",
-        "expected_ms",
         "failures",
         "first_start_ms",
         "preemptions",
         "protected",
+        "resume_ms",
         "signal",
-        "since_ms",
         "start_ms",
         "state",
         "stop_why",
         "waited_ms",
     )
 
-    def __init__(self, since_ms: int) -> None:
-        """A task that has not run yet."""
+    def __init__(self, *, attempt: int = 0, clock_ms: int = 0) -> None:
+        """A task that has not run yet, or that is tried again after so many attempts."""
         self.state = JobState.PENDING
-        self.attempt = 0
+        self.attempt = attempt
         self.failures = 0
         self.preemptions = 0
         self.protected = False
         self.attained_ms = 0
         self.waited_ms = 0
-        self.since_ms = since_ms
+        self.clock_ms = clock_ms
+        self.resume_ms = 0
         self.start_ms: int | None = None
         self.first_start_ms: int | None = None
         self.allocation_id = ""
         self.stop_why = ""
         self.exit_code: int | None = None
         self.signal: int | None = None
-        self.expected_ms = 0
 
     def move_to(self, state: JobState) -> None:
         """Change the state by an allowed move."""
@@ -57,53 +71,170 @@ class TaskLife:
 
 
 class JobLife:
-    """A job with its tasks. `waiting_on` names what it waits for before it may be queued."""
+    """A job with its tasks.
 
-    __slots__ = ("end_ms", "job", "pending", "queued", "reason", "states", "tasks", "waiting_on")
+    `waiting_on` has what keeps it from the queue, with the reason that is shown. `waited_ms` is how
+    long it has stood in the queue so far: time on hold, before its begin time, before its
+    dependencies are met and in a pause is not waiting for a turn. Of an array, `pending` tasks may
+    be queued and `tasks` are those that have started and not ended; both are empty for a plain job.
+    """
+
+    __slots__ = (
+        "_only",
+        "_retried",
+        "end_ms",
+        "expected_ms",
+        "job",
+        "last_attempt",
+        "pending",
+        "queued",
+        "reason",
+        "states",
+        "tasks",
+        "waited_ms",
+        "waiting_on",
+    )
 
     def __init__(self, job: Job) -> None:
         """A job as it was submitted."""
         self.job = job
         self.reason: Reason | None = None
-        self.waiting_on: dict[str, None] = {}
+        self.waiting_on: dict[Obstacle, Reason] | None = None
         self.queued = False
         self.end_ms: int | None = None
-        self.tasks: dict[int | None, TaskLife] = {}
-        self.states: dict[JobState, IntervalSet] = {}
-        self.pending = NO_TASKS
+        self.expected_ms = 0
+        self.waited_ms = 0
+        self.last_attempt = 0
+        self._only: TaskLife | None = None
+        self._retried: tuple[IntervalSet, int, int] | None = None
         if job.array is None:
-            self.tasks[None] = TaskLife(job.submit_ms)
+            # Never written to: what belongs to arrays is not kept for plain jobs.
+            self.tasks, self.states, self.pending = _NO_LIVES, _NO_STATES, NO_TASKS
         else:
-            self.pending = job.array.tasks
+            self.tasks, self.states, self.pending = {}, {}, job.array.tasks
 
-    def task(self, task: int | None) -> TaskLife:
-        """The life of a task; of an array's task, from its first start on."""
-        life = self.tasks.get(task)
+    # --- what it waits for
+
+    def wait_on(self, obstacle: Obstacle, reason: Reason) -> None:
+        """Note something that keeps the job from the queue."""
+        if self.waiting_on is None:
+            self.waiting_on = {}
+        self.waiting_on[obstacle] = reason
+
+    def is_waiting_on(self, obstacle: Obstacle) -> bool:
+        """Tell whether this keeps the job from the queue."""
+        return self.waiting_on is not None and obstacle in self.waiting_on
+
+    def wait_no_more(self, obstacle: Obstacle) -> None:
+        """Something keeps the job from the queue no longer."""
+        if self.waiting_on is not None:
+            self.waiting_on.pop(obstacle, None)
+            if not self.waiting_on:
+                self.waiting_on = None
+
+    def why(self) -> Reason | None:
+        """Why it ended, or why it is not queued: a hold first, as only a person can end that."""
+        if self.reason is not None:
+            return self.reason
+        if self.waiting_on:
+            return self.waiting_on.get(HELD) or next(iter(self.waiting_on.values()))
+        if self.tasks and not self.pending:
+            pauses = [task.resume_ms for task in self.tasks.values() if task.resume_ms]
+            if len(pauses) == len(self.tasks):
+                return paused_until(min(pauses))
+        return None
+
+    # --- tasks
+
+    def task(self, number: int | None) -> TaskLife:
+        """The life of a task, made at its first start."""
+        if self.job.array is None:
+            if self._only is None:
+                self._only = TaskLife()
+            return self._only
+        if number is None:
+            raise InternalError(f"array {self.job.id} has no task without a number")
+        life = self.tasks.get(number)
         if life is None:
-            if task is None:
-                raise InternalError(f"array {self.job.id} has no task without a number")
-            life = self.tasks[task] = TaskLife(self.job.submit_ms)
+            life = self.tasks[number] = self._new_task(number)
         return life
 
-    def end_task(self, task: int | None, state: JobState) -> None:
+    @property
+    def only_task(self) -> TaskLife | None:
+        """The life of a plain job, if it has ever started."""
+        return self._only
+
+    @property
+    def paused(self) -> IntervalSet:
+        """The tasks of an array that pause before their next attempt."""
+        return _numbers(number for number, task in self.tasks.items() if task.resume_ms)
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether the job, or some task of the array, waits for its turn or for something."""
+        if self.job.array is None:
+            return self.state is JobState.PENDING
+        return bool(self.pending) or any(task.resume_ms for task in self.tasks.values())
+
+    def end_task(self, number: int | None, state: JobState) -> None:
         """A task has ended; of an array, only the number is kept."""
-        self.task(task).move_to(state)
-        if task is not None:
-            self.states[state] = self.states.get(state, NO_TASKS).with_number(task)
-            del self.tasks[task]
+        task = self.task(number)
+        task.move_to(state)
+        task.allocation_id = ""
+        task.resume_ms = 0
+        if number is not None:
+            self.states[state] = self.states.get(state, NO_TASKS).with_number(number)
+            self.last_attempt = max(self.last_attempt, task.attempt)
+            del self.tasks[number]
+
+    def cancel_waiting(self, chosen: IntervalSet) -> int:
+        """Of an array: of these tasks, all that wait or pause end as cancelled; says how many."""
+        waiting = self.pending.union(self.paused)
+        gone = waiting.minus(waiting.minus(chosen))
+        self.pending = self.pending.minus(gone)
+        if gone:
+            self.states[JobState.CANCELLED] = gone.union(
+                self.states.get(JobState.CANCELLED, NO_TASKS)
+            )
+        for number in [number for number in self.tasks if number in gone]:
+            self.last_attempt = max(self.last_attempt, self.tasks.pop(number).attempt)
+        return len(gone)
+
+    def retry_tasks(self, clock_ms: int) -> int:
+        """Of an array: failed and cancelled tasks wait again; says how many.
+
+        Their next attempts have numbers that no former attempt of any of them had.
+        """
+        again = self.states.get(JobState.FAILED, NO_TASKS).union(
+            self.states.get(JobState.CANCELLED, NO_TASKS)
+        )
+        if again:
+            self.states.pop(JobState.FAILED, None)
+            self.states.pop(JobState.CANCELLED, None)
+            self.pending = self.pending.union(again)
+            before = self._retried[0] if self._retried is not None else NO_TASKS
+            self._retried = (again.union(before), self.last_attempt, clock_ms)
+        return len(again)
+
+    def _new_task(self, number: int) -> TaskLife:
+        if self._retried is not None and number in self._retried[0]:
+            return TaskLife(attempt=self._retried[1], clock_ms=self._retried[2])
+        return TaskLife()
+
+    # --- states
 
     @property
     def has_ended(self) -> bool:
         """Tell whether nothing of the job runs or waits."""
         if self.job.array is None:
-            return self.tasks[None].state in ENDED
+            return self.state in ENDED
         return not self.pending and not self.tasks
 
     @property
     def state(self) -> JobState:
         """The state of the job; of an array, of its most lively task."""
         if self.job.array is None:
-            return self.tasks[None].state
+            return JobState.PENDING if self._only is None else self._only.state
         for state in (JobState.RUNNING, JobState.SCHEDULED):
             if any(life.state is state for life in self.tasks.values()):
                 return state
@@ -116,22 +247,19 @@ class JobLife:
 
     def row(self) -> JobRow:
         """What the store should remember."""
-        reason = "" if self.reason is None else str(self.reason)
+        why = self.why()
+        reason = "" if why is None else str(why)
         if self.job.array is not None:
-            tasks = dict(self.states)
-            if self.pending:
-                tasks[JobState.PENDING] = self.pending
-            for number, life in self.tasks.items():
-                if number is not None:
-                    tasks[life.state] = tasks.get(life.state, NO_TASKS).with_number(number)
             return JobRow(
                 job=self.job,
                 state=self.state,
                 reason=reason,
                 end_ms=self.end_ms,
-                tasks=tuple(sorted(tasks.items())),
+                tasks=self._tasks_by_state(),
             )
-        life = self.tasks[None]
+        life = self._only
+        if life is None:
+            return JobRow(job=self.job, state=JobState.PENDING, reason=reason, end_ms=self.end_ms)
         return JobRow(
             job=self.job,
             state=life.state,
@@ -146,3 +274,27 @@ class JobLife:
             waited_ms=life.waited_ms,
             attained_ms=life.attained_ms,
         )
+
+    def _tasks_by_state(self) -> tuple[tuple[JobState, IntervalSet], ...]:
+        started: dict[JobState, list[int]] = {}
+        for number, task in self.tasks.items():
+            started.setdefault(task.state, []).append(number)
+        tasks = dict(self.states)
+        if self.pending:
+            tasks[JobState.PENDING] = self.pending
+        for state, numbers in started.items():
+            tasks[state] = tasks.get(state, NO_TASKS).union(_numbers(numbers))
+        return tuple(sorted(tasks.items()))
+
+
+def paused_until(resume_ms: int) -> Reason:
+    """Why a job waits after a failed attempt."""
+    return Reason(ReasonCode.BACKOFF, (("until_ms", resume_ms),))
+
+
+def _numbers(numbers: Iterable[int]) -> IntervalSet:
+    return IntervalSet.from_ranges([(number, number) for number in numbers])
+
+
+_NO_LIVES: dict[int, TaskLife] = {}
+_NO_STATES: dict[JobState, IntervalSet] = {}

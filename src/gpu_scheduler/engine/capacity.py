@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpu_scheduler.engine import gang
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.index import Index
+from gpu_scheduler.engine.kind import Kind
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.shape import Shape
@@ -15,27 +16,25 @@ from gpu_scheduler.model.request import Request
 
 
 def largest_node_gpus(index: Index, request: Request) -> int:
-    """The most GPUs of an allowed model on any known node."""
-    return max(
-        (
-            sum(1 for d in kind.devices if not request.gpu_models or d.model in request.gpu_models)
-            for kind in index.kinds
-        ),
-        default=0,
-    )
+    """The most GPUs of one model on one known node that the request may use."""
+    for count, kind in index.shape(request).widths(index.kinds):
+        if _is_present(index, kind):
+            return count
+    return 0
 
 
 def ever_fits(picture: Picture, job_shape: JobShape) -> str:
     """Why the job could never run, even on the empty cluster; an empty text if it could."""
     index = picture.index
-    for shape in dict.fromkeys(job_shape.members[: job_shape.min_members]):
-        if not shape.fits or index.selected(shape.request) == 0:
-            return f"no node offers {described(shape)}; {offered(index)}"
-    if job_shape.min_members == 1:
-        return ""
-    verdict = picture.gang_verdicts.get((job_shape.id, index.version))
+    first = job_shape.members[0]
+    if job_shape.min_members == 1 and not first.labelled:
+        return _lone_verdict(index, first)
+    verdicts = picture.gang_verdicts
+    verdict = verdicts.get((job_shape.id, index.version))
     if verdict is None:
-        verdict = picture.gang_verdicts[job_shape.id, index.version] = _try_empty(index, job_shape)
+        if verdicts and next(iter(verdicts))[1] != index.version:
+            verdicts.clear()
+        verdict = verdicts[job_shape.id, index.version] = _verdict(index, job_shape)
     return verdict
 
 
@@ -47,6 +46,8 @@ def described(shape: Shape) -> str:
         amount = f"{request.gpu_milli / 1000:g} GPU" + ("s" if request.gpu_milli > 1000 else "")
         if request.mig_profile:
             amount = f"{request.gpu_count} x MIG {request.mig_profile}"
+        elif not request.gpu_milli:
+            amount = "a shared GPU" if request.gpu_count == 1 else f"{request.gpu_count} shared GPUs"
         if request.gpu_models:
             amount += f" ({' or '.join(request.gpu_models)})"
         words.append(amount)
@@ -63,7 +64,8 @@ def described(shape: Shape) -> str:
 
 def offered(index: Index) -> str:
     """The largest node in a few words."""
-    kinds = sorted(index.kinds, key=lambda kind: (-kind.size, -kind.cpu_milli, kind.id))
+    present = [kind for kind in index.kinds if _is_present(index, kind)]
+    kinds = sorted(present, key=lambda kind: (-kind.size, -kind.cpu_milli, kind.id))
     if not kinds:
         return "no node is known"
     best = kinds[0]
@@ -72,6 +74,41 @@ def offered(index: Index) -> str:
         f"the largest node has {best.size} {models} GPUs, {best.cpu_milli / 1000:g} CPU cores and "
         f"{best.memory_mb} MiB of memory"
     )
+
+
+def _verdict(index: Index, job_shape: JobShape) -> str:
+    for shape in dict.fromkeys(job_shape.members[: job_shape.min_members]):
+        missing = _lone_verdict(index, shape)
+        if missing:
+            return missing
+    return "" if job_shape.min_members == 1 else _try_empty(index, job_shape)
+
+
+def _lone_verdict(index: Index, shape: Shape) -> str:
+    """One and the same node must have the labels and the hardware."""
+    if shape.kinds_seen != len(index.kinds):
+        shape.learn(index.kinds)
+    selected = index.selected(shape.request)
+    if selected is None:
+        found = any(_is_present(index, fit.kind) for fit in shape.fits)
+    else:
+        found = any(slot.kind.id in shape.by_kind for slot in index.slots_in(selected))
+    return "" if found else f"no node offers {described(shape)}; {offered(index)}"
+
+
+def _is_present(index: Index, kind: Kind) -> bool:
+    """Tell whether a node of the kind is there: kinds stay known when their nodes are gone."""
+    example = index.by_id.get(kind.example)
+    if example is not None and example.kind is kind:
+        return True
+    if kind.absent_at == index.version:
+        return False
+    for slot in index.by_id.values():
+        if slot.kind is kind:
+            kind.example = slot.node.id
+            return True
+    kind.absent_at = index.version
+    return False
 
 
 def _try_empty(index: Index, job_shape: JobShape) -> str:

@@ -181,6 +181,7 @@ class Cycle:
         self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
         self._no_room: set[int] = set()
         self._not_cleared: dict[int, int] = {}
+        self._gave_up_gpus = False
 
     def _serve_holders(self, least_class: int) -> None:
         """Start, or book again, every reservation of at least this class."""
@@ -209,12 +210,12 @@ class Cycle:
         if refused is not None:
             self._reasons[entry.number] = refused
             return False
-        allowed = self._calendar.allowed(entry, duration_ms)
-        holds = None
+        allowed = None
         if entry.shape.base not in self._no_room:
+            allowed = self._calendar.allowed(entry, duration_ms)
             holds = self._place(entry.shape, allowed)
-        if holds is not None:
-            return self._start(entry, holds, duration_ms)
+            if holds is not None:
+                return self._start(entry, holds, duration_ms)
         self._no_place(entry, duration_ms, allowed)
         return False
 
@@ -262,7 +263,7 @@ class Cycle:
         policy = self._policy
         number = entry.number
         old = self._picture.reservations.get(number)
-        if self._clear_place(entry, duration_ms, allowed):
+        if self._clear_place(entry, duration_ms):
             return
         waited_ms = entry.waiting.waited_at(self._now_ms)
         if waited_ms >= policy.reserve_after_ms:
@@ -279,9 +280,28 @@ class Cycle:
             self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
             self._no_room.add(entry.shape.base)
             if not reserves or self._blocked >= policy.reservations:
-                self._merge.drop_shape(entry.shape.id)
+                self._drop(entry.shape)
         else:
             self._pass_over(entry, duration_ms)
+
+    def _drop(self, job_shape: JobShape) -> None:
+        """Look at no more jobs that need this room; at no more GPU jobs if nothing is left."""
+        self._merge.drop_shape(job_shape.id)
+        if self._may_preempt:
+            return
+        for alike in self._picture.shapes_of_base[job_shape.base]:
+            self._merge.drop_shape(alike.id)
+            self._shape_reasons.setdefault(alike.id, _NO_ROOM)
+        if not self._gave_up_gpus and self._picture.index.is_full:
+            self._gave_up_gpus = True
+            for other in self._picture.job_shapes:
+                if all(member.share for member in other.members) and other.needs_gpus:
+                    self._merge.drop_shape(other.id)
+                    self._shape_reasons.setdefault(other.id, _NO_ROOM)
+
+    @property
+    def _may_preempt(self) -> bool:
+        return self._preempts and self._preempt_tries < self._policy.max_preempt_tries
 
     def _pass_over(self, entry: Entry, duration_ms: int) -> None:
         """There is room, but only for jobs that end before a reservation begins."""
@@ -309,9 +329,9 @@ class Cycle:
         self._draft.undo(mark)
         return holds is not None
 
-    def _clear_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> bool:
+    def _clear_place(self, entry: Entry, duration_ms: int) -> bool:
         """Choose victims, if the policy has a ground for that."""
-        if not self._preempts or self._preempt_tries >= self._policy.max_preempt_tries:
+        if not self._may_preempt:
             return False
         old = self._picture.reservations.get(entry.number)
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
@@ -319,6 +339,7 @@ class Cycle:
         if entry.static_class <= self._not_cleared.get(entry.shape.base, -1):
             return False
         self._preempt_tries += 1
+        allowed = self._calendar.allowed(entry, duration_ms)
         found = self._preemptor.clear_place(entry, self._find, allowed)
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:

@@ -21,10 +21,23 @@ def explain(picture: Picture, plan: Plan, number: int) -> Reason:
         return Reason(ReasonCode.NO_NODES)
     found = dict(plan.job_reasons).get(entry.waiting.job.id)
     if found is None:
+        found = _tenant_reason(plan, entry)
+    if found is None:
         found = dict(plan.shape_reasons).get(entry.shape.id)
     if found is None:
         return Reason(ReasonCode.NOT_EXAMINED)
     return _expanded(picture, entry) if found.code is ReasonCode.RESOURCES else found
+
+
+def _tenant_reason(plan: Plan, entry: Entry) -> Reason | None:
+    """What holds back all jobs of a tenant with one shape; a full pool only those of the pool."""
+    job = entry.waiting.job
+    for tenant, shape_id, reason in getattr(plan, "tenant_reasons", ()):
+        if tenant != job.tenant or shape_id != entry.shape.id:
+            continue
+        if reason.code is not ReasonCode.POOL or reason.get("pool") == job.pool.value:
+            return reason
+    return None
 
 
 def _expanded(picture: Picture, entry: Entry) -> Reason:

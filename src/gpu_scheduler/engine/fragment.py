@@ -41,16 +41,19 @@ class Fragments:
             self._known[key] = fragment
         return fragment
 
-    def gradient(self, vector: Vector, shape: Shape) -> tuple[int, int]:
-        """FGD's score of the best place on such a node, and the device for a share (else -1)."""
-        kind_id, cpu, _, left, _ = vector
+    def gradient(self, vector: Vector, shape: Shape, devices: int = -1) -> tuple[int, int]:
+        """FGD's score of the best place on such a node, and the device for a share (else -1).
+
+        `devices` are the positions that the request may use, as a mask.
+        """
+        kind_id, cpu, left = vector[0], vector[1], vector[3]
         before = self.of(kind_id, cpu, left)
         if not shape.one_part:
-            after = self.of(kind_id, cpu - shape.cpu, _without_whole(left, shape.count))
-            return (_sigmoid(before - after), -1)
+            changed = _without_whole(left, shape.least, devices)
+            return (_sigmoid(before - self.of(kind_id, cpu - shape.cpu, changed)), -1)
         best = (-1, -1)
         for device, rest in enumerate(left):
-            if rest >= shape.share:
+            if rest >= shape.share and devices >> device & 1:
                 changed = (*left[:device], rest - shape.share, *left[device + 1 :])
                 score = _sigmoid(before - self.of(kind_id, cpu - shape.cpu, changed))
                 if score > best[0]:
@@ -72,11 +75,11 @@ def _fragment_for(
     return sum(rest for rest in left if 0 < rest < shape.gpu_share_milli)
 
 
-def _without_whole(left: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """What is left when the first wholly free devices are taken."""
+def _without_whole(left: tuple[int, ...], count: int, devices: int) -> tuple[int, ...]:
+    """What is left when the first wholly free devices that may be used are taken."""
     changed = list(left)
     for device, rest in enumerate(left):
-        if count and rest == WHOLE_MILLI:
+        if count and rest == WHOLE_MILLI and devices >> device & 1:
             changed[device] = 0
             count -= 1
     return tuple(changed)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.shape import Shape
-from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.slot import Hold, Slot
+from gpu_scheduler.model.request import WHOLE_MILLI, mig_share_milli
 
 Finder = Callable[[Shape, int | None], Hold | None]
 
@@ -75,15 +76,44 @@ def _place_all(
 
 
 def _racks_by_room(draft: Draft, members: tuple[Shape, ...], least: int) -> list[int]:
-    """Racks with enough free devices for the minimum, the tightest first."""
+    """Racks that could have room for the minimum, the tightest first."""
     index = draft.index
-    needed = sum(member.count for member in members[:least])
+    wanted = members[:least]
     choices = []
     for name, bits in index.racks().items():
-        free = sum(slot.free_mask.bit_count() for slot in index.slots_in(bits) if slot.bucket >= 0)
-        if free >= needed:
-            choices.append((free, name, bits))
+        slots = [slot for slot in index.slots_in(bits) if slot.bucket >= 0]
+        room = _room(slots, wanted)
+        if room is not None:
+            choices.append((room, name, bits))
     return [bits for _, _, bits in sorted(choices)]
+
+
+def _room(slots: list[Slot], wanted: tuple[Shape, ...]) -> int | None:
+    """Free milli-GPU of the sort that is wanted; None if it is surely too little.
+
+    Whole devices are counted as such, shares by what is left of all devices, slices by profile.
+    """
+    devices = milli = 0
+    slices: dict[str, int] = {}
+    for shape in wanted:
+        profile = shape.request.mig_profile
+        if profile:
+            slices[profile] = slices.get(profile, 0) + shape.count
+        else:
+            devices += shape.least
+            milli += shape.request.gpu_milli
+    free_devices = sum(slot.free_mask.bit_count() for slot in slots)
+    room = free_devices * WHOLE_MILLI
+    if milli > devices * WHOLE_MILLI:
+        room = sum(slot.free_gpu_milli() for slot in slots)
+    if free_devices < devices or room < milli:
+        return None
+    for profile, count in slices.items():
+        free_slices = sum(slot.free_slices(profile) for slot in slots)
+        if free_slices < count:
+            return None
+        room += free_slices * mig_share_milli(profile)
+    return room
 
 
 def _give_back(draft: Draft, holds: list[Hold]) -> None:

@@ -19,6 +19,8 @@ from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request
 
 WIDTH = CPU_LEVELS + 1
 STEPS = WHOLE_MILLI // SHARE_STEP_MILLI + 1
+MOST_SHARED_MILLI = WHOLE_MILLI - SHARE_STEP_MILLI
+"""A device of which only memory is held has this left: every share fits, a whole request does not."""
 
 
 NO_SLOT = Slot.__new__(Slot)
@@ -44,6 +46,7 @@ class Index:
         self._buckets: list[int] = []
         self._part_rows: list[list[int]] = []
         self._part_steps: list[int] = []
+        self._kind_bits: list[int] = []
         self._selected: dict[tuple[tuple[str, str], ...], int] = {}
         self._racks: dict[str, int] | None = None
         self.watch_vectors = False
@@ -75,7 +78,7 @@ class Index:
     def remove_node(self, node_id: str) -> None:
         """Forget a node that holds nothing."""
         slot = self.slot(node_id)
-        if slot.busy != slot.kind.split or slot.free_cpu != slot.node.cpu_milli:
+        if not slot.is_empty:
             raise InternalError(f"node {node_id} is still in use")
         self._unplace(slot)
         del self.by_id[node_id]
@@ -121,12 +124,24 @@ class Index:
             self._racks = dict(sorted(racks.items()))
         return self._racks
 
+    def of_kinds(self, shape: Shape) -> int:
+        """The nodes that take work and could run a request when empty, as a bitmap."""
+        bits = 0
+        for kind_id in shape.by_kind:
+            bits |= self._kind_bits[kind_id]
+        return bits
+
     def slots_in(self, bits: int) -> Iterator[Slot]:
         """The slots of a bitmap, by rising ordinal."""
         while bits:
             below = bits - 1
             yield self.slots[(bits ^ below).bit_length() - 1]
             bits &= below
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether no device has anything left that a request could take."""
+        return not self.free_devices and not any(steps >> 1 for steps in self._part_steps)
 
     # --- search
 
@@ -345,6 +360,7 @@ class Index:
         level = slot.free_cpu * CPU_LEVELS // kind.cpu_milli if kind.cpu_milli else CPU_LEVELS
         slot.bucket = (kind.row + count) * WIDTH + level
         self._buckets[slot.bucket] |= slot.bit
+        self._kind_bits[kind.id] |= slot.bit
         self._rows[kind.row + count] |= 1 << level
         self.free_devices += count
         self._replace_parts(slot)
@@ -361,6 +377,7 @@ class Index:
             self._rows[row] ^= 1 << level
         self.free_devices -= row - slot.kind.row
         slot.bucket = -1
+        self._kind_bits[slot.kind.id] ^= slot.bit
         self._replace_parts(slot)
         if self.watch_vectors:
             self._replace_vector(slot)
@@ -393,6 +410,7 @@ class Index:
             self._buckets.extend([0] * ((kind.size + 1) * WIDTH))
             self._part_rows.append([0] * STEPS)
             self._part_steps.append(0)
+            self._kind_bits.append(0)
         return kind
 
     # --- vectors: nodes that are free in exactly the same way, for scored rankings
@@ -432,13 +450,21 @@ def _count_size(slot: Slot, hold: Hold, change: int) -> None:
 
 
 def vector_of(slot: Slot) -> Vector:
-    """Kind, CPU, memory, what is left of every device by position, and the sizes that are there."""
+    """Everything that tells nodes of one kind apart; see `Vector`."""
+    kind = slot.kind
+    shared = slot.shared
     left = []
-    for position in range(slot.kind.size):
+    for position in range(kind.size):
         if not slot.usable >> position & 1:
             left.append(-1)
-        elif position in slot.shared:
-            left.append(slot.shared[position][0])
+        elif position in shared:
+            left.append(min(shared[position][0], MOST_SHARED_MILLI))
         else:
             left.append(0 if slot.busy >> position & 1 else WHOLE_MILLI)
-    return (slot.kind.id, slot.free_cpu, slot.free_memory, tuple(left), tuple(sorted(slot.sizes)))
+    rests: tuple[int, ...] = ()
+    if shared and kind.has_memory:
+        rests = tuple(shared[p][1] if p in shared else -1 for p in range(kind.size))
+    if slot.mig:
+        rests += tuple(slot.mig.values())
+    sizes = tuple(sorted(slot.sizes))
+    return (kind.id, slot.free_cpu, slot.free_memory, tuple(left), sizes, rests)

@@ -9,12 +9,19 @@ from gpu_scheduler.model.request import Request, Topology
 
 
 class Kind:
-    """The hardware of a group of alike nodes. Positions number the devices by rising index."""
+    """The hardware of a group of alike nodes. Positions number the devices by rising index.
+
+    `example` is a node of this kind, as far as is known; `absent_at` is the version of the index
+    at which there was none.
+    """
 
     __slots__ = (
+        "absent_at",
         "cpu_milli",
         "devices",
         "everything",
+        "example",
+        "has_memory",
         "id",
         "islands",
         "memory_mb",
@@ -28,12 +35,15 @@ class Kind:
         """Take the hardware of any node of this kind."""
         self.id = kind_id
         self.row = row
+        self.example = node.id
+        self.absent_at = -1
         self.devices = tuple(sorted(node.devices, key=_by_index))
         self.size = len(self.devices)
         self.cpu_milli = node.cpu_milli
         self.memory_mb = node.memory_mb
         self.models = tuple(sorted({device.model for device in self.devices}))
         self.everything = (1 << self.size) - 1
+        self.has_memory = any(device.memory_mb for device in self.devices)
         self.islands = self._island_masks()
         self.split = self._mask(lambda device: device.mode is DeviceMode.MIG)
 

@@ -108,6 +108,7 @@ class Picture:
         self.has_limits = False
         self.gang_verdicts: dict[tuple[int, int], str] = {}
         self.job_shapes: list[JobShape] = []
+        self.shapes_of_base: dict[int, list[JobShape]] = {}
         self._shape_of: dict[tuple[object, ...], JobShape] = {}
 
     @classmethod
@@ -220,6 +221,7 @@ class Picture:
             )
             self._shape_of[room, rank] = shape
             self.job_shapes.append(shape)
+            self.shapes_of_base.setdefault(shape.base, []).append(shape)
             if rank != 0 and base is None:
                 self._shape_of[room, 0] = shape
         return shape

@@ -11,6 +11,7 @@ Looks at a bounded number of nodes, and tries everything on shadows: the draft i
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from gpu_scheduler.engine.admit import Admission, job_amounts
 from gpu_scheduler.engine.order import level_of
@@ -210,13 +211,15 @@ class _Clearing:
 
     def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
         """The node where the least is lost, among a bounded number."""
+        nodes &= self._index.of_kinds(shape)
         selected = self._index.selected(shape.request)
         if selected is not None:
             nodes &= selected
         best: tuple[int, int, list[tuple[RunningEntry, str]]] | None = None
         looked = 0
-        for ordinal in [*self._shadows, *(slot.ordinal for slot in self._index.slots_in(nodes))]:
-            slot = self._index.slots[ordinal]
+        touched = [self._index.slots[ordinal] for ordinal in self._shadows]
+        for slot in chain(touched, self._index.slots_in(nodes)):
+            ordinal = slot.ordinal
             if slot.bucket < 0 or slot.kind.id not in shape.by_kind:
                 continue
             looked += 1

@@ -107,6 +107,6 @@ def preset(name: str) -> Policy:
     policy = PRESETS.get(name)
     if policy is None:
         close = get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
+        hint = f"; did you mean '{close[0]}'?" if close else "."
         raise UnknownThing(f"policy '{name}' is not known{hint} Known: {', '.join(PRESETS)}")
     return policy

@@ -20,7 +20,7 @@ GroupKey = tuple[str, str, Pool]
 class JobShape:
     """What all members of a job ask for; jobs with the same job shape share an answer."""
 
-    __slots__ = ("base", "id", "members", "min_members", "same_rack", "uses_gpus")
+    __slots__ = ("base", "id", "members", "min_members", "needs_gpus", "same_rack", "uses_gpus")
 
     def __init__(
         self,
@@ -38,6 +38,9 @@ class JobShape:
         self.min_members = min_members
         self.same_rack = same_rack
         self.uses_gpus = any(member.uses_gpus for member in members)
+        self.needs_gpus = any(
+            member.uses_gpus and not member.request.mig_profile for member in members[:min_members]
+        )
 
 
 class Entry:

@@ -25,6 +25,8 @@ GPU_NORM = 8_000
 Score = Callable[[Vector, Shape], int]
 Place = tuple[int, tuple[object, ...], int]
 NO_PLACE: Place = (0, (), -1)
+SOME_PLACE: Place = (0, (0,), -1)
+"""Two constants that are told apart by identity."""
 
 
 def needs_vectors(ranking: Ranking) -> bool:
@@ -83,10 +85,12 @@ class Scorer:
         if slot.choose_any(shape) is None:
             return NO_PLACE
         if self._ranking is Ranking.BALANCE:
-            return self._worth.cost(vector, shape)
+            return self._worth.cost(vector, shape, slot.devices_for(shape))
         if self._ranking is Ranking.FGD:
-            score, device = self._fragments.gradient(vector, shape)
+            score, device = self._fragments.gradient(vector, shape, slot.devices_for(shape))
             return (-score, (), device)
+        if self._ranking is Ranking.RANDOM:
+            return SOME_PLACE
         return (-_SCORES[self._ranking](vector, shape), (), -1)
 
     def _lowest(self, vector: Vector) -> int:
@@ -96,8 +100,12 @@ class Scorer:
     def _find_random(self, shape: Shape, within: int | None) -> Hold | None:
         """A feasible node, and for a share a feasible device, by a fixed pseudo-random draw."""
         feasible = 0
+        places = self._memory.places.setdefault(shape.id, {})
         for vector, bits in self._index.vectors.items():
-            if self._index.slots[self._lowest(vector)].choose_any(shape) is not None:
+            place = places.get(vector)
+            if place is None:
+                place = places[vector] = self._place(vector, shape)
+            if place is not NO_PLACE:
                 feasible |= bits
         if within is not None:
             feasible &= within
@@ -105,8 +113,7 @@ class Scorer:
             return None
         self._memory.draws += 1
         draw = mixed(self._seed, self._memory.draws)
-        slots = list(self._index.slots_in(feasible))
-        slot = slots[draw % len(slots)]
+        slot = self._index.slots[nth_bit(feasible, draw % feasible.bit_count())]
         if not shape.one_part:
             return slot.choose_any(shape)
         devices = [
@@ -138,6 +145,23 @@ def mixed(seed: int, number: int) -> int:
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK
     return value ^ value >> 31
+
+
+def nth_bit(bits: int, number: int) -> int:
+    """The position of one of the set bits, counted from the lowest, which is number 0."""
+    low, width = 0, bits.bit_length()
+    while width > 1:
+        half = width // 2
+        lower = bits & (1 << half) - 1
+        count = lower.bit_count()
+        if number < count:
+            bits, width = lower, half
+        else:
+            number -= count
+            bits >>= half
+            low += half
+            width -= half
+    return low
 
 
 _MASK = (1 << 64) - 1

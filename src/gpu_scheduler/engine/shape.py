@@ -44,9 +44,11 @@ class Shape:
     part_mb: int = 0
     step: int = 0
     least: int = 0
+    least_device_mb: int = 0
     whole_only: bool = False
     one_part: bool = False
     labelled: bool = False
+    _widths: list[tuple[int, Kind]] | None = None
 
     def __post_init__(self) -> None:
         """Copy what the hot path reads, so that it reads one attribute."""
@@ -76,6 +78,30 @@ class Shape:
                 self.fits.extend(fits)
                 self.by_kind[kind.id] = fits
         self.kinds_seen = len(kinds)
+        self.least_device_mb = min(map(_least_device_mb, self.fits), default=0)
+        self._widths = None
+
+    def widths(self, kinds: list[Kind]) -> list[tuple[int, Kind]]:
+        """Most first: how many devices of one model the request may use on nodes of every kind."""
+        if self.kinds_seen != len(kinds):
+            self.learn(kinds)
+        if self._widths is None:
+            widths = [(_width(self.request, kind), kind) for kind in kinds]
+            self._widths = sorted(widths, key=lambda width: (-width[0], width[1].id))
+        return self._widths
+
+
+def _width(request: Request, kind: Kind) -> int:
+    models = [m for m in kind.models if not request.gpu_models or m in request.gpu_models]
+    return max((kind.allowed_mask(request, model).bit_count() for model in models), default=0)
+
+
+def _least_device_mb(fit: Fit) -> int:
+    """The memory of the smallest device that the request may use on nodes of one kind."""
+    devices = fit.kind.devices
+    return min(
+        (devices[p].memory_mb for p in range(fit.kind.size) if fit.allowed >> p & 1), default=0
+    )
 
 
 def _fits_of(request: Request, kind: Kind) -> list[Fit]:
@@ -100,8 +126,14 @@ def _could_ever_fit(request: Request, kind: Kind, allowed: int) -> bool:
     """Judge against an empty, healthy node."""
     if request.mig_profile:
         return kind.mig_count(request.mig_profile, allowed) >= request.gpu_count
+    if request.topology is Topology.REQUIRE_ISLAND:
+        return any(_has_room(request, kind, allowed & island) for island in kind.islands)
+    return _has_room(request, kind, allowed)
+
+
+def _has_room(request: Request, kind: Kind, allowed: int) -> bool:
     if allowed.bit_count() < request.device_count:
         return False
-    if request.topology is Topology.REQUIRE_ISLAND or request.contiguous:
+    if request.contiguous and request.gpu_count:
         return kind.pick(allowed, request) != 0
     return True

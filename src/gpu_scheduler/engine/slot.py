@@ -9,10 +9,19 @@ from gpu_scheduler.engine.kind import Kind
 from gpu_scheduler.engine.shape import Fit, Shape
 from gpu_scheduler.model.allocation import DeviceShare, Placement
 from gpu_scheduler.model.node import Node, NodeState
-from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, mig_share_milli
+from gpu_scheduler.model.request import (
+    SHARE_STEP_MILLI,
+    WHOLE_MILLI,
+    Topology,
+    mig_share_milli,
+)
 
-Vector = tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
-"""Kind, free CPU, free memory, what is left of every device (-1: takes no work), sizes on it."""
+Vector = tuple[int, int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Kind, free CPU, free memory, what is left of every device (-1: takes no work), sizes on it.
+
+Last comes what most nodes have none of: the memory left of every device by position, if any is
+shared and has memory (-1: this one is not shared), and then the MIG slices left.
+"""
 
 
 class Hold:
@@ -115,6 +124,17 @@ class Slot:
         """The devices that are wholly free."""
         return self.usable & ~self.busy
 
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether nobody holds anything of the node."""
+        slices = [count for device in self.kind.devices for _, count in device.mig_slices]
+        return (
+            self.busy == self.kind.split
+            and self.free_cpu == self.node.cpu_milli
+            and self.free_memory == self.node.memory_mb
+            and list(self.mig.values()) == slices
+        )
+
     def free_gpu_milli(self) -> int:
         """Everything on usable devices that nobody holds."""
         free = self.free_mask.bit_count() * WHOLE_MILLI
@@ -122,6 +142,14 @@ class Slot:
             if self.usable >> position & 1:
                 free += share
         return free
+
+    def free_slices(self, profile: str) -> int:
+        """The MIG slices of a profile on usable devices that nobody holds."""
+        return sum(
+            left
+            for (position, name), left in self.mig.items()
+            if name == profile and self.usable >> position & 1
+        )
 
     def copy(self) -> Slot:
         """A shadow that no bucket knows, to try things on."""
@@ -192,6 +220,22 @@ class Slot:
                 return hold
         return None
 
+    def devices_for(self, shape: Shape) -> int:
+        """The devices that a request may use and, if it is one share, that have the memory left.
+
+        What they have left otherwise is not looked at.
+        """
+        mask = 0
+        for fit in shape.by_kind.get(self.kind.id, ()):
+            mask |= fit.allowed
+        mask &= self.usable
+        if shape.one_part and self.kind.has_memory:
+            for position, entry in self.shared.items():
+                need_mb = shape.part_mb or part_memory_mb(self.kind, position, shape.share)
+                if entry[1] < need_mb:
+                    mask &= ~(1 << position)
+        return mask
+
     def choose_device(self, shape: Shape, position: int) -> Hold | None:
         """A share of one certain device."""
         if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
@@ -227,12 +271,23 @@ class Slot:
 
     def _choose_parts(self, shape: Shape, fit: Fit, member: int, *, fresh: bool) -> Hold | None:
         """Whole devices for a request such as 1.5, and the tightest device for each share."""
+        if shape.request.topology is not Topology.REQUIRE_ISLAND:
+            return self._choose_parts_in(fit.allowed, shape, fit, member, fresh=fresh)
+        free = self.usable & ~self.busy & fit.allowed
+        for island in sorted(fit.kind.islands, key=lambda island: (island & free).bit_count()):
+            hold = self._choose_parts_in(island & fit.allowed, shape, fit, member, fresh=fresh)
+            if hold is not None:
+                return hold
+        return None
+
+    def _choose_parts_in(
+        self, allowed: int, shape: Shape, fit: Fit, member: int, *, fresh: bool
+    ) -> Hold | None:
         mask = 0
         shares: list[tuple[int, int]]
         if shape.extra:
-            free = self.usable & ~self.busy & fit.allowed
             if shape.count:
-                mask = fit.kind.pick(free, shape.request)
+                mask = fit.kind.pick(self.usable & ~self.busy & allowed, shape.request)
                 if not mask:
                     return None
             shares = [(shape.extra, shape.request.gpu_extra_memory_mb)]
@@ -241,7 +296,7 @@ class Slot:
         parts: list[tuple[int, int, int]] = []
         taken = mask
         for share, memory_mb in shares:
-            part = self._choose_part(share, memory_mb, fit.allowed & ~taken, fresh=fresh)
+            part = self._choose_part(share, memory_mb, allowed & ~taken, fresh=fresh)
             if part is None:
                 return None
             taken |= 1 << part[0]

@@ -38,12 +38,15 @@ class Worth:
         self._usable = usable_rests(typical)
         self._cpu_per_gpu = usual_cpu_milli(typical)
 
-    def cost(self, vector: Vector, shape: Shape) -> Cost:
-        """What it costs to place a request that fits on a node with this free vector."""
-        kind_id, cpu, memory, left, _ = vector
+    def cost(self, vector: Vector, shape: Shape, devices: int = -1) -> Cost:
+        """What it costs to place a request that fits on a node with this free vector.
+
+        `devices` are the positions that the request may use, as a mask.
+        """
+        kind_id, cpu, memory, left = vector[:4]
         rests = tuple(sorted(rest for rest in left if rest > 0))
         idle = sum(rests)
-        asked = shape.request.gpu_milli
+        asked = 0 if shape.request.mig_profile else shape.request.gpu_milli
         cost = LEFT_OVER * (idle - asked) + STRANDED * (
             self._stranded(cpu - shape.cpu, idle - asked) - self._stranded(cpu, idle)
         )
@@ -51,7 +54,7 @@ class Worth:
             cost += BREAKS_NODE
         device = -1
         if shape.one_part:
-            rest_cost, device = self._best_rest(left, shape.share)
+            rest_cost, device = self._best_rest(left, shape.share, devices)
             cost += rest_cost
         return cost, (cpu, memory, rests, self._kinds[kind_id].models), device
 
@@ -62,11 +65,11 @@ class Worth:
         wanted = idle_milli * self._cpu_per_gpu
         return idle_milli * wanted // (wanted + WHOLE_MILLI * cpu_milli)
 
-    def _best_rest(self, left: tuple[int, ...], share: int) -> tuple[int, int]:
+    def _best_rest(self, left: tuple[int, ...], share: int, devices: int) -> tuple[int, int]:
         """The device where the share does the least harm; the smaller rest on a tie."""
         best: tuple[int, int, int] | None = None
         for device, rest in enumerate(left):
-            if rest < share:
+            if rest < share or not devices >> device & 1:
                 continue
             after = rest - share
             cost = UNUSABLE * (self._usable[rest] - self._usable[after]) + REST * after

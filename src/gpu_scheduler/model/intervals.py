@@ -29,7 +29,7 @@ class IntervalSet:
         merged: list[tuple[int, int]] = []
         for low, high in sorted(ranges):
             if low > high:
-                raise InvalidRequest(f"range {low}-{high} runs backwards; write {high}-{low}")
+                raise _backwards(low, high)
             if merged and low <= merged[-1][1] + 1:
                 merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
             else:
@@ -52,6 +52,8 @@ class IntervalSet:
             low, high, step = map(int, numbers)
             if step < 1:
                 raise InvalidRequest(f"array '{text}': the step must be 1 or more, not {step}")
+            if low > high:
+                raise _backwards(low, high)
             if step == 1:
                 ranges.append((low, high))
             else:
@@ -115,3 +117,7 @@ class IntervalSet:
     def with_number(self, number: int) -> IntervalSet:
         """Everything and one number more."""
         return self.union(IntervalSet(((number, number),)))
+
+
+def _backwards(low: int, high: int) -> InvalidRequest:
+    return InvalidRequest(f"range {low}-{high} runs backwards; write {high}-{low}")

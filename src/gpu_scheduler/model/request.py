@@ -17,6 +17,7 @@ SHARE_STEP_MILLI = 10
 """The finest share that can be asked for: 0.01 GPU."""
 MIG_SLICES = 7
 """A MIG-capable GPU has seven compute slices."""
+MB_PER_GB = 1024
 
 
 class Topology(StrEnum):
@@ -109,7 +110,8 @@ class Request:
     ) -> Request:
         """Bring an amount such as 2000, 500 or 1500 milli-GPU into the normal form.
 
-        `gpu_memory_mb` is the total over all GPUs, divided in proportion to the shares.
+        `gpu_memory_mb` is the total over all GPUs, divided in proportion to the shares. GPU memory
+        without GPUs is memory of one shared device (of a whole one with `exclusive`).
         """
         if gpus_milli < 0:
             raise InvalidRequest(
@@ -121,8 +123,9 @@ class Request:
             raise InvalidRequest(
                 f"{gpus_milli / WHOLE_MILLI:g} GPUs were asked for; the finest step is 0.01"
             )
+        memory_only = not gpus_milli and bool(gpu_memory_mb or gpu_memory_mb_per_gpu)
         if exclusive:
-            gpus_milli = -(-gpus_milli // WHOLE_MILLI) * WHOLE_MILLI
+            gpus_milli = max(-(-gpus_milli // WHOLE_MILLI), int(memory_only)) * WHOLE_MILLI
         count, rest = divmod(gpus_milli, WHOLE_MILLI)
         per_gpu = extra = gpu_memory_mb_per_gpu
         if gpu_memory_mb and gpus_milli:
@@ -131,6 +134,8 @@ class Request:
         share = WHOLE_MILLI
         if count == 0 and rest:
             count, share, rest, per_gpu = 1, rest, 0, extra
+        elif count == 0 and memory_only:
+            count, share, per_gpu = 1, 0, gpu_memory_mb or gpu_memory_mb_per_gpu
         return cls(
             gpu_count=count,
             gpu_share_milli=share,
@@ -182,3 +187,9 @@ def mig_share_milli(profile: str) -> int:
     if not (dot and slices.isdecimal() and 1 <= int(slices) <= MIG_SLICES and memory):
         raise InvalidRequest(f"MIG profile '{profile}' is not known; write for example 1g.10gb")
     return int(slices) * WHOLE_MILLI // MIG_SLICES
+
+
+def mig_memory_mb(profile: str) -> int:
+    """How much GPU memory a MIG profile such as `3g.40gb` has; 0 if its name does not say."""
+    amount, unit, _ = profile.partition("g.")[2].partition("gb")
+    return int(amount) * MB_PER_GB if unit and amount.isdecimal() else 0

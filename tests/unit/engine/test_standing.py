@@ -10,12 +10,15 @@ A, B = ("a", "ada", Pool.BATCH), ("b", "ada", Pool.BATCH)
 FAIR = a_policy(name="fair", fair_ms=DAY, user_fair_ms=0, fair_cap=4)
 
 
+GPU_HOUR = 1000 * 3_600_000
+
+
 def a_rivalry(*, a: int, b: int, weight_a: int = 1000, policy=FAIR) -> Picture:
     return a_picture(
         policy=policy,
         tenants=[a_tenant(id="a", weight_milli=weight_a), a_tenant(id="b")],
         queue=[a_job(number=1, tenant="a"), a_job(number=2, tenant="b")],
-        standings={"a": Standing(usage=a), "b": Standing(usage=b)},
+        standings={"a": Standing(usage=a * GPU_HOUR), "b": Standing(usage=b * GPU_HOUR)},
     )
 
 
@@ -42,8 +45,8 @@ def test_users_are_compared_inside_their_tenant() -> None:
         policy=policy,
         queue=[a_job(number=1, user="ada"), a_job(number=2, user="bob")],
         user_standings={
-            ("vision", "ada"): Standing(usage=300),
-            ("vision", "bob"): Standing(usage=100),
+            ("vision", "ada"): Standing(usage=300 * GPU_HOUR),
+            ("vision", "bob"): Standing(usage=100 * GPU_HOUR),
         },
     )
     standings = Standings(picture)
@@ -52,8 +55,8 @@ def test_users_are_compared_inside_their_tenant() -> None:
 
 
 def test_a_start_counts_at_once_as_up_to_an_hour() -> None:
-    usage = 1000 * PROJECTED_MS
-    standings = Standings(a_rivalry(a=usage, b=usage))
+    assert GPU_HOUR == 1000 * PROJECTED_MS
+    standings = Standings(a_rivalry(a=1, b=1))
     standings.note_start(a_job(tenant="a"), 1000, DAY)
     assert standings.penalty_ms(A) == 2 * DAY
     assert standings.penalty_ms(B) == DAY
