@@ -137,7 +137,11 @@ sys.stdout.write(plans_of_some_histories())
 def test_other_processes_with_other_hash_seeds_give_the_same_bytes() -> None:
     answers = set()
     for seed in ("0", "1", "4242"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        }
         child = subprocess.run(
             [sys.executable, "-c", CHILD],
             env=environment,

@@ -12,6 +12,7 @@ from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
 from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.socket import Predictor
@@ -78,6 +79,7 @@ class Book:
         self.tick_ms = -1
         self.wake_ms: int | None = None
         self._timers: list[tuple[int, str, str, int]] = []
+        self._members: dict[tuple[Request, ...], tuple[Request, ...]] = {}
 
     def life(self, job_id: str) -> JobLife:
         """A job that has not ended."""
@@ -95,6 +97,10 @@ class Book:
             return None
         life, task = found
         return life, task, life.task(task)
+
+    def shared_members(self, members: tuple[Request, ...]) -> tuple[Request, ...]:
+        """The same requests as one object for all jobs that ask for them."""
+        return self._members.setdefault(members, members)
 
     def set_tenant(self, tenant: Tenant) -> None:
         """A tenant appeared or changed."""

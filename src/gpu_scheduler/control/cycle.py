@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.eligible import PROTECT, clear, protect
+from gpu_scheduler.control.book import Book, Timer
+from gpu_scheduler.control.eligible import (
+    BACKOFF,
+    BEGIN,
+    PROTECT,
+    enqueue_if_ready,
+    protect,
+    resume,
+    wait_for_begin,
+)
 from gpu_scheduler.control.messages import Outcome, StartOrder, StopOrder
+from gpu_scheduler.control.submit import place_again
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.engine.policy import Preemption, Queueing
 from gpu_scheduler.ledger.shares import account_of
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.plan import Eviction, Plan, Start
@@ -21,21 +30,29 @@ TICK = "tick"
 PREEMPTED = "preempted"
 CANCELLED = "cancelled"
 TIMEOUT = "timeout"
+NODE_LOST = "node_lost"
+LEAST_STEP_MS = 1_000
+LEAST_STEP_PERCENT = 1
+"""An expectation that was exceeded grows by at least so much, so that it is not exceeded again
+at the next moment, however short-sighted the predictor is."""
 
 
 def run_cycle(book: Book, now_ms: int, outcome: Outcome) -> None:
     """Handle what is due; decide and commit if anything has changed."""
     _handle_timers(book, now_ms, outcome)
-    _correct_expectations(book, now_ms)
-    if not book.changed or not len(book.picture.queue):
-        book.changed = False
-        return
+    if book.new_nodes:
+        place_again(book, now_ms, outcome)
+    if _correct_expectations(book, now_ms):
+        book.changed = True
+    is_due = book.changed and len(book.picture.queue) > 0
     book.changed = False
-    refresh_standings(book, now_ms)
-    plan = decide(book.picture, book.policy, now_ms)
-    commit(book, plan, now_ms, outcome)
-    outcome.plan = plan
-    _set_tick(book, now_ms)
+    if is_due:
+        refresh_standings(book, now_ms)
+        plan = decide(book.picture, book.policy, now_ms)
+        commit(book, plan, now_ms, outcome)
+        outcome.plan = plan
+        _set_tick(book, now_ms)
+    _set_wake(book)
 
 
 def commit(book: Book, plan: Plan, now_ms: int, outcome: Outcome) -> None:
@@ -50,7 +67,7 @@ def commit(book: Book, plan: Plan, now_ms: int, outcome: Outcome) -> None:
 
 
 def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
-    """Order an attempt to stop, once."""
+    """Order an attempt to stop, once. The first reason counts; a cancel beats a preemption."""
     found = book.running(allocation_id)
     if found is None:
         return
@@ -59,25 +76,35 @@ def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
         running = book.picture.running[allocation_id].running
         book.picture.revise(replace(running, stopping=True))
         outcome.effects.append(StopOrder(allocation_id, why))
-    task.stop_why = why
+        task.stop_why = why
+    elif task.stop_why == PREEMPTED and why == CANCELLED:
+        task.stop_why = CANCELLED
 
 
 def refresh_standings(book: Book, now_ms: int) -> None:
-    """Tell the engine what the accounts that wait have had, as of now."""
+    """Tell the engine what the accounts that wait, and those that lend, have had as of now.
+
+    All others are left out, so that a cycle does not pay for everybody who was ever seen.
+    """
     order = book.policy.order
     if not (order.fair_ms or order.user_fair_ms or book.picture.has_limits):
         return
     picture = book.picture
+    shares = book.shares
+    tenants = dict.fromkeys(book.lenders)
+    users = {}
     for tenant, user, _ in picture.queue.groups:
-        account = account_of(tenant, user)
-        picture.user_standings[tenant, user] = Standing(usage=book.shares.usage_at(account, now_ms))
-    for tenant in dict.fromkeys([*picture.tenants, *(key[0] for key in picture.queue.groups)]):
-        account = account_of(tenant, None)
-        picture.tenant_standings[tenant] = Standing(
-            usage=book.shares.usage_at(account, now_ms),
-            recent_gpu_milli=book.shares.recent_at(account, now_ms),
-            spent_gpu_milli_ms=book.accounts.total(account).gpu_milli_ms,
+        tenants[tenant] = None
+        users[tenant, user] = Standing(usage=shares.usage_at(account_of(tenant, user), now_ms))
+    picture.user_standings = users
+    picture.tenant_standings = {
+        tenant: Standing(
+            usage=shares.usage_at(tenant, now_ms),
+            recent_gpu_milli=shares.recent_at(tenant, now_ms),
+            spent_gpu_milli_ms=book.accounts.total(tenant).gpu_milli_ms,
         )
+        for tenant in tenants
+    }
 
 
 def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> None:
@@ -85,22 +112,23 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     job = life.job
     waiting = book.picture.queue.entries[job.number].waiting
     book.picture.dequeue(job.number)
-    if start.task is None:
-        life.queued = False
-    else:
+    if start.task is not None:
         life.pending = life.pending.without(start.task)
-        life.queued = bool(life.pending)
-        if life.pending:
-            book.picture.enqueue(replace(waiting, tasks=life.pending))
+    life.queued = bool(life.pending)
+    clock_ms = waiting.waited_at(now_ms)
+    if life.pending:
+        book.picture.enqueue(replace(waiting, tasks=life.pending))
+    else:
+        life.waited_ms = clock_ms
     task = life.task(start.task)
     task.attempt += 1
     task.move_to(JobState.SCHEDULED)
-    task.waited_ms += now_ms - task.since_ms
+    task.waited_ms += clock_ms - task.clock_ms
+    task.clock_ms = clock_ms
     task.start_ms = now_ms
     task.stop_why = ""
     if task.first_start_ms is None:
         task.first_start_ms = now_ms
-    task.expected_ms = waiting.expected_ms
     suffix = "" if start.task is None else f"_{start.task}"
     allocation = Allocation(
         id=f"{job.id}{suffix}.{task.attempt}",
@@ -133,7 +161,6 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     book.shares.hold(account_of(job.tenant, job.user), gpu_milli, now_ms)
     book.accounts.begin(allocation.id, now_ms)
     book.predictor.begin(job, now_ms)
-    life.reason = None
     outcome.writes += [
         allocation,
         life.row(),
@@ -159,27 +186,58 @@ def _set_tick(book: Book, now_ms: int) -> None:
             book.set_timer(tick_ms, TICK, "")
 
 
-def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
-    for kind, name in book.due_timers(now_ms):
-        if kind == TICK:
-            book.changed = True
-        elif kind == LIMIT:
-            stop(book, name, TIMEOUT, outcome)
-        elif name not in book.lives:
-            continue
-        elif kind == PROTECT:
-            protect(book, book.lives[name], now_ms, outcome)
-        else:
-            clear(book, book.lives[name], kind, now_ms, outcome)
+def _set_wake(book: Book) -> None:
+    """Look again when a reservation is due and something has run longer than expected.
 
-
-def _correct_expectations(book: Book, now_ms: int) -> None:
-    """Jobs that run longer than expected are expected to run longer."""
+    There is one such time, and every look moves the ends that have passed, so it moves on.
+    """
     picture = book.picture
-    while picture.ends and picture.ends[0][0] <= now_ms:
+    book.wake_ms = None
+    if picture.reservations and picture.ends:
+        due_ms = min(reservation.at_ms for reservation in picture.reservations.values())
+        book.wake_ms = max(due_ms, picture.ends[0][0] + 1)
+
+
+def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
+    for timer in book.due_timers(now_ms):
+        if timer.kind == TICK:
+            book.changed = True
+        elif timer.kind == LIMIT:
+            stop(book, timer.name, TIMEOUT, outcome)
+        elif timer.name in book.lives:
+            _handle_timer(book, timer, now_ms, outcome)
+
+
+def _handle_timer(book: Book, timer: Timer, now_ms: int, outcome: Outcome) -> None:
+    """Something is due for a job. What is out of date by now does no harm."""
+    life = book.lives[timer.name]
+    if timer.kind == PROTECT:
+        protect(book, life, now_ms, outcome)
+    elif timer.kind == BACKOFF:
+        resume(book, life, timer.task, now_ms, outcome)
+    elif life.is_waiting_on(BEGIN) and life.job.begin_ms <= now_ms:
+        wait_for_begin(book, life, now_ms)
+        enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def _correct_expectations(book: Book, now_ms: int) -> bool:
+    """Jobs that run longer than expected are expected to run longer.
+
+    Says whether that can matter to a job that waits: where nothing is reserved and nobody is
+    stopped, expectations decide nothing.
+    """
+    picture = book.picture
+    is_revised = False
+    while picture.ends and picture.ends[0][0] < now_ms:
         running = picture.running[picture.ends[0][3]].running
-        elapsed_ms = now_ms - running.allocation.start_ms
+        elapsed_ms = max(0, now_ms - running.allocation.start_ms)
         total_ms = running.attained_ms + elapsed_ms
         expected_ms = book.predictor.exceed(running.job, total_ms, now_ms)
-        end_ms = now_ms + max(1, expected_ms - total_ms)
+        least_ms = max(LEAST_STEP_MS, elapsed_ms * LEAST_STEP_PERCENT // 100)
+        end_ms = now_ms + max(least_ms, expected_ms - total_ms)
         picture.revise(replace(running, expected_end_ms=end_ms, overrun=True))
+        is_revised = True
+    policy = book.policy
+    return is_revised and (
+        policy.queueing is Queueing.RESERVE or policy.preemption is not Preemption.NONE
+    )

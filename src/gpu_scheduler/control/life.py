@@ -6,8 +6,6 @@ through has a place only from its first start on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, Job
@@ -167,7 +165,7 @@ class JobLife:
     @property
     def paused(self) -> IntervalSet:
         """The tasks of an array that pause before their next attempt."""
-        return _numbers(number for number, task in self.tasks.items() if task.resume_ms)
+        return IntervalSet.of(number for number, task in self.tasks.items() if task.resume_ms)
 
     @property
     def waits(self) -> bool:
@@ -283,17 +281,13 @@ class JobLife:
         if self.pending:
             tasks[JobState.PENDING] = self.pending
         for state, numbers in started.items():
-            tasks[state] = tasks.get(state, NO_TASKS).union(_numbers(numbers))
+            tasks[state] = tasks.get(state, NO_TASKS).union(IntervalSet.of(numbers))
         return tuple(sorted(tasks.items()))
 
 
 def paused_until(resume_ms: int) -> Reason:
     """Why a job waits after a failed attempt."""
     return Reason(ReasonCode.BACKOFF, (("until_ms", resume_ms),))
-
-
-def _numbers(numbers: Iterable[int]) -> IntervalSet:
-    return IntervalSet.from_ranges([(number, number) for number in numbers])
 
 
 _NO_LIVES: dict[int, TaskLife] = {}

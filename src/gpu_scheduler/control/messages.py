@@ -25,7 +25,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End a job, or some tasks of an array."""
+    """End a job, or some tasks of an array; an empty set of tasks ends nothing."""
 
     job_id: str
     tasks: IntervalSet | None = None
@@ -33,7 +33,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keep a waiting job from starting."""
+    """Keep a waiting job, or the waiting tasks of an array, from starting."""
 
     job_id: str
 
@@ -47,7 +47,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Reprioritise:
-    """Give a waiting job another priority."""
+    """Give a waiting job, or the waiting tasks of an array, another priority."""
 
     job_id: str
     priority: int
@@ -55,7 +55,10 @@ class Reprioritise:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Let a failed or cancelled job (or its failed and cancelled tasks) wait again."""
+    """Let a failed or cancelled job (or its failed and cancelled tasks) wait again.
+
+    A job that has ended can be retried as long as its end is remembered.
+    """
 
     job_id: str
 
@@ -115,7 +118,11 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True)
 class NodeFenced:
-    """A node is known to be dead: what it ran has ended, and may run elsewhere."""
+    """A node is known to be dead: what it ran has ended.
+
+    What ran only there may run elsewhere at once; a gang only when `Ended` says that its members
+    on other nodes have stopped too.
+    """
 
     node_id: str
 
@@ -133,7 +140,7 @@ class StartOrder:
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """Stop an attempt: `why` is preempted, cancelled or timeout."""
+    """Stop an attempt: `why` is preempted, cancelled, timeout or node_lost."""
 
     allocation_id: str
     why: str

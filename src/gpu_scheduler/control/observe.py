@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.cycle import CANCELLED, PREEMPTED, TIMEOUT
-from gpu_scheduler.control.eligible import BACKOFF, enqueue_if_ready, finish, leave_queue
-from gpu_scheduler.control.life import JobLife, TaskLife
+from gpu_scheduler.control.cycle import CANCELLED, NODE_LOST, PREEMPTED, TIMEOUT, stop
+from gpu_scheduler.control.eligible import (
+    BACKOFF,
+    enqueue_if_ready,
+    finish,
+    update_tasks,
+    waiting_clock,
+)
+from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
 from gpu_scheduler.control.messages import Ended, Outcome
 from gpu_scheduler.ledger.interval import interval_of
 from gpu_scheduler.ledger.shares import account_of
 from gpu_scheduler.model.node import NodeState
-from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow, RemovedAllocation
@@ -40,6 +45,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     life, number, task = found
     running = book.picture.finish(fact.allocation_id)
     del book.by_allocation[fact.allocation_id]
+    book.fenced.pop(fact.allocation_id, None)
     book.changed = True
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     state = _what_became(life, task, fact)
@@ -65,22 +71,31 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
 
 
 def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
-    """A node is dead for certain: its attempts have ended and may be repeated elsewhere."""
+    """A node is dead for certain: what ran there alone has ended, and may be repeated elsewhere.
+
+    A gang with members on other nodes is ordered to stop there, and holds all it has until that is
+    known to have happened.
+    """
     slot = book.picture.index.slot(node_id)
     lost = list(book.picture.by_node.get(slot.ordinal, {}))
     node = replace(slot.node, state=NodeState.LOST)
     book.picture.set_node(node)
+    book.changed = True
     outcome.writes.append(node)
     for allocation_id in lost:
         found = book.running(allocation_id)
-        if found is not None:
-            life, _, task = found
-            if not task.stop_why:
-                task.stop_why = PREEMPTED if life.job.requeue_on_node_loss else NODE_LOST
+        if found is None:
+            continue
+        life, _, task = found
+        why = PREEMPTED if life.job.requeue_on_node_loss else NODE_LOST
+        placements = book.picture.running[allocation_id].running.allocation.placements
+        dead = book.fenced.setdefault(allocation_id, set())
+        dead.add(node_id)
+        if dead.issuperset(placement.node_id for placement in placements):
+            task.stop_why = task.stop_why or why
             ended(book, Ended(allocation_id, exit_code=None), now_ms, outcome)
-
-
-NODE_LOST = "node_lost"
+        else:
+            stop(book, allocation_id, why, outcome)
 
 
 def _what_became(life: JobLife, task: TaskLife, fact: Ended) -> JobState:
@@ -110,7 +125,7 @@ def _requeue(  # noqa: PLR0917
     outcome: Outcome,
 ) -> None:
     """The task waits again, with what it has attained; after a failure only in a while."""
-    task.since_ms = now_ms
+    task.clock_ms = waiting_clock(book, life, now_ms)
     task.allocation_id = ""
     task.stop_why = ""
     book.queued_tasks += 1
@@ -118,20 +133,21 @@ def _requeue(  # noqa: PLR0917
         task.move_to(JobState.PREEMPTED)
         task.attained_ms += progress_ms
         task.preemptions += 1
-        task.move_to(JobState.PENDING)
     else:
         task.move_to(JobState.FAILED)
-        task.move_to(JobState.PENDING)
         delay_ms = book.limits.backoff_ms << (task.failures - 1)
-        until_ms = now_ms + min(delay_ms, book.limits.max_backoff_ms)
-        life.waiting_on[BACKOFF] = None
-        life.reason = Reason(ReasonCode.BACKOFF, (("until_ms", until_ms),))
-        book.set_timer(until_ms, BACKOFF, life.job.id)
+        task.resume_ms = now_ms + min(delay_ms, book.limits.max_backoff_ms)
+        book.set_timer(task.resume_ms, BACKOFF, life.job.id, number)
+    task.move_to(JobState.PENDING)
     outcome.writes.append(EventRow(at_ms=now_ms, kind="requeued", job_id=life.job.id, task=number))
-    if number is not None:
-        leave_queue(book, life)
+    if number is None:
+        if task.resume_ms:
+            life.wait_on(BACKOFF, paused_until(task.resume_ms))
+        enqueue_if_ready(book, life, now_ms, outcome)
+        return
+    if not task.resume_ms:
         life.pending = life.pending.with_number(number)
-    enqueue_if_ready(book, life, now_ms, outcome)
+    update_tasks(book, life, now_ms, outcome)
 
 
 def _charge(book: Book, running: Running, state: JobState, lost_ms: int, now_ms: int) -> None:

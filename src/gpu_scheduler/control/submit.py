@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.eligible import make_eligible
+from gpu_scheduler.control.eligible import enqueue_if_ready, leave_queue, make_eligible
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.control.messages import Outcome
 from gpu_scheduler.engine.admit import Amounts, job_amounts
@@ -18,35 +19,71 @@ from gpu_scheduler.model.errors import (
     QuotaTooSmall,
 )
 from gpu_scheduler.model.job import Job, over_nodes
+from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import Quota
 from gpu_scheduler.store.rows import EventRow
+
+NO_NODE = "node"
 
 
 def submit(book: Book, job: Job, now_ms: int, outcome: Outcome) -> None:
     """Accept a job, or raise and change nothing."""
     _check_new(book, job)
-    job = replace(_over_nodes(book, job), number=book.next_number, submit_ms=now_ms)
-    _check_fits(book, job)
+    nodes_known = bool(book.picture.index.by_id)
+    job = _stamped(book, _over_nodes(book, job), now_ms)
+    if nodes_known:
+        missing = ever_fits(book.picture, book.picture.job_shape(job))
+        if missing:
+            raise NeverFits(f"job {job.id} can never run here: {missing}")
+        _check_pool(book, job)
     _check_quota(book, job)
     book.next_number += 1
     book.queued_tasks += job.task_count
     life = JobLife(job)
     book.lives[job.id] = life
-    book.by_number[job.number] = life
+    if not nodes_known:
+        book.unplaced[job.id] = None
     outcome.writes.append(EventRow(at_ms=now_ms, kind="submitted", job_id=job.id))
     make_eligible(book, life, now_ms, outcome)
+
+
+def place_again(book: Book, now_ms: int, outcome: Outcome) -> None:
+    """Nodes came: look again at jobs that were submitted before any was known.
+
+    They were accepted, so what could never run on these nodes waits, and says so.
+    """
+    book.new_nodes = False
+    for job_id in list(book.unplaced):
+        life = book.lives[job_id]
+        job = _over_nodes(book, life.job)
+        missing = ever_fits(book.picture, book.picture.job_shape(job))
+        if missing:
+            leave_queue(book, life, now_ms)
+            life.wait_on(NO_NODE, Reason(ReasonCode.NEVER_FITS, (("found", missing),)))
+        else:
+            del book.unplaced[job_id]
+            life.wait_no_more(NO_NODE)
+            if job is not life.job:
+                leave_queue(book, life, now_ms)
+                life.job = replace(job, members=book.shared_members(job.members))
+        enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def check_room(book: Book, job_id: str, tasks: int) -> None:
+    """Refuse more tasks than the queue has room for."""
+    room = book.limits.max_queued_tasks - book.queued_tasks
+    if tasks > room:
+        raise QueueFull(
+            f"job {job_id} has {tasks} tasks and the queue has room for {room} of "
+            f"{book.limits.max_queued_tasks}; try again later or submit fewer"
+        )
 
 
 def _check_new(book: Book, job: Job) -> None:
     if job.id in book.lives or job.id in book.ended:
         raise AlreadyExists(f"job id '{job.id}' is taken; choose another")
-    room = book.limits.max_queued_tasks - book.queued_tasks
-    if job.task_count > room:
-        raise QueueFull(
-            f"job {job.id} has {job.task_count} tasks and the queue has room for {room} of "
-            f"{book.limits.max_queued_tasks}; try again later or submit fewer"
-        )
+    check_room(book, job.id, job.task_count)
     for dependency in job.dependencies:
         if dependency.job_id not in book.lives and dependency.job_id not in book.ended:
             raise InvalidRequest(
@@ -64,13 +101,31 @@ def _over_nodes(book: Book, job: Job) -> Job:
     return job if len(members) == 1 else replace(job, members=members, min_members=len(members))
 
 
-def _check_fits(book: Book, job: Job) -> None:
-    """What could never run on any known node, even empty, is refused now."""
-    if not book.picture.index.by_id:
+def _stamped(book: Book, job: Job, now_ms: int) -> Job:
+    """The job with its number and time; equal texts and requests of many jobs are one object."""
+    return replace(
+        job,
+        number=book.next_number,
+        submit_ms=now_ms,
+        tenant=sys.intern(job.tenant),
+        user=sys.intern(job.user),
+        name=sys.intern(job.name),
+        members=book.shared_members(job.members),
+    )
+
+
+def _check_pool(book: Book, job: Job) -> None:
+    """More than the whole part of a pool that cannot borrow is refused."""
+    quota = book.picture.pools.get(job.pool)
+    if quota is None or (quota.elastic and job.preemptible):
         return
-    missing = ever_fits(book.picture, book.picture.job_shape(job))
-    if missing:
-        raise NeverFits(f"job {job.id} can never run here: {missing}")
+    limit = book.picture.total_gpu_milli * quota.percent // 100
+    wanted = sum(member.gpu_milli for member in job.members[: job.min_members])
+    if wanted > limit:
+        raise QuotaTooSmall(
+            f"job {job.id} wants {_shown(wanted, WHOLE_MILLI)} GPUs and the {job.pool} pool may "
+            f"hold {_shown(limit, WHOLE_MILLI)}; ask for that or less, or raise the pool's part"
+        )
 
 
 def _check_quota(book: Book, job: Job) -> None:
@@ -80,27 +135,36 @@ def _check_quota(book: Book, job: Job) -> None:
         return
     wanted = job_amounts(job, book.picture.limit_ms(job), job.min_members)
     held = book.picture.holdings.of(job.tenant)
-    for resource, limit, request, current, unit in _checks(tenant.quota, wanted, held):
-        may_borrow = resource == "GPUs" and tenant.elastic
+    spent = book.accounts.total(tenant.id).gpu_milli_ms
+    for resource, limit, request, current, unit in _checks(tenant.quota, wanted, held, spent):
+        may_borrow = resource == "GPUs" and tenant.elastic and job.preemptible
         if limit is not None and request > limit and not may_borrow:
             raise QuotaTooSmall(
-                f"quota exceeded for tenant {tenant.id}: {resource} requested={request / unit:g}, "
-                f"quota={limit / unit:g}, current={current / unit:g}"
+                f"quota exceeded for tenant {tenant.id}: {resource} "
+                f"requested={_shown(request, unit)}, quota={_shown(limit, unit)}, "
+                f"current={_shown(current, unit)}"
             )
 
 
 def _checks(
-    quota: Quota, wanted: Amounts, held: Amounts
+    quota: Quota, wanted: Amounts, held: Amounts, spent_gpu_milli_ms: int
 ) -> list[tuple[str, int | None, int, int, int]]:
     hour = WHOLE_MILLI * 3_600_000
+    used = held.gpu_milli_ms + spent_gpu_milli_ms
     return [
         ("GPUs", quota.gpu_milli, wanted.gpu_milli, held.gpu_milli, WHOLE_MILLI),
         ("GPU memory MiB", quota.gpu_memory_mb, wanted.gpu_memory_mb, held.gpu_memory_mb, 1),
         ("CPU cores", quota.cpu_milli, wanted.cpu_milli, held.cpu_milli, 1000),
         ("memory MiB", quota.memory_mb, wanted.memory_mb, held.memory_mb, 1),
         ("concurrent jobs", quota.concurrent_jobs, wanted.jobs, held.jobs, 1),
-        ("GPU-hours", quota.gpu_milli_ms, wanted.gpu_milli_ms, held.gpu_milli_ms, hour),
+        ("GPU-hours", quota.gpu_milli_ms, wanted.gpu_milli_ms, used, hour),
     ]
+
+
+def _shown(amount: int, unit: int) -> str:
+    """In the unit that people use: in full, and exact to a thousandth."""
+    whole, rest = divmod(amount, unit)
+    return f"{whole}.{rest * 1000 // unit:03d}".rstrip("0").rstrip(".") if rest else str(whole)
 
 
 _NO_LIMITS = Quota()

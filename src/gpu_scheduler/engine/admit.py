@@ -6,14 +6,25 @@ hold what others leave idle, sized by what they used lately, with jobs that can 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
 from gpu_scheduler.model.snapshot import PoolQuota, Standing
 from gpu_scheduler.model.tenant import Tenant
 
+if TYPE_CHECKING:
+    from gpu_scheduler.engine.picture import Picture
+    from gpu_scheduler.engine.queue import JobShape
+
 CPU_WHOLE_MILLI = 1000
 GPU_HOUR = WHOLE_MILLI * 3_600_000
+GPUS = "GPUs"
+Check = tuple[str, int | None, int, int, int]
+"""A resource, its limit, what is held of it, what is wanted, and the unit in which it is shown."""
 
 
 class Amounts:
@@ -89,17 +100,56 @@ class Holdings:
         self.pools[job.pool] = self.pools.get(job.pool, 0) + sign * amounts.gpu_milli
 
 
-def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
-    """What one task of a job holds while it runs, with all or the first few members."""
+def job_amounts(
+    job: Job, limit_ms: int, members: int | None = None, *, device_mb: int = 0
+) -> Amounts:
+    """What one task of a job would hold, with all or the first few members.
+
+    GPU memory that a request does not state is that of devices with `device_mb` each.
+    """
     requests = job.members if members is None else job.members[:members]
     gpu_milli = sum(request.gpu_milli for request in requests)
     return Amounts(
         gpu_milli,
-        sum(request.gpu_memory_total_mb for request in requests),
+        sum(_gpu_memory_mb(request, device_mb) for request in requests),
         sum(request.cpu_milli for request in requests),
         sum(request.memory_mb for request in requests),
         1,
         gpu_milli * limit_ms,
+    )
+
+
+def held_amounts(job: Job, limit_ms: int, placements: Sequence[Placement]) -> Amounts:
+    """What one task of a job really holds: a whole device with all its memory."""
+    held = job_amounts(job, limit_ms, len(placements))
+    held.gpu_memory_mb = sum(
+        share.memory_mb or (mig_memory_mb(share.mig_profile) if share.mig_profile else 0)
+        for placement in placements
+        for share in placement.devices
+    )
+    return held
+
+
+def least_device_mb(job_shape: JobShape) -> int:
+    """The memory of the smallest device that any member could be given."""
+    return min((m.least_device_mb for m in job_shape.members if m.uses_gpus), default=0)
+
+
+def never_admitted(picture: Picture, job: Job) -> Reason | None:
+    """Why a quota or pool can never let the job start, whoever ends; None if one day it may."""
+    if not picture.has_limits:
+        return None
+    admission = Admission(
+        tenants=picture.tenants,
+        pools=picture.pools,
+        holdings=picture.holdings,
+        standings=picture.tenant_standings,
+        total_gpu_milli=picture.total_gpu_milli,
+    )
+    device_mb = least_device_mb(picture.job_shape(job))
+    limit_ms = picture.limit_ms(job)
+    return admission.never_admitted(
+        job, job_amounts(job, limit_ms, job.min_members, device_mb=device_mb)
     )
 
 
@@ -133,12 +183,74 @@ class Admission:
                 return refused
         return self._over_pool(job, wanted)
 
+    def most_members(self, job: Job, limit_ms: int, *, device_mb: int = 0) -> int:
+        """With how many members an elastic gang may start now; 0 if not with its minimum."""
+
+        def may_hold(members: int) -> bool:
+            wanted = job_amounts(job, limit_ms, members, device_mb=device_mb)
+            return self.refusal(job, wanted) is None
+
+        most = len(job.members)
+        if may_hold(most):
+            return most
+        low = job.min_members
+        if low == most or not may_hold(low):
+            return 0
+        # More members never hold less, so halving finds the last number that is admitted.
+        while most - low > 1:
+            middle = (low + most) // 2
+            if may_hold(middle):
+                low = middle
+            else:
+                most = middle
+        return low
+
+    def never_admitted(self, job: Job, wanted: Amounts) -> Reason | None:
+        """Why the job could not start even if nobody held anything, or None."""
+        tenant = self._tenants.get(job.tenant)
+        if tenant is not None:
+            for resource, limit, current, request, unit in self._checks(tenant, wanted):
+                may_borrow = resource == GPUS and tenant.elastic and job.preemptible
+                more = self._lent_at_most(tenant) if may_borrow else 0
+                if limit is not None and request > limit + more:
+                    return _quota_reason(tenant.id, resource, (request, limit, current), unit)
+        quota = self._pools.get(job.pool)
+        if quota is None or not self._total:
+            return None
+        limit = self._due(quota)
+        if quota.elastic and job.preemptible:
+            limit += sum(self._due(other) for other in self._lending_pools(job.pool))
+        return self._pool_reason(job.pool, wanted, limit) if wanted.gpu_milli > limit else None
+
     def borrows(self, tenant_id: str) -> bool:
         """Tell whether a tenant holds more GPUs than it is sure of."""
+        return self.borrowed_milli(tenant_id) > 0
+
+    def borrowed_milli(self, tenant_id: str) -> int:
+        """How much more a tenant holds than it is sure of: so much of it can be taken back."""
         tenant = self._tenants.get(tenant_id)
         if tenant is None or not tenant.elastic or tenant.quota.gpu_milli is None:
+            return 0
+        return max(0, self.holdings.of(tenant_id).gpu_milli - tenant.quota.gpu_milli)
+
+    def pool_borrows(self, pool: Pool) -> bool:
+        """Tell whether a pool holds more than its part of all GPUs."""
+        return self.pool_borrowed_milli(pool) > 0
+
+    def pool_borrowed_milli(self, pool: Pool) -> int:
+        """How much more a pool holds than its part: so much of it can be taken back."""
+        quota = self._pools.get(pool)
+        if quota is None or not quota.elastic:
+            return 0
+        return max(0, self.holdings.pools.get(pool, 0) - self._due(quota))
+
+    def is_within_pool(self, job: Job, wanted: Amounts) -> bool:
+        """Tell whether the pool would hold no more than its part (of which it may have lent)."""
+        quota = self._pools.get(job.pool)
+        if quota is None or not quota.elastic:
             return False
-        return self.holdings.of(tenant_id).gpu_milli > tenant.quota.gpu_milli
+        held = self.holdings.pools.get(job.pool, 0)
+        return held + wanted.gpu_milli <= self._due(quota)
 
     def is_within_guarantee(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the tenant would hold no more than it is sure of."""
@@ -149,32 +261,26 @@ class Admission:
         return held + wanted.gpu_milli <= tenant.quota.gpu_milli
 
     def _over_quota(self, tenant: Tenant, job: Job, wanted: Amounts) -> Reason | None:
+        for resource, limit, current, request, unit in self._checks(tenant, wanted):
+            if limit is None or not request or current + request <= limit:
+                continue
+            may_borrow = resource == GPUS and tenant.elastic and job.preemptible
+            if not (may_borrow and self._can_borrow(tenant, request)):
+                return _quota_reason(tenant.id, resource, (request, limit, current), unit)
+        return None
+
+    def _checks(self, tenant: Tenant, wanted: Amounts) -> tuple[Check, ...]:
         held = self.holdings.of(tenant.id)
         quota = tenant.quota
         spent = self._standings.get(tenant.id, _NOTHING_SPENT).spent_gpu_milli_ms
-        checks = (
+        hours = held.gpu_milli_ms + spent
+        return (
             ("GPU memory MiB", quota.gpu_memory_mb, held.gpu_memory_mb, wanted.gpu_memory_mb, 1),
             ("CPU cores", quota.cpu_milli, held.cpu_milli, wanted.cpu_milli, CPU_WHOLE_MILLI),
             ("memory MiB", quota.memory_mb, held.memory_mb, wanted.memory_mb, 1),
             ("concurrent jobs", quota.concurrent_jobs, held.jobs, wanted.jobs, 1),
-            (
-                "GPU-hours",
-                quota.gpu_milli_ms,
-                held.gpu_milli_ms + spent,
-                wanted.gpu_milli_ms,
-                GPU_HOUR,
-            ),
-        )
-        for resource, limit, current, request, unit in checks:
-            if limit is not None and request and current + request > limit:
-                return _quota_reason(tenant.id, resource, (request, limit, current), unit)
-        limit = quota.gpu_milli
-        if limit is None or not wanted.gpu_milli or held.gpu_milli + wanted.gpu_milli <= limit:
-            return None
-        if tenant.elastic and job.preemptible and self._can_borrow(tenant, wanted.gpu_milli):
-            return None
-        return _quota_reason(
-            tenant.id, "GPUs", (wanted.gpu_milli, limit, held.gpu_milli), WHOLE_MILLI
+            ("GPU-hours", quota.gpu_milli_ms, hours, wanted.gpu_milli_ms, GPU_HOUR),
+            (GPUS, quota.gpu_milli, held.gpu_milli, wanted.gpu_milli, WHOLE_MILLI),
         )
 
     def _can_borrow(self, tenant: Tenant, wanted_milli: int) -> bool:
@@ -195,32 +301,58 @@ class Admission:
         more = held + wanted_milli - max(held, tenant.quota.gpu_milli or 0)
         return borrowed + more <= lendable
 
+    def _lent_at_most(self, tenant: Tenant) -> int:
+        """What all others could lend if they held nothing."""
+        return sum(
+            other.quota.gpu_milli
+            for other in self._tenants.values()
+            if other.id != tenant.id and other.elastic and other.quota.gpu_milli is not None
+        )
+
     def _over_pool(self, job: Job, wanted: Amounts) -> Reason | None:
         quota = self._pools.get(job.pool)
         if quota is None or not wanted.gpu_milli:
             return None
         held = self.holdings.pools.get(job.pool, 0)
-        limit = self._total * quota.percent // 100
+        limit = self._due(quota)
         if held + wanted.gpu_milli <= limit:
             return None
         if quota.elastic and job.preemptible:
-            idle = 0
-            for other in self._pools.values():
-                if other.pool is not job.pool:
-                    due = self._total * other.percent // 100
-                    idle += max(0, due - self.holdings.pools.get(other.pool, 0))
+            idle = sum(
+                max(0, self._due(other) - self.holdings.pools.get(other.pool, 0))
+                for other in self._lending_pools(job.pool)
+            )
             if held + wanted.gpu_milli <= limit + idle:
                 return None
+        return self._pool_reason(job.pool, wanted, limit)
+
+    def _due(self, quota: PoolQuota) -> int:
+        return self._total * quota.percent // 100
+
+    def _lending_pools(self, pool: Pool) -> list[PoolQuota]:
+        return [other for other in self._pools.values() if other.pool is not pool and other.elastic]
+
+    def _pool_reason(self, pool: Pool, wanted: Amounts, limit: int) -> Reason:
         data = (
-            ("held", held // WHOLE_MILLI),
-            ("limit", limit // WHOLE_MILLI),
-            ("pool", job.pool.value),
+            ("held", _shown(self.holdings.pools.get(pool, 0), WHOLE_MILLI)),
+            ("limit", _shown(limit, WHOLE_MILLI)),
+            ("pool", pool.value),
             ("requested", _shown(wanted.gpu_milli, WHOLE_MILLI)),
         )
         return Reason(ReasonCode.POOL, data)
 
 
 _NOTHING_SPENT = Standing()
+
+
+def _gpu_memory_mb(request: Request, device_mb: int) -> int:
+    """What is stated; else whole devices with all their memory and shares with their part."""
+    if request.gpu_memory_total_mb:
+        return request.gpu_memory_total_mb
+    if request.mig_profile:
+        return request.gpu_count * mig_memory_mb(request.mig_profile)
+    part_mb = device_mb * request.gpu_share_milli // WHOLE_MILLI
+    return request.gpu_count * part_mb + device_mb * request.gpu_extra_milli // WHOLE_MILLI
 
 
 def _quota_reason(tenant: str, resource: str, numbers: tuple[int, int, int], unit: int) -> Reason:

@@ -47,7 +47,7 @@ def described(shape: Shape) -> str:
         if request.mig_profile:
             amount = f"{request.gpu_count} x MIG {request.mig_profile}"
         elif not request.gpu_milli:
-            amount = "a shared GPU" if request.gpu_count == 1 else f"{request.gpu_count} shared GPUs"
+            amount = f"{request.gpu_count} shared GPU" + ("s" if request.gpu_count > 1 else "")
         if request.gpu_models:
             amount += f" ({' or '.join(request.gpu_models)})"
         words.append(amount)

@@ -8,10 +8,14 @@ was: everything that was tried is undone, and somebody else applies the plan.
 
 from __future__ import annotations
 
-from collections import deque
-
 from gpu_scheduler.engine import gang
-from gpu_scheduler.engine.admit import Admission, Amounts, job_amounts
+from gpu_scheduler.engine.admit import (
+    Admission,
+    Amounts,
+    held_amounts,
+    job_amounts,
+    least_device_mb,
+)
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import Policy, Preemption, Queueing, Ranking
@@ -86,7 +90,7 @@ class Cycle:
             skip_to = 0
         entry = merge.next()
         while entry is not None:
-            self._serve_holders(entry.static_class)
+            self._serve_holders(entry)
             if done >= budget:
                 self._complete = False
                 break
@@ -103,7 +107,7 @@ class Cycle:
             entry = merge.next()
         if self._complete:
             self._resume_after = 0
-        self._serve_holders(0)
+        self._serve_holders(None)
 
     def plan(self) -> Plan:
         """What this cycle found, in a fixed order."""
@@ -118,11 +122,17 @@ class Cycle:
                 for number in sorted(self._reasons)
             ),
             shape_reasons=tuple(
-                (shape, self._shape_reasons[shape]) for shape in sorted(self._shape_reasons)
+                sorted(
+                    (self._picture.job_shapes[shape].name, reason)
+                    for shape, reason in self._shape_reasons.items()
+                    if shape in self._picture.queue.of_shape
+                )
             ),
             tenant_reasons=tuple(
-                (tenant, shape, self._tenant_reasons[tenant, shape])
-                for tenant, shape in sorted(self._tenant_reasons)
+                sorted(
+                    (tenant, self._picture.job_shapes[shape].name, reason)
+                    for (tenant, shape), reason in self._tenant_reasons.items()
+                )
             ),
             examined=self._examined,
             complete=self._complete,
@@ -154,16 +164,14 @@ class Cycle:
         self._failed: dict[int, tuple[int, int]] = {}
         entries = picture.queue.entries
         self._served: set[int] = set()
-        self._holders = deque(
-            sorted(
-                (entries[number] for number in picture.reservations),
-                key=lambda holder: (
-                    -holder.static_class,
-                    picture.reservations[holder.number].made_ms,
-                    holder.key,
-                    holder.number,
-                ),
-            )
+        self._holders = sorted(
+            (entries[number] for number in picture.reservations),
+            key=lambda holder: (
+                -holder.static_class,
+                picture.reservations[holder.number].made_ms,
+                holder.key,
+                holder.number,
+            ),
         )
         self._standings = Standings(picture)
         self._merge = Merge(picture.queue, self._standings.penalty_ms)
@@ -183,13 +191,28 @@ class Cycle:
         self._not_cleared: dict[int, int] = {}
         self._gave_up_gpus = False
 
-    def _serve_holders(self, least_class: int) -> None:
-        """Start, or book again, every reservation of at least this class."""
-        while self._holders and self._holders[0].static_class >= least_class:
-            entry = self._holders.popleft()
-            while self._consider(entry):
-                continue
-            self._served.add(entry.number)
+    def _serve_holders(self, before: Entry | None) -> None:
+        """Start, or book again, reservations that come before a job: by class or in the order."""
+        if not self._holders:
+            return
+        value = 0 if before is None else self._value(before)
+        later: list[Entry] = []
+        for entry in self._holders:
+            if (
+                before is None
+                or entry.static_class >= before.static_class
+                or self._value(entry) < value
+            ):
+                while self._consider(entry):
+                    continue
+                self._served.add(entry.number)
+            else:
+                later.append(entry)
+        self._holders = later
+
+    def _value(self, entry: Entry) -> int:
+        """The place in the order now: the static key and what use adds to it."""
+        return entry.key + self._standings.penalty_ms(entry.group.key)
 
     def _consider(self, entry: Entry) -> bool:
         """Start, clear a place, reserve or pass over one job; True if it may come up again."""
@@ -212,10 +235,16 @@ class Cycle:
             return False
         allowed = None
         if entry.shape.base not in self._no_room:
-            allowed = self._calendar.allowed(entry, duration_ms)
-            holds = self._place(entry.shape, allowed)
+            value = self._value(entry)
+            allowed = self._calendar.allowed(entry, duration_ms, value)
+            mark = self._draft.mark()
+            holds = self._place(self._admitted(entry), allowed)
             if holds is not None:
-                return self._start(entry, holds, duration_ms)
+                fitted = self._calendar.fitted(entry, holds, duration_ms, value)
+                if fitted is not holds:
+                    self._draft.undo(mark)
+                    self._draft.take(fitted[0])
+                return self._start(entry, fitted, duration_ms)
         self._no_place(entry, duration_ms, allowed)
         return False
 
@@ -229,12 +258,24 @@ class Cycle:
                 return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
         if not self._picture.has_limits:
             return None
-        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        limit_ms = self._picture.limit_ms(job)
+        device_mb = least_device_mb(entry.shape)
+        amounts = job_amounts(job, limit_ms, job.min_members, device_mb=device_mb)
         refused = self._admission.refusal(job, amounts)
         if refused is not None and refused.get("resource") != "GPU-hours":
             self._merge.dead_here.add((job.tenant, job.pool, entry.shape.id))
             self._tenant_reasons[job.tenant, entry.shape.id] = refused
         return refused
+
+    def _admitted(self, entry: Entry) -> JobShape:
+        """The job with as many members as quotas and pools let it start with now."""
+        job = entry.waiting.job
+        if not self._picture.has_limits or job.min_members == len(job.members):
+            return entry.shape
+        most = self._admission.most_members(
+            job, self._picture.limit_ms(job), device_mb=least_device_mb(entry.shape)
+        )
+        return self._picture.job_shape(job, members=max(most, job.min_members))
 
     def _start(self, entry: Entry, holds: list[Hold], duration_ms: int) -> bool:
         job = entry.waiting.job
@@ -255,7 +296,7 @@ class Cycle:
         self._reasons.pop(entry.number, None)
         self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) + 1
         self._count(job, holds, duration_ms)
-        self._calendar.note_start(entry.shape, holds, duration_ms)
+        self._calendar.note_start(holds, duration_ms)
         return again
 
     def _no_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> None:
@@ -273,9 +314,9 @@ class Cycle:
             return
         reserves = policy.queueing is Queueing.RESERVE and waited_ms >= policy.reserve_after_ms
         if old is not None:
-            self._calendar.keep(entry, duration_ms, old, self._place)
+            self._calendar.keep(entry, duration_ms, old, self._place, self._value(entry))
         elif reserves and self._blocked <= policy.reservations:
-            self._calendar.reserve(entry, duration_ms, self._place)
+            self._calendar.reserve(entry, duration_ms, self._place, self._value(entry))
         if allowed is None or not self._fits_unreserved(entry.shape):
             self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
             self._no_room.add(entry.shape.base)
@@ -339,8 +380,10 @@ class Cycle:
         if entry.static_class <= self._not_cleared.get(entry.shape.base, -1):
             return False
         self._preempt_tries += 1
-        allowed = self._calendar.allowed(entry, duration_ms)
-        found = self._preemptor.clear_place(entry, self._find, allowed)
+        value = self._value(entry)
+        allowed = self._calendar.allowed(entry, duration_ms, value)
+        promised = self._calendar.booked_later(entry, duration_ms, value)
+        found = self._preemptor.clear_place(entry, self._find, allowed, promised)
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:
                 self._not_cleared[entry.shape.base] = entry.static_class
@@ -348,7 +391,7 @@ class Cycle:
         holds, evictions = found
         self._evictions += evictions
         victims = [eviction.allocation_id for eviction in evictions]
-        self._calendar.claim(entry, duration_ms, holds, victims)
+        self._calendar.claim(entry, duration_ms, holds, victims, self._value(entry))
         self._reasons[entry.number] = Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
         self._count(entry.waiting.job, holds, duration_ms)
         return True
@@ -372,7 +415,7 @@ class Cycle:
 
     def _find(self, shape: Shape, within: int | None) -> Hold | None:
         if self._scorer is not None:
-            return self._scorer.find(shape, within)
+            return self._scorer.find(shape, within, len(self.starts))
         return self._picture.index.find(shape, within, spread=self._spread)
 
     def _find_freest(self, shape: Shape, within: int | None) -> Hold | None:
@@ -391,7 +434,8 @@ class Cycle:
 
     def _count(self, job: Job, holds: list[Hold], duration_ms: int) -> None:
         """What starts now counts at once against quotas and shares."""
-        amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
+        placements = [hold.placement() for hold in holds]
+        amounts = held_amounts(job, self._picture.limit_ms(job), placements)
         self._job_of[id(holds)] = (job, amounts)
         if self._picture.has_limits:
             self._holdings.add(job, amounts)

@@ -23,7 +23,7 @@ def explain(picture: Picture, plan: Plan, number: int) -> Reason:
     if found is None:
         found = _tenant_reason(plan, entry)
     if found is None:
-        found = dict(plan.shape_reasons).get(entry.shape.id)
+        found = dict(plan.shape_reasons).get(entry.shape.name)
     if found is None:
         return Reason(ReasonCode.NOT_EXAMINED)
     return _expanded(picture, entry) if found.code is ReasonCode.RESOURCES else found
@@ -32,8 +32,8 @@ def explain(picture: Picture, plan: Plan, number: int) -> Reason:
 def _tenant_reason(plan: Plan, entry: Entry) -> Reason | None:
     """What holds back all jobs of a tenant with one shape; a full pool only those of the pool."""
     job = entry.waiting.job
-    for tenant, shape_id, reason in getattr(plan, "tenant_reasons", ()):
-        if tenant != job.tenant or shape_id != entry.shape.id:
+    for tenant, shape, reason in plan.tenant_reasons:
+        if tenant != job.tenant or shape != entry.shape.name:
             continue
         if reason.code is not ReasonCode.POOL or reason.get("pool") == job.pool.value:
             return reason

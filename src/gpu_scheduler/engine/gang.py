@@ -20,13 +20,15 @@ def place(
     *,
     within: int | None = None,
     find_remainder: Finder | None = None,
+    most: int | None = None,
 ) -> list[Hold] | None:
     """Take a place for every member in the draft, or leave the draft as it was.
 
     A gang prefers one rack (tightest first) and insists on it with `same_rack`. `find_remainder`
-    places the members after the first that ask for less (a remainder of whole nodes).
+    places the members after the first that ask for less (a remainder of whole nodes). An elastic
+    gang gets no more than `most` members.
     """
-    members = job_shape.members
+    members = job_shape.members[:most]
     if len(members) == 1:
         hold = find(members[0], within)
         if hold is None:
@@ -37,7 +39,7 @@ def place(
     if len(racks) > 1:
         for bits in _racks_by_room(draft, members, job_shape.min_members):
             inside = bits if within is None else bits & within
-            holds = _place_all(job_shape, draft, find, inside, find_remainder)
+            holds = _place_all(members, job_shape.min_members, draft, find, inside, find_remainder)
             if holds is not None and len(holds) == len(members):
                 return holds
             if holds is not None:
@@ -46,11 +48,12 @@ def place(
                 _give_back(draft, holds)
     if job_shape.same_rack and len(racks) > 1:
         return None
-    return _place_all(job_shape, draft, find, within, find_remainder)
+    return _place_all(members, job_shape.min_members, draft, find, within, find_remainder)
 
 
 def _place_all(
-    job_shape: JobShape,
+    members: tuple[Shape, ...],
+    least: int,
     draft: Draft,
     find: Finder,
     within: int | None,
@@ -58,14 +61,14 @@ def _place_all(
 ) -> list[Hold] | None:
     mark = draft.mark()
     holds: list[Hold] = []
-    first = job_shape.members[0]
-    for member, shape in enumerate(job_shape.members):
+    first = members[0]
+    for member, shape in enumerate(members):
         search = find
         if find_remainder is not None and shape.count < first.count:
             search = find_remainder
         hold = search(shape, within)
         if hold is None:
-            if member >= job_shape.min_members:
+            if member >= least:
                 break
             draft.undo(mark)
             return None

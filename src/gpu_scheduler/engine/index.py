@@ -20,7 +20,7 @@ from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request
 WIDTH = CPU_LEVELS + 1
 STEPS = WHOLE_MILLI // SHARE_STEP_MILLI + 1
 MOST_SHARED_MILLI = WHOLE_MILLI - SHARE_STEP_MILLI
-"""A device of which only memory is held has this left: every share fits, a whole request does not."""
+"""What is left of a device of which only memory is held: any share fits, a whole request not."""
 
 
 NO_SLOT = Slot.__new__(Slot)
@@ -320,10 +320,9 @@ class Index:
             rows[new] = bits | slot.bit
             slot.steps |= 1 << new
         if old >= 0 and old != new:
-            if len(slot.shared) > 1:
-                for entry in slot.shared.values():
-                    if entry[0] // SHARE_STEP_MILLI == old:
-                        return
+            for entry in slot.shared.values():
+                if entry[0] // SHARE_STEP_MILLI == old:
+                    return
             bits = rows[old] ^ slot.bit
             rows[old] = bits
             slot.steps ^= 1 << old
@@ -461,10 +460,11 @@ def vector_of(slot: Slot) -> Vector:
             left.append(min(shared[position][0], MOST_SHARED_MILLI))
         else:
             left.append(0 if slot.busy >> position & 1 else WHOLE_MILLI)
+    sizes = tuple(sorted(slot.sizes))
+    plain = (kind.id, slot.free_cpu, slot.free_memory, tuple(left), sizes)
     rests: tuple[int, ...] = ()
     if shared and kind.has_memory:
         rests = tuple(shared[p][1] if p in shared else -1 for p in range(kind.size))
     if slot.mig:
         rests += tuple(slot.mig.values())
-    sizes = tuple(sorted(slot.sizes))
-    return (kind.id, slot.free_cpu, slot.free_memory, tuple(left), sizes, rests)
+    return (*plain, rests) if rests else plain

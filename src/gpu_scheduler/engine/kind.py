@@ -26,6 +26,7 @@ class Kind:
         "islands",
         "memory_mb",
         "models",
+        "name",
         "row",
         "size",
         "split",
@@ -39,6 +40,7 @@ class Kind:
         self.absent_at = -1
         self.devices = tuple(sorted(node.devices, key=_by_index))
         self.size = len(self.devices)
+        self.name = repr(Kind.signature(node))
         self.cpu_milli = node.cpu_milli
         self.memory_mb = node.memory_mb
         self.models = tuple(sorted({device.model for device in self.devices}))

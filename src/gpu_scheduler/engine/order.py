@@ -56,6 +56,16 @@ def largest_gap_ms(order: Order, class_span: int) -> int:
     return order.class_point_ms * class_span + order.short_cap_ms + order.deadline_ms + fair
 
 
+def longest_wait_ms(*, gap_ms: int, jobs_ahead: int, longest_run_ms: int) -> int:
+    """No job that may run waits longer than this, under a policy with reservations.
+
+    After the gap nobody new comes ahead. Each of those ahead, and then the job itself, needs at
+    most two runs of the longest job from when it is first: one until its reservation is due, one
+    for whatever overruns on its place (docs/explanation/scheduling.md).
+    """
+    return gap_ms + 2 * (jobs_ahead + 1) * longest_run_ms
+
+
 def level_of(
     attained_ms: int, gpu_milli: int, feedback: Feedback, *, protected: bool = False
 ) -> int:

@@ -8,6 +8,8 @@ from gpu_scheduler.engine.index import Index
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
 
+NEVER_FIRST = 1 << 62
+
 
 class Outlook:
     """Steps in time, each with a shadow of the node. Only bookings make anything scarcer.
@@ -16,7 +18,7 @@ class Outlook:
     something fits for a while is decided at its start and at the drops inside it.
     """
 
-    __slots__ = ("_index", "drops", "states", "times", "top_class")
+    __slots__ = ("_index", "drops", "first_value", "states", "times", "top_class")
 
     def __init__(self, index: Index, slot: Slot, now_ms: int, ends: list[tuple[int, Hold]]) -> None:
         """Roll the node forward through the expected ends of what it runs."""
@@ -26,6 +28,7 @@ class Outlook:
         self.states = [state]
         self.drops: list[int] = []
         self.top_class = -1
+        self.first_value = NEVER_FIRST
         for end_ms, hold in sorted(ends, key=_by_end):
             at_ms = max(end_ms, now_ms + 1)
             if at_ms != self.times[-1]:
@@ -34,49 +37,47 @@ class Outlook:
                 self.states.append(state)
             index.give(hold.on(state))
 
-    def fits(self, shape: Shape, start_ms: int, end_ms: int) -> bool:
-        """Tell whether the request fits from start to end without disturbing a booking."""
-        if self._state_at(start_ms).choose_any(shape) is None:
-            return False
-        return self._clear(shape, start_ms, end_ms)
+    def choose(self, shape: Shape, start_ms: int, end_ms: int) -> Hold | None:
+        """Devices that are free from start to end, next to everything that is booked."""
+        common = self._state_at(start_ms)
+        for drop in self.drops[bisect_right(self.drops, start_ms) :]:
+            if drop >= end_ms:
+                break
+            common = _narrower(common, self._state_at(drop))
+        return common.choose_any(shape)
 
     def earliest(self, shape: Shape, duration_ms: int, from_ms: int = 0) -> tuple[int, Hold] | None:
         """The first time from which the request fits for its duration."""
         for at_ms, state in zip(self.times, self.states, strict=True):
             if at_ms >= from_ms:
                 hold = state.choose_any(shape)
-                if hold is not None and self._clear(shape, at_ms, at_ms + duration_ms):
+                if hold is not None:
+                    hold = self.choose(shape, at_ms, at_ms + duration_ms)
+                if hold is not None:
                     return at_ms, hold
         return None
 
-    def book(self, shape: Shape, start_ms: int, end_ms: int, static_class: int) -> None:
-        """Keep room for a reservation of this class."""
-        self.occupy(shape, start_ms, end_ms)
+    def book(self, shape: Shape, start_ms: int, end_ms: int, static_class: int, value: int) -> None:
+        """Keep room for a reservation of a job of this class and place in the order."""
+        hold = self.choose(shape, start_ms, end_ms)
+        if hold is not None:
+            self.occupy(hold, start_ms, end_ms)
         self.drops.insert(bisect_left(self.drops, start_ms), start_ms)
         self.top_class = max(self.top_class, static_class)
+        self.first_value = min(self.first_value, value)
 
-    def occupy(self, shape: Shape, start_ms: int, end_ms: int) -> None:
-        """Take room for something that starts at once, or for a booking."""
+    def occupy(self, hold: Hold, start_ms: int, end_ms: int) -> None:
+        """Take certain devices for a while."""
         self._split(start_ms)
         self._split(end_ms)
         first = bisect_left(self.times, start_ms)
         last = bisect_left(self.times, end_ms)
         for state in self.states[first:last]:
-            hold = state.choose_any(shape)
-            if hold is not None:
-                self._index.take(hold)
+            self._index.take(hold.on(state))
 
     def at(self, at_ms: int) -> Slot:
         """A copy of the node as it will be at a moment."""
         return self._state_at(at_ms).copy()
-
-    def _clear(self, shape: Shape, start_ms: int, end_ms: int) -> bool:
-        for drop in self.drops[bisect_right(self.drops, start_ms) :]:
-            if drop >= end_ms:
-                return True
-            if self._state_at(drop).choose_any(shape) is None:
-                return False
-        return True
 
     def _state_at(self, at_ms: int) -> Slot:
         return self.states[max(0, bisect_right(self.times, at_ms) - 1)]
@@ -91,3 +92,24 @@ class Outlook:
 
 def _by_end(item: tuple[int, Hold]) -> int:
     return item[0]
+
+
+def _narrower(one: Slot, other: Slot) -> Slot:
+    """A shadow on which only that is free which is free on both."""
+    both = one.copy()
+    both.busy |= other.busy
+    both.free_cpu = min(one.free_cpu, other.free_cpu)
+    both.free_memory = min(one.free_memory, other.free_memory)
+    for position in other.shared:
+        left, memory_mb, holders = other.shared[position]
+        if position in one.shared:
+            mine = one.shared[position]
+            both.shared[position] = [min(left, mine[0]), min(memory_mb, mine[1]), holders]
+        elif not one.busy >> position & 1:
+            both.shared[position] = [left, memory_mb, holders]
+    for position in one.shared:
+        if position not in other.shared and other.busy >> position & 1:
+            del both.shared[position]
+    for key, left in other.mig.items():
+        both.mig[key] = min(left, both.mig[key])
+    return both

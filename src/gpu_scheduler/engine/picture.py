@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sortedcontainers import SortedList
 
-from gpu_scheduler.engine.admit import Amounts, Holdings, job_amounts
+from gpu_scheduler.engine.admit import Amounts, Holdings, held_amounts
 from gpu_scheduler.engine.index import NO_SLOT, Index
 from gpu_scheduler.engine.order import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
@@ -217,7 +217,8 @@ class Picture:
                 shapes,
                 job.min_members,
                 same_rack=job.same_rack,
-                base=-1 if base is None else base.id,
+                base=-1 if base is None else base.base,
+                rank=rank,
             )
             self._shape_of[room, rank] = shape
             self.job_shapes.append(shape)
@@ -273,8 +274,7 @@ class Picture:
             hold = index.slot(placement.node_id).hold_from(placement)
             index.take(hold)
             holds.append(hold)
-        members = len(allocation.placements)
-        amounts = job_amounts(job, self.limit_ms(job), members)
+        amounts = held_amounts(job, self.limit_ms(job), allocation.placements)
         tenant = self.tenant(job.tenant)
         entry = RunningEntry(running, holds, amounts, static_class(job, tenant))
         self.running[allocation.id] = entry

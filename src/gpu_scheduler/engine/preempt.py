@@ -21,6 +21,7 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.reserve import Calendar
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
+from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.request import WHOLE_MILLI
 
@@ -42,17 +43,19 @@ class Preemptor:
         self._by_class = picture.policy.preemption is Preemption.CLASS
 
     def clear_place(
-        self, entry: Entry, find: Finder, within: int | None
+        self, entry: Entry, find: Finder, within: int | None, promised: int
     ) -> tuple[list[Hold], list[Eviction]] | None:
-        """Find who must leave so that the job fits, or None."""
-        self._reclaims = False
+        """Find who must leave so that the job fits, or None. `promised` nodes are not cleared."""
+        self._reclaims = self._reclaims_pool = False
         if self._by_class:
             job = entry.waiting.job
             if not self._picture.tenant(job.tenant).can_preempt_others:
                 return None
-            wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
-            self._reclaims = self._admission.is_within_guarantee(job, wanted)
-        nodes = self._nodes_with_victims(entry)
+            if self._picture.has_limits:
+                wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+                self._reclaims = self._admission.is_within_guarantee(job, wanted)
+                self._reclaims_pool = self._admission.is_within_pool(job, wanted)
+        nodes = self._nodes_with_victims(entry) & ~promised
         if not nodes:
             return None
         racks = self._picture.index.racks()
@@ -65,8 +68,11 @@ class Preemptor:
             return None
         return _Clearing(self, entry, find).run(within, nodes)
 
-    def ground(self, entry: Entry, victim: RunningEntry) -> str:
-        """Why this running job may be stopped for that waiting one; empty if it may not."""
+    def ground(self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]) -> str:
+        """Why this running job may be stopped for that waiting one; empty if it may not.
+
+        `taken` is what is being taken back already from a tenant or pool that borrowed.
+        """
         running = victim.running
         if running.stopping or running.allocation.id in self._calendar.leaving:
             return ""
@@ -76,7 +82,7 @@ class Preemptor:
             return ""
         if not self._by_class:
             return self._policy.preemption.value if self._is_worse(entry, victim) else ""
-        ground = self._class_ground(entry, victim)
+        ground = self._class_ground(entry, victim, taken)
         if ground:
             tenant = self._picture.tenant(running.job.tenant)
             if not tenant.allow_preemption or running.preemptions >= tenant.max_preemptions:
@@ -97,14 +103,15 @@ class Preemptor:
         """A node as it will be when those who were chosen before have left."""
         return self._calendar.shadow(self._picture.index.slots[ordinal])
 
-    def victims_on(self, entry: Entry, ordinal: int) -> list[tuple[RunningEntry, str]]:
-        """Everyone on a node who may be stopped, with the ground."""
-        found = []
-        for victim in self._picture.by_node.get(ordinal, {}).values():
-            ground = self.ground(entry, victim)
-            if ground:
-                found.append((victim, ground))
-        return found
+    def victims_on(
+        self, entry: Entry, ordinal: int, taken: dict[str | Pool, int]
+    ) -> list[RunningEntry]:
+        """Everyone on a node who may be stopped."""
+        return [
+            victim
+            for victim in self._picture.by_node.get(ordinal, {}).values()
+            if self.ground(entry, victim, taken)
+        ]
 
     @property
     def picture(self) -> Picture:
@@ -117,12 +124,9 @@ class Preemptor:
         highest = entry.static_class - self._policy.preempt_gap
         due = self._is_due(entry)
         for static_class, nodes in self._picture.class_nodes.items():
-            if (
-                not self._by_class
-                or static_class <= highest
-                or self._reclaims
-                or (due and static_class <= entry.static_class)
-            ):
+            worst = entry.static_class if due else highest
+            reclaims = self._reclaims or self._reclaims_pool
+            if not self._by_class or reclaims or static_class <= worst:
                 bits |= nodes.bits
         return bits
 
@@ -130,10 +134,12 @@ class Preemptor:
         reservation = self._picture.reservations.get(entry.number)
         return reservation is not None and reservation.at_ms <= self._now_ms
 
-    def _class_ground(self, entry: Entry, victim: RunningEntry) -> str:
+    def _class_ground(
+        self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]
+    ) -> str:
         if victim.static_class + self._policy.preempt_gap <= entry.static_class:
             return "class"
-        if self._reclaims and self._admission.borrows(victim.running.job.tenant):
+        if self._is_lent(victim, taken):
             return "lent"
         if (
             victim.running.backfilled
@@ -143,6 +149,19 @@ class Preemptor:
         ):
             return "overrun"
         return ""
+
+    def _is_lent(self, victim: RunningEntry, taken: dict[str | Pool, int]) -> bool:
+        """Tell whether taking this back leaves the borrower all that it is sure of."""
+        job = victim.running.job
+        gpu_milli = victim.amounts.gpu_milli
+        if self._reclaims:
+            left = self._admission.borrowed_milli(job.tenant) - taken.get(job.tenant, 0)
+            if gpu_milli <= left:
+                return True
+        if self._reclaims_pool:
+            left = self._admission.pool_borrowed_milli(job.pool) - taken.get(job.pool, 0)
+            return gpu_milli <= left
+        return False
 
     def _is_worse(self, entry: Entry, victim: RunningEntry) -> bool:
         running = victim.running
@@ -171,6 +190,7 @@ class _Clearing:
         self._index = preemptor.picture.index
         self._shadows: dict[int, Slot] = {}
         self._chosen: dict[str, tuple[RunningEntry, str]] = {}
+        self._taken: dict[str | Pool, int] = {}
 
     def run(self, within: int | None, nodes: int) -> tuple[list[Hold], list[Eviction]] | None:
         """Members beyond the minimum stop nobody; nobody is stopped for nothing."""
@@ -239,6 +259,7 @@ class _Clearing:
     ) -> Hold | None:
         for victim, ground in room:
             self._chosen[victim.running.allocation.id] = (victim, ground)
+            _take_back(self._taken, victim)
             for held in victim.holds:
                 shadow = self._shadow(held.slot.ordinal)
                 self._index.give(held.on(shadow))
@@ -261,14 +282,19 @@ class _Clearing:
         shadow = self._preemptor.shadow(ordinal) if shadow is None else shadow.copy()
         if shadow.choose_any(shape) is not None:
             return []
+        taken = dict(self._taken)
         victims = [
-            (self._preemptor.cost(victim), victim.end_key, victim, ground)
-            for victim, ground in self._preemptor.victims_on(self._entry, ordinal)
+            (self._preemptor.cost(victim), victim.end_key, victim)
+            for victim in self._preemptor.victims_on(self._entry, ordinal, taken)
             if victim.running.allocation.id not in self._chosen
         ]
         victims.sort(key=lambda item: item[:2])
         leaving: list[tuple[RunningEntry, str]] = []
-        for _, _, victim, ground in victims:
+        for _, _, victim in victims:
+            ground = self._preemptor.ground(self._entry, victim, taken)
+            if not ground:
+                continue
+            _take_back(taken, victim)
             for hold in _on_node(victim, ordinal):
                 index.give(hold.on(shadow))
             leaving.append((victim, ground))
@@ -286,6 +312,12 @@ class _Clearing:
             else:
                 leaving.remove(item)
         return leaving
+
+
+def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:
+    job = victim.running.job
+    for owner in (job.tenant, job.pool):
+        taken[owner] = taken.get(owner, 0) + victim.amounts.gpu_milli
 
 
 def _on_node(victim: RunningEntry, ordinal: int) -> list[Hold]:

@@ -20,7 +20,16 @@ GroupKey = tuple[str, str, Pool]
 class JobShape:
     """What all members of a job ask for; jobs with the same job shape share an answer."""
 
-    __slots__ = ("base", "id", "members", "min_members", "needs_gpus", "same_rack", "uses_gpus")
+    __slots__ = (
+        "base",
+        "id",
+        "members",
+        "min_members",
+        "name",
+        "needs_gpus",
+        "same_rack",
+        "uses_gpus",
+    )
 
     def __init__(
         self,
@@ -30,9 +39,15 @@ class JobShape:
         *,
         same_rack: bool,
         base: int = -1,
+        rank: object = 0,
     ) -> None:
-        """Job shapes with the same `base` need the same room, whatever their rank."""
+        """Job shapes with the same `base` need the same room, whatever their rank.
+
+        The id depends on what came before; the name says the same in every process.
+        """
         self.id = shape_id
+        requests = [member.request for member in members]
+        self.name = f"{requests} {min_members} {same_rack} {rank}"
         self.base = shape_id if base < 0 else base
         self.members = members
         self.min_members = min_members

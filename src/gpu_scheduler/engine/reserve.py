@@ -42,23 +42,37 @@ class Calendar:
         self._gone = gone
         self._started = started
         self._outlooks: dict[int, Outlook] = {}
-        self._bookings: dict[int, list[tuple[Shape, int, int, int]]] = {}
+        self._bookings: dict[int, list[tuple[Shape, int, int, int, int]]] = {}
         self._booked = 0
         self._booked_until_ms = now_ms
         self.leaving: set[str] = set()
         self.kept: dict[int, Reservation] = {}
 
-    def note_start(self, job_shape: JobShape, holds: list[Hold], duration_ms: int) -> None:
+    def note_start(self, holds: list[Hold], duration_ms: int) -> None:
         """A job starts now; what it takes is not there for a booking until it ends."""
         end_ms = self._now_ms + duration_ms
         self._started.append((end_ms, holds))
         for hold in holds:
             outlook = self._outlooks.get(hold.slot.ordinal)
             if outlook is not None:
-                outlook.occupy(job_shape.members[hold.member], self._now_ms, end_ms)
+                outlook.occupy(hold, self._now_ms, end_ms)
 
-    def allowed(self, entry: Entry, duration_ms: int) -> int | None:
+    def fitted(self, entry: Entry, holds: list[Hold], duration_ms: int, value: int) -> list[Hold]:
+        """The same place, on devices that no booking counts on."""
+        if len(holds) != 1:
+            return holds
+        outlook = self._outlooks.get(holds[0].slot.ordinal)
+        if outlook is None or not _respects(entry, value, outlook):
+            return holds
+        end_ms = self._now_ms + duration_ms
+        hold = outlook.choose(entry.shape.members[0], self._now_ms, end_ms)
+        return holds if hold is None else [hold.on(holds[0].slot)]
+
+    def allowed(self, entry: Entry, duration_ms: int, value: int) -> int | None:
         """The nodes on which the job would push nobody back; None for all.
+
+        `value` is the job's place in the order. It may ignore reservations of lower classes, but
+        only of jobs that come after it: aging protects from higher classes in the end.
 
         A gang of several members is kept off every node where a booking begins before its end.
         """
@@ -67,35 +81,53 @@ class Calendar:
         end_ms = self._now_ms + duration_ms
         forbidden = 0
         for ordinal, outlook in self._outlooks.items():
-            if entry.static_class > outlook.top_class:
+            if not _respects(entry, value, outlook):
                 continue
             slot = self._picture.index.slots[ordinal]
             if len(entry.shape.members) > 1:
                 if outlook.drops and outlook.drops[0] < end_ms:
                     forbidden |= slot.bit
-            elif not outlook.fits(entry.shape.members[0], self._now_ms, end_ms):
+            elif outlook.choose(entry.shape.members[0], self._now_ms, end_ms) is None:
                 forbidden |= slot.bit
         return ~forbidden if forbidden else None
 
-    def keep(self, entry: Entry, duration_ms: int, old: Reservation, place: Placer) -> None:
+    def booked_later(self, entry: Entry, duration_ms: int, value: int) -> int:
+        """Nodes that are promised to others before the job would end, as a bitmap.
+
+        A place that is being cleared at this moment counts in `shadow` instead.
+        """
+        end_ms = self._now_ms + duration_ms
+        bits = 0
+        for ordinal, outlook in self._outlooks.items():
+            if _respects(entry, value, outlook) and any(
+                self._now_ms + 1 < drop < end_ms for drop in outlook.drops
+            ):
+                bits |= self._picture.index.slots[ordinal].bit
+        return bits
+
+    def keep(
+        self, entry: Entry, duration_ms: int, old: Reservation, place: Placer, value: int
+    ) -> None:
         """Renew a reservation: the same place if it comes up in time, a better one if it slips."""
         same = self._same_place(entry, duration_ms, old)
         if same is not None and same[0] <= max(old.at_ms, self._now_ms + 1):
-            self._book(entry, duration_ms, same, old)
+            self._book(entry, duration_ms, same, old, value)
             return
         other = self.earliest(entry, duration_ms, place)
         choices = [choice for choice in (same, other) if choice is not None]
         if choices:
-            self._book(entry, duration_ms, min(choices, key=lambda choice: choice[0]), old)
+            self._book(entry, duration_ms, min(choices, key=lambda choice: choice[0]), old, value)
 
-    def reserve(self, entry: Entry, duration_ms: int, place: Placer) -> bool:
+    def reserve(self, entry: Entry, duration_ms: int, place: Placer, value: int) -> bool:
         """Give a blocked job a place and a time; False if none can be foreseen."""
         found = self.earliest(entry, duration_ms, place)
         if found is not None:
-            self._book(entry, duration_ms, found, None)
+            self._book(entry, duration_ms, found, None, value)
         return found is not None
 
-    def claim(self, entry: Entry, duration_ms: int, holds: list[Hold], victims: list[str]) -> None:
+    def claim(
+        self, entry: Entry, duration_ms: int, holds: list[Hold], victims: list[str], value: int
+    ) -> None:
         """Keep a place that victims are leaving; it is due as soon as they are gone."""
         self.leaving.update(victims)
         for allocation_id in victims:
@@ -105,7 +137,7 @@ class Calendar:
                     slot = self._picture.index.slots[ordinal]
                     for booking in self._bookings.get(ordinal, []):
                         self._outlook(slot).book(*booking)
-        self._book(entry, duration_ms, (self._now_ms + 1, holds), None)
+        self._book(entry, duration_ms, (self._now_ms + 1, holds), None, value)
         self.kept[entry.number] = replace(self.kept[entry.number], claim=True)
 
     def shadow(self, slot: Slot) -> Slot:
@@ -265,6 +297,7 @@ class Calendar:
         duration_ms: int,
         found: tuple[int, list[Hold]],
         old: Reservation | None,
+        value: int,
     ) -> None:
         at_ms, holds = found
         end_ms = at_ms + duration_ms
@@ -272,7 +305,7 @@ class Calendar:
         for hold in holds:
             slot = index.slots[hold.slot.ordinal]
             shape = entry.shape.members[hold.member]
-            booking = (shape, at_ms, end_ms, entry.static_class)
+            booking = (shape, at_ms, end_ms, entry.static_class, value)
             self._outlook(slot).book(*booking)
             self._bookings.setdefault(slot.ordinal, []).append(booking)
             self._booked |= slot.bit
@@ -325,6 +358,11 @@ class Calendar:
             if end_key[3] not in skipped:
                 yield end_key[0], self._picture.running[end_key[3]].holds
         yield from started[place:]
+
+
+def _respects(entry: Entry, value: int, outlook: Outlook) -> bool:
+    """A job passes over bookings only if it is of a higher class than all and before them all."""
+    return entry.static_class <= outlook.top_class or value >= outlook.first_value
 
 
 def _release(draft: Draft, ends: list[tuple[int, list[Hold]]]) -> None:

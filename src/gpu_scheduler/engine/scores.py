@@ -42,6 +42,9 @@ class Scorer:
         self._index = picture.index
         self._ranking = picture.policy.ranking
         self._seed = picture.policy.seed
+        self._draw = 0
+        if self._ranking is Ranking.RANDOM:
+            self._draw = len(picture.running) + sum(picture.queue.entries)
         self._memory = picture.score_memory
         if self._memory.fragments is None:
             typical = picture.policy.typical_shapes
@@ -50,15 +53,15 @@ class Scorer:
         self._fragments = self._memory.fragments
         self._worth = self._memory.worth
 
-    def find(self, shape: Shape, within: int | None) -> Hold | None:
-        """The place with the lowest cost."""
+    def find(self, shape: Shape, within: int | None, starts: int = 0) -> Hold | None:
+        """The place with the lowest cost. `starts` tells random draws of one cycle apart."""
         if shape.kinds_seen != len(self._index.kinds):
             shape.learn(self._index.kinds)
         if shape.labelled:
             selected = self._index.selected(shape.request) or 0
             within = selected if within is None else within & selected
         if self._ranking is Ranking.RANDOM:
-            return self._find_random(shape, within)
+            return self._find_random(shape, within, starts)
         best: Place | None = None
         chosen = 0
         places = self._memory.places.setdefault(shape.id, {})
@@ -97,7 +100,7 @@ class Scorer:
         bits = self._index.vectors[vector]
         return (bits & -bits).bit_length() - 1
 
-    def _find_random(self, shape: Shape, within: int | None) -> Hold | None:
+    def _find_random(self, shape: Shape, within: int | None, starts: int) -> Hold | None:
         """A feasible node, and for a share a feasible device, by a fixed pseudo-random draw."""
         feasible = 0
         places = self._memory.places.setdefault(shape.id, {})
@@ -111,8 +114,7 @@ class Scorer:
             feasible &= within
         if not feasible:
             return None
-        self._memory.draws += 1
-        draw = mixed(self._seed, self._memory.draws)
+        draw = mixed(self._seed, self._draw + starts)
         slot = self._index.slots[nth_bit(feasible, draw % feasible.bit_count())]
         if not shape.one_part:
             return slot.choose_any(shape)
@@ -125,9 +127,9 @@ class Scorer:
 
 
 class ScoreMemory:
-    """What was found before, by shape and vector. Draws number the random choices."""
+    """What was found before, by shape and vector."""
 
-    __slots__ = ("draws", "fragments", "places", "worth")
+    __slots__ = ("fragments", "places", "worth")
 
     fragments: Fragments | None
     worth: Worth
@@ -136,7 +138,6 @@ class ScoreMemory:
         """Start with nothing known."""
         self.places: dict[int, dict[Vector, Place]] = {}
         self.fragments = None
-        self.draws = 0
 
 
 def mixed(seed: int, number: int) -> int:

@@ -77,6 +77,8 @@ class Shape:
             if fits:
                 self.fits.extend(fits)
                 self.by_kind[kind.id] = fits
+        # By what the nodes are, so that the order in which they came has no say.
+        self.fits.sort(key=lambda fit: fit.kind.name)
         self.kinds_seen = len(kinds)
         self.least_device_mb = min(map(_least_device_mb, self.fits), default=0)
         self._widths = None

@@ -16,11 +16,15 @@ from gpu_scheduler.model.request import (
     mig_share_milli,
 )
 
-Vector = tuple[int, int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+Vector = (
+    tuple[int, int, int, tuple[int, ...], tuple[int, ...]]
+    | tuple[int, int, int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+)
 """Kind, free CPU, free memory, what is left of every device (-1: takes no work), sizes on it.
 
-Last comes what most nodes have none of: the memory left of every device by position, if any is
-shared and has memory (-1: this one is not shared), and then the MIG slices left.
+Some nodes have a sixth part: if any device with memory is shared, the memory left of every device
+by position (-1: this one is not shared), and the MIG slices left. It is left out where there is
+nothing to say, because vectors are hashed all the time.
 """
 
 
@@ -221,19 +225,21 @@ class Slot:
         return None
 
     def devices_for(self, shape: Shape) -> int:
-        """The devices that a request may use and, if it is one share, that have the memory left.
+        """The devices that a request may use; for one share, those not taken whole or out of memory.
 
-        What they have left otherwise is not looked at.
+        How much of them is left is not looked at.
         """
         mask = 0
         for fit in shape.by_kind.get(self.kind.id, ()):
             mask |= fit.allowed
         mask &= self.usable
-        if shape.one_part and self.kind.has_memory:
+        if shape.one_part:
+            taken = self.busy
             for position, entry in self.shared.items():
                 need_mb = shape.part_mb or part_memory_mb(self.kind, position, shape.share)
-                if entry[1] < need_mb:
-                    mask &= ~(1 << position)
+                if need_mb <= entry[1]:
+                    taken ^= 1 << position
+            mask &= ~taken
         return mask
 
     def choose_device(self, shape: Shape, position: int) -> Hold | None:

@@ -61,8 +61,8 @@ class Plan:
     evictions: tuple[Eviction, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     job_reasons: tuple[tuple[str, Reason], ...] = ()
-    shape_reasons: tuple[tuple[int, Reason], ...] = ()
-    tenant_reasons: tuple[tuple[str, int, Reason], ...] = ()
+    shape_reasons: tuple[tuple[str, Reason], ...] = ()
+    tenant_reasons: tuple[tuple[str, str, Reason], ...] = ()
     examined: int = 0
     complete: bool = True
     resume_after: int = 0

@@ -33,7 +33,7 @@ class ReasonCode(StrEnum):
 NEVER = frozenset({ReasonCode.DEPENDENCY_FAILED, ReasonCode.NEVER_FITS})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Reason:
     """A code and its data, in a fixed order so that two runs agree."""
 

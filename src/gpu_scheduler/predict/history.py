@@ -34,9 +34,9 @@ class History:
         """An attempt has started."""
         self._typical.begin(job, now_ms)
 
-    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:  # noqa: ARG002
+    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
         """Learn from a job that ended by itself."""
-        self._typical.end(job)
+        self._typical.end(job, run_ms, now_ms)
         if run_ms is not None:
             self._typical.learn(job, run_ms)
             self._spread.learn(job, run_ms)

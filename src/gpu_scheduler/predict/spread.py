@@ -12,8 +12,11 @@ itself upward.
 from __future__ import annotations
 
 import math
-from collections import deque
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
+from itertools import accumulate
+from typing import NamedTuple
 
 from gpu_scheduler.model.job import Job
 
@@ -27,62 +30,106 @@ PRIOR_WHEN_RUNNING = 0.2
 SHORTEST_MS = 10_000
 LONGEST_MS = 86_400_000
 LONGER = 8
+MAX_VIEWS = 1_000
+"""For how many kinds of jobs the order of what was seen is kept."""
 
 Atom = tuple[float, float]
 """A run time in milliseconds and its weight."""
 
 
 class Spread:
-    """The last run times of every group, and what they say of a job."""
+    """The last run times of every group, and what they say of a job.
+
+    What the groups say of one kind of job is kept in order until one of them learns something new,
+    as many jobs of a kind may run longer than expected at the same time.
+    """
 
     def __init__(self) -> None:
         """Start knowing nothing."""
-        self._groups: dict[Hashable, deque[float]] = {}
+        self._groups: dict[Hashable, _Group] = {}
+        self._views: OrderedDict[Hashable, _View] = OrderedDict()
 
     def quantile(self, job: Job, percent: int, elapsed_ms: int = 0) -> int:
         """A run time that so many per cent of such jobs stay within, given what it ran so far."""
-        atoms = sorted(self._atoms(job, elapsed_ms))
-        wanted = sum(weight for _, weight in atoms) * percent / 100
-        reached = 0.0
-        for value, weight in atoms:
-            reached += weight
-            if reached >= wanted:
-                return max(1, round(value))
-        return max(1, round(atoms[-1][0]))
+        limit_ms = float(job.max_runtime_ms) if job.max_runtime_ms > elapsed_ms else math.inf
+        view = self._view(job)
+        longer = bisect_right(view.atoms, (elapsed_ms, math.inf)) if elapsed_ms else 0
+        atoms = [*view.atoms[longer:], *_unseen(view.left, elapsed_ms, limit_ms)]
+        if not math.isinf(limit_ms):
+            atoms = [(min(value, limit_ms), weight) for value, weight in atoms]
+        atoms.sort()
+        reached = list(accumulate(weight for _, weight in atoms))
+        place = bisect_left(reached, reached[-1] * percent / 100)
+        return max(1, round(atoms[min(place, len(atoms) - 1)][0]))
 
     def learn(self, job: Job, run_ms: int) -> None:
         """A job ended by itself after this time."""
         for level, key in enumerate(_keys(job)):
-            runs = self._groups.get(key)
-            if runs is None:
-                runs = self._groups[key] = deque(maxlen=KEPT[level])
-            runs.appendleft(run_ms / _scale(job, level))
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = _Group(KEPT[level])
+            group.runs.appendleft(run_ms / _scale(job, level))
+            group.learnt += 1
 
-    def _atoms(self, job: Job, elapsed_ms: int) -> Iterator[Atom]:
-        """The distribution: what each group has seen, then what nobody has seen yet."""
-        limit_ms = float(job.max_runtime_ms) if job.max_runtime_ms > elapsed_ms else math.inf
-        left = 1.0
-        for level, key in enumerate(_keys(job)):
-            runs = self._groups.get(key)
-            if not runs:
-                continue
-            recency = RECENCY[level]
-            total = (1 - recency ** len(runs)) / (1 - recency)
-            part = left / (total + DOUBT)
-            scale = _scale(job, level)
-            for run in runs:
-                value = min(run * scale, limit_ms)
-                if value > elapsed_ms:
-                    yield value, part
-                part *= recency
-            left *= DOUBT / (total + DOUBT)
-        prior = max(LEAST_PRIOR, left if not elapsed_ms else left * PRIOR_WHEN_RUNNING)
-        low = max(elapsed_ms + 1, SHORTEST_MS)
-        high = max(LONGEST_MS, LONGER * elapsed_ms) if math.isinf(limit_ms) else limit_ms
-        ratio = max(1.0, high / low)
-        for step in range(PRIOR_ATOMS):
-            value = low * ratio ** ((step + 0.5) / PRIOR_ATOMS)
-            yield min(value, limit_ms), prior / PRIOR_ATOMS
+    def _view(self, job: Job) -> _View:
+        """What every group has seen, made anew when one of them has learnt."""
+        keys = _keys(job)
+        groups = [self._groups.get(key) for key in keys]
+        learnt = sum(group.learnt for group in groups if group is not None)
+        # The finest key tells the coarser ones, so it stands for all of them.
+        view = self._views.get(keys[0])
+        if view is None or view.learnt != learnt:
+            view = self._views[keys[0]] = _seen(job, groups, learnt)
+            if len(self._views) > MAX_VIEWS:
+                self._views.popitem(last=False)
+        return view
+
+
+class _Group:
+    """The last run times of a group, and how many it has ever learnt."""
+
+    __slots__ = ("learnt", "runs")
+
+    def __init__(self, kept: int) -> None:
+        self.runs: deque[float] = deque(maxlen=kept)
+        self.learnt = 0
+
+
+class _View(NamedTuple):
+    """What was seen of one kind of job, by run time, and how much weight is left for the rest."""
+
+    learnt: int
+    atoms: list[Atom]
+    left: float
+
+
+def _seen(job: Job, groups: list[_Group | None], learnt: int) -> _View:
+    """The part of the distribution that the groups know."""
+    atoms = []
+    left = 1.0
+    for level, group in enumerate(groups):
+        if group is None:
+            continue
+        recency = RECENCY[level]
+        total = (1 - recency ** len(group.runs)) / (1 - recency)
+        part = left / (total + DOUBT)
+        scale = _scale(job, level)
+        for run in group.runs:
+            atoms.append((run * scale, part))
+            part *= recency
+        left *= DOUBT / (total + DOUBT)
+    atoms.sort()
+    return _View(learnt, atoms, left)
+
+
+def _unseen(left: float, elapsed_ms: int, limit_ms: float) -> Iterator[Atom]:
+    """The part of the distribution that nobody has seen yet: evenly spread over the scales."""
+    prior = max(LEAST_PRIOR, left if not elapsed_ms else left * PRIOR_WHEN_RUNNING)
+    low = max(elapsed_ms + 1, SHORTEST_MS)
+    high = max(LONGEST_MS, LONGER * elapsed_ms) if math.isinf(limit_ms) else limit_ms
+    ratio = max(1.0, high / low)
+    for step in range(PRIOR_ATOMS):
+        yield low * ratio ** ((step + 0.5) / PRIOR_ATOMS), prior / PRIOR_ATOMS
 
 
 def _keys(job: Job) -> tuple[Hashable, ...]:

@@ -25,7 +25,7 @@ class Typical:
     def __init__(self) -> None:
         """Start knowing nothing."""
         self._groups: dict[Hashable, _Group] = {}
-        self._running: dict[tuple[str, str], dict[str, int]] = {}
+        self._running: dict[tuple[str, str], dict[str, list[int]]] = {}
 
     def expect(self, job: Job, now_ms: int) -> int:
         """The typical run time, seen from now."""
@@ -40,21 +40,34 @@ class Typical:
         running = self._running.get((job.tenant, job.user))
         if running:
             guess_ms = math.exp(log)
-            longer = [now_ms - start for start in running.values() if now_ms - start > guess_ms]
+            elapsed = [now_ms - start for starts in running.values() for start in starts]
+            longer = [elapsed_ms for elapsed_ms in elapsed if elapsed_ms > guess_ms]
             if longer:
                 weight = PRIOR_WEIGHT + seen
                 log = (log * weight + sum(map(math.log, longer))) / (weight + len(longer))
         return max(1, round(math.exp(log)))
 
     def begin(self, job: Job, now_ms: int) -> None:
-        """Note that the user has one more job running."""
-        self._running.setdefault((job.tenant, job.user), {})[job.id] = now_ms
+        """Note that the user has one more job, or task of an array, running."""
+        running = self._running.setdefault((job.tenant, job.user), {})
+        running.setdefault(job.id, []).append(now_ms)
 
-    def end(self, job: Job) -> None:
-        """Note that one job less runs."""
-        running = self._running.get((job.tenant, job.user))
-        if running is not None:
-            running.pop(job.id, None)
+    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
+        """Note that one job or task less runs.
+
+        Which of an array's tasks it was is told by when it must have started, else it was the one
+        that has run for the longest time.
+        """
+        account = (job.tenant, job.user)
+        starts = self._running.get(account, {}).get(job.id)
+        if not starts:
+            return
+        begun_ms = 0 if run_ms is None else now_ms - run_ms
+        starts.remove(min(starts, key=lambda start: (abs(start - begun_ms), start)))
+        if not starts:
+            del self._running[account][job.id]
+            if not self._running[account]:
+                del self._running[account]
 
     def learn(self, job: Job, run_ms: int) -> None:
         """A job ended by itself after this time."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation, RemovedNode, Write
@@ -18,6 +20,7 @@ class MemoryStore:
         self._keep_ended = keep_ended
         self._jobs: dict[str, JobRow] = {}
         self._tenants: dict[str, Tenant] = {}
+        self._pools: dict[Pool, PoolQuota] = {}
         self._nodes: dict[str, Node] = {}
         self._allocations: dict[str, Allocation] = {}
         self._events: list[EventRow] = []
@@ -47,8 +50,10 @@ class MemoryStore:
             self._nodes[write.id] = write
         elif isinstance(write, RemovedNode):
             self._nodes.pop(write.id, None)
-        else:
+        elif isinstance(write, Tenant):
             self._tenants[write.id] = write
+        else:
+            self._pools[write.pool] = write
 
     def job(self, job_id: str) -> JobRow | None:
         """One job."""
@@ -61,6 +66,10 @@ class MemoryStore:
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
         return sorted(self._tenants.values(), key=lambda tenant: tenant.id)
+
+    def pools(self) -> list[PoolQuota]:
+        """All pools with a part of their own, by name."""
+        return sorted(self._pools.values(), key=lambda quota: quota.pool)
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""
@@ -75,4 +84,6 @@ class MemoryStore:
         return list(enumerate(self._events[after:], start=after + 1))
 
 
-_KINDS = frozenset({JobRow, EventRow, Allocation, RemovedAllocation, Node, RemovedNode, Tenant})
+_KINDS = frozenset(
+    {JobRow, EventRow, Allocation, RemovedAllocation, Node, RemovedNode, Tenant, PoolQuota}
+)

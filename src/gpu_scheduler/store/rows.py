@@ -9,13 +9,18 @@ from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """A job and where it is in its life. For an array, `tasks` has the task numbers per state."""
+    """A job and where it is in its life. For an array, `tasks` has the task numbers per state.
+
+    `waited_ms` is how long it stood in the queue before its attempts so far; time on hold, before
+    its begin time, before its dependencies were met and in a pause does not count.
+    """
 
     job: Job
     state: JobState
@@ -57,7 +62,7 @@ class RemovedNode:
     id: str
 
 
-Write = JobRow | EventRow | Allocation | RemovedAllocation | Node | RemovedNode | Tenant
+Write = JobRow | EventRow | Allocation | RemovedAllocation | Node | RemovedNode | Tenant | PoolQuota
 
 
 class Store(Protocol):
@@ -77,6 +82,10 @@ class Store(Protocol):
 
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
+        ...
+
+    def pools(self) -> list[PoolQuota]:
+        """All pools with a part of their own, by name."""
         ...
 
     def nodes(self) -> list[Node]:

@@ -2,12 +2,31 @@
 
 import pytest
 
-from gpu_scheduler.engine.admit import Admission, Amounts, Holdings, job_amounts
+from gpu_scheduler.engine.admit import (
+    Admission,
+    Amounts,
+    Holdings,
+    held_amounts,
+    job_amounts,
+    least_device_mb,
+    never_admitted,
+)
+from gpu_scheduler.model.allocation import DeviceShare, Placement
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import PoolQuota, Standing
 from gpu_scheduler.model.tenant import Tenant
-from tests.builders import HOUR, a_job, a_tenant
+from tests.builders import (
+    GPU_MB,
+    HOUR,
+    a_cluster,
+    a_job,
+    a_node,
+    a_picture,
+    a_tenant,
+    on,
+    running,
+)
 
 
 def an_admission(
@@ -199,7 +218,173 @@ def test_a_pool_without_a_quota_and_work_without_gpus_are_free() -> None:
     assert refusal(an_admission(pools=none_left), a_job(gpus=0, cpus=1)) is None
 
 
+def test_a_strict_pool_lends_nothing() -> None:
+    online, batch = pools(online=25, batch=75, elastic=True)
+    strict = PoolQuota(pool=Pool.ONLINE, percent=online.percent, elastic=False)
+    assert refusal(an_admission(pools=(strict, batch)), a_job(gpus=13)) is not None
+
+
+def test_a_full_pool_shows_parts_of_gpus() -> None:
+    admission = an_admission(
+        pools=pools(online=50, batch=50, elastic=False), held_by_pool={Pool.BATCH: 6.5}, total=15
+    )
+    reason = refusal(admission, a_job(gpus=1.5))
+    assert str(reason) == (
+        "the batch pool may hold 7.50 GPUs and holds 6.50, so 1.50 more do not fit"
+    )
+
+
+# --- what was lent
+
+
+def test_what_can_be_taken_back_is_what_is_held_beyond_the_quota() -> None:
+    admission = an_admission(
+        elastic("vision", 4), a_tenant(id="strict", gpus=1), held={"vision": 5.5, "strict": 1}
+    )
+    assert admission.borrowed_milli("vision") == 1500
+    assert admission.borrowed_milli("strict") == 0
+    assert admission.borrowed_milli("nobody") == 0
+
+
+def test_a_pool_borrows_what_it_holds_beyond_its_part() -> None:
+    held = {Pool.BATCH: 10, Pool.ONLINE: 2}
+    admission = an_admission(pools=pools(online=50, batch=50, elastic=True), held_by_pool=held)
+    assert admission.pool_borrows(Pool.BATCH)
+    assert admission.pool_borrowed_milli(Pool.BATCH) == 2000
+    assert not admission.pool_borrows(Pool.ONLINE)
+    strict = an_admission(pools=pools(online=50, batch=50, elastic=False), held_by_pool=held)
+    assert not strict.pool_borrows(Pool.BATCH)
+
+
+def test_a_pool_may_take_back_as_much_as_its_part() -> None:
+    admission = an_admission(
+        pools=pools(online=50, batch=50, elastic=True),
+        held_by_pool={Pool.BATCH: 10, Pool.ONLINE: 2},
+    )
+    inside, outside = (a_job(gpus=gpus, pool=Pool.ONLINE) for gpus in (6, 7))
+    assert admission.is_within_pool(inside, job_amounts(inside, HOUR))
+    assert not admission.is_within_pool(outside, job_amounts(outside, HOUR))
+    batch = a_job(gpus=1)
+    assert not admission.is_within_pool(batch, job_amounts(batch, HOUR))
+    strict = an_admission(pools=pools(online=50, batch=50, elastic=False))
+    assert not strict.is_within_pool(inside, job_amounts(inside, HOUR))
+    assert not an_admission().is_within_pool(inside, job_amounts(inside, HOUR))
+
+
+# --- elastic gangs
+
+
+@pytest.mark.parametrize(
+    ("held", "least", "most"), [(0, 2, 8), (3, 2, 7), (8, 2, 2), (9, 2, 0), (9, 1, 1), (4, 8, 0)]
+)
+def test_an_elastic_gang_may_have_as_many_members_as_its_quota_allows(held, least, most) -> None:
+    admission = an_admission(a_tenant(gpus=10), held={"vision": held})
+    gang = a_job(gpus=1, members=8, min_members=least)
+    assert admission.most_members(gang, HOUR) == most
+
+
+def test_a_pool_and_gpu_memory_bound_the_members_of_an_elastic_gang_as_well() -> None:
+    gang = a_job(gpus=1, members=8, min_members=1)
+    half = an_admission(pools=pools(online=50, batch=50, elastic=False), total=10)
+    assert half.most_members(gang, HOUR) == 5
+    memory = an_admission(a_tenant(gpu_memory_mb=250_000))
+    assert memory.most_members(gang, HOUR, device_mb=80_000) == 3
+
+
+def test_a_plain_job_has_one_member_or_none() -> None:
+    admission = an_admission(a_tenant(gpus=1))
+    assert admission.most_members(a_job(gpus=1), HOUR) == 1
+    assert admission.most_members(a_job(gpus=2), HOUR) == 0
+
+
+# --- never
+
+
+@pytest.mark.parametrize(
+    ("tenant", "job", "never"),
+    [
+        (a_tenant(gpus=4), {"gpus": 4}, False),
+        (a_tenant(gpus=4), {"gpus": 5}, True),
+        (elastic("vision", 4), {"gpus": 12}, False),
+        (elastic("vision", 4), {"gpus": 13}, True),
+        (elastic("vision", 4), {"gpus": 4, "preemptible": False}, False),
+        (elastic("vision", 4), {"gpus": 5, "preemptible": False}, True),
+        (elastic("vision", 4), {"gpus": 2, "members": 3, "min_members": 2}, False),
+        (a_tenant(cpu_milli=1000), {"cpus": 2}, True),
+        (a_tenant(gpu_memory_mb=79_999), {}, True),
+        (a_tenant(gpu_memory_mb=80_000), {}, False),
+    ],
+)
+def test_what_no_ending_job_makes_room_for_is_never_admitted(tenant, job, never) -> None:
+    held = [running(a_job(number=9, gpus=2), on("n0", [0, 1]))]
+    picture = a_picture(nodes=a_cluster(nodes=2), tenants=[tenant, elastic("speech", 8)], held=held)
+    assert (never_admitted(picture, a_job(**job)) is not None) == never
+
+
+def test_what_is_never_admitted_is_said_with_what_is_held() -> None:
+    held = [running(a_job(number=9, gpus=2), on("n0", [0, 1]))]
+    picture = a_picture(nodes=[a_node()], tenants=[elastic("vision", 4)], held=held)
+    assert str(never_admitted(picture, a_job(gpus=5, preemptible=False))) == (
+        "quota exceeded for tenant vision: GPUs requested=5, quota=4, current=2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("elastic_pools", "job", "never"),
+    [
+        (False, {"gpus": 4}, False),
+        (False, {"gpus": 5}, True),
+        (True, {"gpus": 8}, False),
+        (True, {"gpus": 5, "preemptible": False}, True),
+    ],
+)
+def test_more_than_a_pool_can_ever_hold_is_never_admitted(elastic_pools, job, never) -> None:
+    halves = pools(online=50, batch=50, elastic=elastic_pools)
+    reason = never_admitted(a_picture(nodes=[a_node()], pools=halves), a_job(**job))
+    assert (reason is not None) == never
+    assert reason is None or reason.code is ReasonCode.POOL
+    assert never_admitted(a_picture(pools=halves), a_job(**job)) is None, "no node is known yet"
+
+
 # --- amounts
+
+
+def test_a_whole_device_is_held_with_all_its_memory() -> None:
+    whole = held_amounts(a_job(gpus=2, gpu_memory_mb=10), HOUR, [on("n0", [0, 1])])
+    assert (whole.gpu_milli, whole.gpu_memory_mb, whole.jobs) == (2000, 2 * GPU_MB, 1)
+    share = held_amounts(a_job(gpus=0.5), HOUR, [on("n0", {0: 500}, gpu_memory_mb=7)])
+    assert (share.gpu_milli, share.gpu_memory_mb, share.gpu_milli_ms) == (500, 7, 500 * HOUR)
+
+
+def test_a_slice_is_held_with_its_memory() -> None:
+    slices = Placement(0, "n0", (DeviceShare(0, 142, 0, "1g.10gb"),) * 2, 0, 0)
+    job = a_job(gpus=2, mig_profile="1g.10gb")
+    held = held_amounts(job, HOUR, [slices])
+    assert (held.gpu_milli, held.gpu_memory_mb) == (284, 20_480)
+    assert job_amounts(job, HOUR, device_mb=GPU_MB).gpu_memory_mb == 20_480
+
+
+@pytest.mark.parametrize(
+    ("wishes", "memory_mb"),
+    [
+        ({"gpus": 2}, 2 * GPU_MB),
+        ({"gpus": 1.5}, GPU_MB * 3 // 2),
+        ({"gpus": 0.25}, GPU_MB // 4),
+        ({"gpus": 1, "gpu_memory_mb": 30}, 30),
+        ({"gpus": 0}, 0),
+        ({"gpus": 1, "members": 3}, 3 * GPU_MB),
+    ],
+)
+def test_memory_that_is_not_stated_is_that_of_the_devices(wishes, memory_mb) -> None:
+    assert job_amounts(a_job(**wishes), HOUR, device_mb=GPU_MB).gpu_memory_mb == memory_mb
+
+
+def test_the_smallest_device_that_a_job_could_get() -> None:
+    small = a_node(ordinal=1, device={"memory_mb": 40_000, "model": "V100"})
+    picture = a_picture(nodes=[a_node(ordinal=0), small])
+    assert least_device_mb(picture.job_shape(a_job())) == 40_000
+    assert least_device_mb(picture.job_shape(a_job(gpu_models=("A100",)))) == GPU_MB
+    assert least_device_mb(picture.job_shape(a_job(gpus=0, cpus=1))) == 0
 
 
 def test_a_gang_is_counted_with_as_many_members_as_start() -> None:

@@ -101,11 +101,56 @@ def test_the_largest_node_does_not_count_devices_that_are_split() -> None:
     assert largest_node_gpus(picture.index, a_request(gpus=4)) == 2
 
 
+def test_the_largest_node_counts_the_devices_of_one_model() -> None:
+    mixed = [a_device(index=i, model="A100" if i < 3 else "V100") for i in range(8)]
+    picture = a_picture(nodes=[a_node(devices=mixed)])
+    assert largest_node_gpus(picture.index, a_request(gpus=8)) == 5
+
+
+def test_the_largest_node_counts_the_devices_that_are_large_and_allowed() -> None:
+    mixed = [a_device(index=i, memory_mb=80_000 if i < 3 else 40_000) for i in range(8)]
+    picture = a_picture(nodes=[a_node(devices=mixed)])
+    index = picture.index
+    assert largest_node_gpus(index, a_request(gpus=8, gpu_memory_mb_per_gpu=60_000)) == 3
+    assert largest_node_gpus(index, a_request(gpus=2, device_ids=(0, 7))) == 2
+
+
+def test_the_largest_node_is_known_at_once_when_it_comes_and_when_it_goes() -> None:
+    picture = a_picture(nodes=[a_node(ordinal=0, gpus=2)])
+    request = a_request(gpus=16)
+    assert largest_node_gpus(picture.index, request) == 2
+    picture.set_node(a_node(ordinal=1, gpus=8))
+    picture.set_node(a_node(ordinal=2, gpus=8))
+    assert largest_node_gpus(picture.index, request) == 8
+    picture.remove_node("n1")
+    assert largest_node_gpus(picture.index, request) == 8
+    picture.remove_node("n2")
+    assert largest_node_gpus(picture.index, request) == 2
+    picture.set_node(a_node(ordinal=3, gpus=8))
+    assert largest_node_gpus(picture.index, request) == 8
+    assert "the largest node has 8" in why_never(picture, gpus=9)
+
+
+def test_a_share_of_a_further_device_needs_room_in_a_required_island() -> None:
+    picture = a_picture(nodes=[a_node(gpus=4, islands=2)])
+    assert why_never(picture, gpus=1.5, topology=Topology.REQUIRE_ISLAND) == ""
+    assert why_never(picture, gpus=2.5, topology=Topology.REQUIRE_ISLAND)
+
+
+def test_a_node_with_the_labels_may_come_later() -> None:
+    picture = a_picture(nodes=[a_node(ordinal=0)])
+    wishes = {"gpus": 8, "node_labels": (("zone", "a"),)}
+    assert why_never(picture, **wishes)
+    picture.set_node(a_node(ordinal=1, labels=(("zone", "a"),)))
+    assert why_never(picture, **wishes) == ""
+
+
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
         ({"gpus": 2}, "2 GPUs"),
         ({"gpus": 0.5}, "0.5 GPU"),
+        ({"gpus": 0, "gpu_memory_mb": 10}, "1 shared GPU, 10 MiB of GPU memory each"),
         ({"gpus": 1, "gpu_models": ("A100", "H100")}, "1 GPU (A100 or H100)"),
         ({"gpus": 2, "mig_profile": "1g.10gb"}, "2 x MIG 1g.10gb"),
         (

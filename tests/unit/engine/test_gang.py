@@ -72,6 +72,32 @@ def test_a_rack_has_room_for_slices_as_well() -> None:
     assert place(a_picture(nodes=nodes), gang_of_slices) == ["n0", "n0"]
 
 
+def test_a_rack_is_too_small_for_more_slices_than_it_has() -> None:
+    nodes = [
+        a_node(ordinal=ordinal, rack=f"r{ordinal}", devices=[a_mig_device(slices={"3g.40gb": 2})])
+        for ordinal in (0, 1)
+    ]
+    picture = a_picture(nodes=nodes)
+    assert place(picture, a_job(mig_profile="3g.40gb", members=3, same_rack=True)) is None
+    assert place(picture, a_job(mig_profile="3g.40gb", members=3)) == ["n0", "n0", "n1"]
+
+
+def test_shares_of_a_gang_go_to_the_tightest_rack() -> None:
+    held = [running(a_job(number=9, gpus=0.5), on("n1", {0: 500}))]
+    nodes = a_cluster(nodes=2, racks=2, gpus=1)
+    shares = a_job(gpus=0.25, members=2, same_rack=True)
+    assert place(a_picture(nodes=nodes, held=held), shares) == ["n1", "n1"]
+    more = a_job(gpus=0.3, members=2, same_rack=True)
+    assert place(a_picture(nodes=nodes, held=held), more) == ["n0", "n0"]
+
+
+def test_an_elastic_gang_gets_no_more_members_than_it_may_have() -> None:
+    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
+    elastic = a_job(gpus=4, members=4, min_members=1)
+    assert place(picture, elastic, most=2) == ["n0", "n1"]
+    assert place(picture, elastic, most=1) == ["n2"]
+
+
 def test_nodes_that_are_not_allowed_are_left_out() -> None:
     picture = a_picture(nodes=a_cluster(nodes=3, gpus=4))
     without_first = ~picture.index.slot("n0").bit

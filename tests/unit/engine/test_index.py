@@ -244,6 +244,14 @@ def test_a_required_island_also_holds_the_share_of_a_further_device() -> None:
     assert placed == ("n0", [2, 3])
 
 
+def test_a_share_of_a_further_device_waits_for_room_in_a_required_island() -> None:
+    index = an_index([a_node(gpus=4, islands=2)])
+    assert take(index, gpus=1) == ("n0", [0])
+    assert take(index, gpus=1, device_ids=(2,)) == ("n0", [2])
+    assert take(index, gpus=1.5, topology=Topology.REQUIRE_ISLAND) is None
+    assert take(index, gpus=1.5) == ("n0", [1, 3])
+
+
 def test_a_required_island_is_looked_for_on_every_node() -> None:
     index = an_index([a_node(ordinal=0, gpus=4, islands=2), a_node(ordinal=1, gpus=8, islands=2)])
     assert take(index, gpus=4, topology=Topology.REQUIRE_ISLAND) == ("n1", [0, 1, 2, 3])

@@ -1,12 +1,22 @@
 """The published formulas on nodes that were computed by hand, and that every place is found."""
 
+from random import Random
+
 import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.fragment import Fragments
 from gpu_scheduler.engine.kind import Kind
 from gpu_scheduler.engine.policy import Ranking, TypicalShape
-from gpu_scheduler.engine.scores import best_fit, clustering, dot_product, mixed, packing
+from gpu_scheduler.engine.scores import (
+    Scorer,
+    best_fit,
+    clustering,
+    dot_product,
+    mixed,
+    nth_bit,
+    packing,
+)
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Vector
 from gpu_scheduler.engine.worth import (
@@ -19,6 +29,7 @@ from gpu_scheduler.engine.worth import (
 from tests.builders import (
     GPU_MB,
     a_cluster,
+    a_device,
     a_job,
     a_mig_device,
     a_node,
@@ -118,6 +129,13 @@ def test_chance_repeats_and_spreads() -> None:
     assert len(set(draws)) == 1000
     assert draws != [mixed(8, number) for number in range(1000)]
     assert 400 < sum(draw % 2 for draw in draws) < 600
+
+
+def test_a_set_bit_is_found_by_its_number() -> None:
+    bits = 0b1011_0000_0000_0000_0001_0110
+    assert [nth_bit(bits, number) for number in range(6)] == [1, 2, 4, 20, 21, 23]
+    assert nth_bit(1, 0) == 0
+    assert nth_bit(1 << 1212, 0) == 1212
 
 
 # --- fragments
@@ -261,6 +279,80 @@ def test_nodes_that_look_alike_may_differ_in_slices(ranking: Ranking) -> None:
     jobs = [a_job(number=n, mig_profile="3g.40gb") for n in (1, 2)]
     picture = a_picture(policy=policy, nodes=nodes, queue=jobs)
     assert started(decide(picture, policy, 0)) == ["j1", "j2"]
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+def test_a_share_keeps_to_the_devices_that_it_allows(ranking: Ranking) -> None:
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(share=500),))
+    held = [running(a_job(number=9, gpus=0.5), on("n0", {0: 500}))]
+    picture = a_picture(
+        policy=policy,
+        nodes=[a_node(gpus=4)],
+        held=held,
+        queue=[a_job(number=1, gpus=0.5, device_ids=(2,))],
+    )
+    assert places(decide(picture, policy, 0), "j1") == {"n0": [2]}
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+def test_a_device_of_which_memory_is_held_is_not_wholly_free(ranking: Ranking) -> None:
+    policy = a_policy(name=ranking.value, typical_shapes=(typical(),))
+    held = [running(a_job(number=9, gpus=0, gpu_memory_mb=4), on("n0", {0: 0}, gpu_memory_mb=4))]
+    picture = a_picture(
+        policy=policy,
+        nodes=a_cluster(nodes=2, gpus=1),
+        held=held,
+        queue=[a_job(number=1), a_job(number=2, gpus=0.99)],
+    )
+    plan = decide(picture, policy, 0)
+    assert (places(plan, "j1"), places(plan, "j2")) == ({"n1": [0]}, {"n0": [0]})
+
+
+@pytest.mark.parametrize("ranking", SCORED)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_place_is_found_if_and_only_if_there_is_one(ranking: Ranking, seed: int) -> None:
+    """Against asking every node, while shares, memory, slices and whole devices come and go."""
+    chance = Random(seed)
+    picture = a_picture(
+        policy=a_policy(name=ranking.value, typical_shapes=(typical(), typical(share=500))),
+        nodes=[
+            a_node(
+                ordinal=ordinal,
+                cpus=16,
+                devices=[
+                    a_device(index=0),
+                    a_device(index=1, memory_mb=40_000),
+                    a_mig_device(index=2),
+                ],
+            )
+            for ordinal in range(3)
+        ],
+    )
+    wishes = [
+        {"gpus": 1},
+        {"gpus": 2},
+        {"gpus": 1.5},
+        {"gpus": 0.5},
+        {"gpus": 0.3, "gpu_memory_mb": 39_000},
+        {"gpus": 0, "gpu_memory_mb": 25_000},
+        {"gpus": 0.2, "device_ids": (1,)},
+        {"gpus": 3, "mig_profile": "1g.10gb"},
+        {"gpus": 0, "cpus": 5},
+    ]
+    index = picture.index
+    shapes = [index.shape(a_request(**wish)) for wish in wishes]
+    scorer = Scorer(picture)
+    held = []
+    for _ in range(300):
+        shape = chance.choice(shapes)
+        hold = scorer.find(shape, None)
+        fits = any(slot.choose_any(shape) is not None for slot in index.by_id.values())
+        assert (hold is not None) == fits
+        if hold is not None:
+            index.take(hold)
+            held.append(hold)
+        if held and (hold is None or chance.random() < 0.3):
+            index.give(held.pop(chance.randrange(len(held))))
 
 
 @pytest.mark.parametrize("ranking", SCORED)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.request import Request, mig_share_milli
+from gpu_scheduler.model.request import Request, mig_memory_mb, mig_share_milli
 
 
 def asked(gpus: float, **wishes) -> tuple[int, int, int]:
@@ -66,6 +66,21 @@ def test_gpu_memory_alone_takes_memory_of_a_shared_device() -> None:
     request = Request.for_gpus(0, gpu_memory_mb=4_000)
     assert (request.device_count, request.gpu_share_milli) == (1, 0)
     assert request.gpu_memory_total_mb == 4_000
+
+
+def test_gpu_memory_alone_may_be_given_per_gpu_or_for_a_whole_device() -> None:
+    shared = Request.for_gpus(0, gpu_memory_mb_per_gpu=4_000)
+    assert shared == Request.for_gpus(0, gpu_memory_mb=4_000)
+    whole = Request.for_gpus(0, gpu_memory_mb=4_000, exclusive=True)
+    assert whole == Request.for_gpus(1000, gpu_memory_mb=4_000)
+    assert Request.for_gpus(0, exclusive=True).device_count == 0
+
+
+@pytest.mark.parametrize(
+    ("profile", "memory_mb"), [("1g.10gb", 10_240), ("3g.40gb+me", 40_960), ("1g.some", 0)]
+)
+def test_a_slice_has_the_memory_that_its_name_says(profile: str, memory_mb: int) -> None:
+    assert mig_memory_mb(profile) == memory_mb
 
 
 @given(st.integers(1, 6400).map(lambda steps: steps * 10), st.integers(0, 10**6))

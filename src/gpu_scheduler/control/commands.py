@@ -1,0 +1,171 @@
+"""What people do to a job after it was submitted: hold, release, reprioritise, cancel, retry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.cycle import CANCELLED, stop
+from gpu_scheduler.control.eligible import (
+    BACKOFF,
+    cancel_pending,
+    enqueue_if_ready,
+    finish,
+    is_met,
+    leave_queue,
+    update_tasks,
+    wait_for_begin,
+    wait_for_job,
+    waiting_clock,
+)
+from gpu_scheduler.control.life import HELD, JobLife
+from gpu_scheduler.control.messages import Cancel, Outcome
+from gpu_scheduler.control.submit import NO_NODE, check_room
+from gpu_scheduler.model.errors import WrongState
+from gpu_scheduler.model.job import Dependency
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.rows import EventRow
+
+
+def hold(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
+    """Keep a waiting job, or the waiting tasks of an array, from starting."""
+    job = life.job
+    if not life.waits:
+        raise WrongState(f"job {job.id} is {life.state}; only a pending job can be held")
+    if life.is_waiting_on(HELD):
+        return
+    leave_queue(book, life, now_ms)
+    life.job = replace(job, hold=True)
+    life.wait_on(HELD, Reason(ReasonCode.HELD))
+    outcome.writes.append(life.row())
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="held", job_id=job.id))
+
+
+def release(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
+    """Let a held job start again; one that is not held stays as it is."""
+    if not life.is_waiting_on(HELD):
+        return
+    life.job = replace(life.job, hold=False)
+    life.wait_no_more(HELD)
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="released", job_id=life.job.id))
+    enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def reprioritise(book: Book, life: JobLife, priority: int, now_ms: int, outcome: Outcome) -> None:
+    """Give what waits of a job another place in the order; what runs of it keeps its class."""
+    if not life.waits:
+        raise WrongState(
+            f"job {life.job.id} is {life.state}; the priority of a pending job can be changed"
+        )
+    job = replace(life.job, priority=priority)
+    leave_queue(book, life, now_ms)
+    life.job = job
+    data = (("priority", priority),)
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="reprioritised", job_id=job.id, data=data))
+    enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def cancel(book: Book, command: Cancel, now_ms: int, outcome: Outcome) -> None:
+    """End what waits at once, and order what runs to stop."""
+    life = book.life(command.job_id)
+    array = life.job.array
+    chosen = command.tasks
+    if chosen is not None and array is None:
+        raise WrongState(f"job {life.job.id} is not an array; cancel it as a whole")
+    if array is None:
+        if life.state is JobState.PENDING:
+            cancel_pending(book, life, None, now_ms)
+        elif life.only_task is not None:
+            stop(book, life.only_task.allocation_id, CANCELLED, outcome)
+    else:
+        cancel_pending(book, life, chosen, now_ms)
+        for number, task in life.tasks.items():
+            if task.allocation_id and (chosen is None or number in chosen):
+                stop(book, task.allocation_id, CANCELLED, outcome)
+    if life.has_ended:
+        finish(book, life, now_ms, outcome)
+    elif array is None:
+        outcome.writes.append(life.row())
+    else:
+        update_tasks(book, life, now_ms, outcome)
+
+
+def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
+    """Let a failed or cancelled job, or such tasks of a living array, wait again.
+
+    A job that has ended can be retried as long as its end is remembered.
+    """
+    end = book.ended.get(job_id)
+    if end is None:
+        life = book.life(job_id)
+        _retry_tasks(book, life, now_ms)
+    elif end.life is None:
+        raise WrongState(f"job {job_id} has completed; only a failed or cancelled job is retried")
+    else:
+        life = end.life
+        _revive(book, life, now_ms)
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="retried", job_id=job_id))
+    if life.job.array is None:
+        enqueue_if_ready(book, life, now_ms, outcome)
+    else:
+        update_tasks(book, life, now_ms, outcome)
+
+
+def _retry_tasks(book: Book, life: JobLife, now_ms: int) -> None:
+    """Failed and cancelled tasks of an array wait again."""
+    count = sum(len(life.states.get(s, ())) for s in (JobState.FAILED, JobState.CANCELLED))
+    if not count:
+        raise WrongState(f"job {life.job.id} has no failed or cancelled task to retry")
+    check_room(book, life.job.id, count)
+    book.queued_tasks += life.retry_tasks(waiting_clock(book, life, now_ms))
+
+
+def _revive(book: Book, life: JobLife, now_ms: int) -> None:
+    """A job that has ended lives again; attempts are counted on."""
+    job = life.job
+    unmet = _unmet(book, life)
+    if job.array is not None:
+        _retry_tasks(book, life, now_ms)
+    else:
+        check_room(book, job.id, 1)
+        task = life.task(None)
+        task.move_to(JobState.PENDING)
+        task.failures = 0
+        task.stop_why = ""
+        book.queued_tasks += 1
+    del book.ended[job.id]
+    book.lives[job.id] = life
+    life.end_ms = life.reason = None
+    life.expected_ms = 0
+    for dependency, is_over in unmet:
+        if is_over:
+            life.wait_no_more(dependency)
+        else:
+            wait_for_job(book, life, dependency)
+    life.wait_no_more(BACKOFF)
+    wait_for_begin(book, life, now_ms)
+    if life.is_waiting_on(NO_NODE):
+        book.unplaced[job.id] = None
+        book.new_nodes = True
+
+
+def _unmet(book: Book, life: JobLife) -> list[tuple[Dependency, bool]]:
+    """What the job still waited for when it ended, and whether that is met by now.
+
+    A dependency that was met once stays met, also when the other job is forgotten.
+    """
+    unmet = []
+    for dependency in life.job.dependencies:
+        if not life.is_waiting_on(dependency):
+            continue
+        end = book.ended.get(dependency.job_id)
+        is_over = end is not None and is_met(dependency.kind, end.state)
+        if not is_over and dependency.job_id not in book.lives:
+            how = "is not known any more" if end is None else f"ended as {end.state}"
+            raise WrongState(
+                f"job {life.job.id} depends on job {dependency.job_id} "
+                f"({dependency.kind.value}), which {how}; retry that one first, or submit anew"
+            )
+        unmet.append((dependency, is_over))
+    return unmet

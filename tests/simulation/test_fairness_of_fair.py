@@ -1,0 +1,63 @@
+"""Generated work: three tenants of equal weight and very unequal demand share by weight."""
+
+from dataclasses import replace
+
+from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.simulator.cluster import cluster_of
+from gpu_scheduler.simulator.fairness import (
+    backlogs_of,
+    holdings_of,
+    jain_while_backlogged,
+    shared_backlog,
+)
+from gpu_scheduler.simulator.generator import generate
+from gpu_scheduler.simulator.outcomes import Run
+from gpu_scheduler.simulator.shape import WorkShape
+from gpu_scheduler.simulator.workload import Partition, TraceJob
+from gpu_scheduler.simulator.world import Physics, World
+
+DEMAND = {"large": (2.0, 1_600), "middle": (0.8, 640), "small": (0.5, 400)}
+HOUR_MS = 3_600_000
+
+
+def work(tenant: str, load: float, jobs: int, seed: int) -> list[TraceJob]:
+    shape = WorkShape(load=load, tenants=1, users=6, jobs=jobs)
+    nodes = cluster_of(8, 8).nodes
+    return [
+        TraceJob(
+            replace(entry.job, id=f"{tenant}-{entry.job.id}", tenant=tenant, priority=750),
+            entry.run_ms,
+        )
+        for entry in generate(shape, nodes, seed)
+    ]
+
+
+def fairness(policy: str) -> tuple[float, float]:
+    """Jain's index while all three are backlogged, and for how many hours they were."""
+    jobs = [
+        entry
+        for seed, (tenant, (load, count)) in enumerate(DEMAND.items(), start=1)
+        for entry in work(tenant, load, count, seed)
+    ]
+    jobs.sort(key=lambda entry: (entry.job.submit_ms, entry.job.id))
+    run = Run(policy=policy, workload="unequal", capacity_gpu_milli=64_000)
+    part = Partition(name="all", nodes=cluster_of(8, 8).nodes, jobs=jobs)
+    World(part, preset(policy), History(), Physics(), run).run()
+    backlogs = backlogs_of(run.outcomes)
+    hours = sum(end - start for start, end in shared_backlog(backlogs)) / HOUR_MS
+    index = jain_while_backlogged(
+        list(holdings_of(run.outcomes)), backlogs, dict.fromkeys(DEMAND, 1_000)
+    )
+    assert index is not None
+    return index, hours
+
+
+def test_fair_shares_by_weight_while_all_are_backlogged() -> None:
+    index, hours = fairness("fair")
+    assert hours > 24
+    assert index >= 0.95
+
+
+def test_fifo_gives_to_those_who_ask_for_most() -> None:
+    assert fairness("fifo")[0] < fairness("fair")[0]

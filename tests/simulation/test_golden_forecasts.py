@@ -1,0 +1,55 @@
+"""Start promises: ours must be kept more often than those of the usual simple estimates."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.simulator.experiment import NO_LIMIT_MS
+from gpu_scheduler.simulator.outcomes import Run
+from gpu_scheduler.simulator.predictors import Medians, Stated, UserMeans
+from gpu_scheduler.simulator.promises import forecast_error
+from gpu_scheduler.simulator.traces.swf import read_swf
+from gpu_scheduler.simulator.workload import Partition
+from gpu_scheduler.simulator.world import Physics, World
+from tests.simulation.golden import needs_traces, trace, venus
+
+pytestmark = needs_traces
+KTH_JOBS = 6_000
+"""The first three months; the whole log takes minutes and says the same."""
+
+
+def kept_percent(
+    partitions: list[Partition], policy: str, predictor: type[Predictor], promises: type[Predictor]
+) -> float:
+    """The share of promises that were kept, over jobs that waited more than a minute."""
+    run = Run(policy=policy, workload="", capacity_gpu_milli=0)
+    chosen = replace(preset(policy), default_limit_ms=NO_LIMIT_MS)
+    for partition in partitions:
+        World(partition, chosen, predictor(), Physics(), run, promises_by=promises()).run()
+    error = forecast_error(run.outcomes)
+    assert error is not None
+    print(f"{policy}, promises by {promises.__name__}: {error.kept_percent:.1f} % of {error.jobs}")  # noqa: T201
+    return error.kept_percent
+
+
+def test_promises_on_venus_are_kept_more_often_than_by_user_means() -> None:
+    parts = venus().partitions
+    ours = kept_percent(parts, "short", History, Medians)
+    assert ours > 1.3 * kept_percent(parts, "short", History, UserMeans)
+
+
+def test_promises_on_kth_are_kept_more_often_than_by_user_limits() -> None:
+    (part,) = read_swf(trace("swf", "KTH-SP2-1996-2.1-cln.swf.gz")).workload.partitions
+    part.jobs = list(part.jobs)[:KTH_JOBS]
+    ours = kept_percent([part], "easy", Stated, Medians)
+    assert ours > 1.3 * kept_percent([part], "easy", Stated, Stated)
+
+
+@pytest.mark.parametrize("predictor", [Medians, UserMeans, Stated])
+def test_every_source_of_promises_knows_a_job_it_has_never_seen(predictor: type[Predictor]) -> None:
+    job = venus().partitions[0].jobs
+    first = next(iter(job)).job
+    assert predictor().expect(first, 0) > 0

@@ -1,0 +1,64 @@
+"""Helios Venus, September 2020, against published tables and published policies."""
+
+import pytest
+
+from gpu_scheduler.engine.order import largest_gap_ms, longest_wait_ms
+from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.simulator.experiment import run_policy
+from gpu_scheduler.simulator.outcomes import Run
+from tests.simulation.golden import (
+    by_partition_seconds,
+    needs_traces,
+    published_seconds,
+    shown,
+    venus,
+)
+
+pytestmark = needs_traces
+TIRESIAS_JCT_S = 14_700
+TIRESIAS_P999_S = 195_846
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf"])
+def test_blocking_policies_equal_the_published_means_on_every_cluster(policy: str) -> None:
+    run = run_policy(venus(), preset(policy))
+    for kind in ("jct", "queue"):
+        measured = by_partition_seconds(run, kind)
+        published = published_seconds(kind, policy)
+        assert measured.keys() == published.keys()
+        for name, seconds in published.items():
+            assert abs(measured[name] - seconds) <= 1, (kind, name, measured[name], seconds)
+
+
+def test_the_non_preemptive_preset_beats_ordering_by_recent_runs() -> None:
+    run = run_policy(venus(), preset("short"))
+    assert shown(run).jct.mean_s < 15_300
+    assert not any(run.outcomes.numbers["preemptions"])
+    assert_nobody_waits_longer_than_the_formula(
+        run, largest_gap_ms(preset("short").order, 0) + preset("short").reserve_after_ms
+    )
+
+
+def test_the_preemptive_preset_beats_tiresias_in_the_mean_and_in_the_tail() -> None:
+    run = run_policy(venus(), preset("feedback"))
+    measures = shown(run)
+    assert measures.jct.mean_s < 13_500 < TIRESIAS_JCT_S
+    assert measures.wait.p999_s < TIRESIAS_P999_S
+    feedback = preset("feedback").feedback
+    assert_nobody_waits_longer_than_the_formula(
+        run, feedback.protect_after_ms + feedback.quantum_ms
+    )
+
+
+def assert_nobody_waits_longer_than_the_formula(run: Run, gap_ms: int) -> None:
+    """Jobs ahead are at most those of the same cluster that wait or come until the gap is over."""
+    by_partition: dict[str, list[tuple[int, int, int, int]]] = {}
+    for outcome in run.outcomes:
+        row = (outcome.submit_ms, outcome.end_ms, outcome.wait_ms, outcome.run_ms + outcome.lost_ms)
+        by_partition.setdefault(outcome.partition, []).append(row)
+    for rows in by_partition.values():
+        longest_ms = max(row[3] for row in rows)
+        for submit_ms, _, wait_ms, _ in rows:
+            ahead = sum(1 for row in rows if row[0] <= submit_ms + gap_ms and row[1] > submit_ms)
+            bound = longest_wait_ms(gap_ms=gap_ms, jobs_ahead=ahead, longest_run_ms=longest_ms)
+            assert wait_ms <= bound
