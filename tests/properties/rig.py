@@ -111,6 +111,7 @@ class Rig:
         self._ends: list[tuple[int, int, str, str]] = []
         self._sequence = 0
         self._works: dict[str, Work] = {}
+        self._dead: dict[str, set[str]] = {}
         self._done: dict[tuple[str, int | None], int] = {}
         self._tries: dict[tuple[str, int | None], int] = {}
         for node in scenario.nodes:
@@ -219,10 +220,15 @@ class Rig:
         self.apply(SetNode(node))
 
     def _fence(self, node_id: str) -> None:
+        """What ran only on dead nodes is gone; a gang with members elsewhere is to be stopped."""
         for allocation_id, (_, allocation) in list(self.audit.held.items()):
-            if any(placement.node_id == node_id for placement in allocation.placements):
-                self.audit.end(allocation_id, self.now_ms)
-                del self.attempts[allocation_id]
+            nodes = {placement.node_id for placement in allocation.placements}
+            if node_id in nodes:
+                dead = self._dead.setdefault(allocation_id, set())
+                dead.add(node_id)
+                if dead == nodes:
+                    self.audit.end(allocation_id, self.now_ms)
+                    del self.attempts[allocation_id]
         self.apply(NodeFenced(node_id))
         self.audit.nodes[node_id] = self.core.book.picture.index.slot(node_id).node
 

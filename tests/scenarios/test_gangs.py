@@ -115,6 +115,15 @@ def test_a_gang_with_a_member_on_a_dead_node_is_stopped_everywhere_before_it_is_
     assert places == [["n2"]], "n1 still runs a member of j1, so nobody else may have its GPUs"
 
 
+def test_a_gang_whose_nodes_are_all_dead_is_repeated_at_once() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, gpus=4), obedient=False)
+    lab.submit(a_job(number=1, gpus=4, members=2, requeue_on_node_loss=True))
+    lab.do(NodeFenced("n0"))
+    assert lab.allocation("j1").attempt == 1
+    lab.do(NodeFenced("n1"))
+    assert lab.nodes_of("j1") == ["n2", "n3"]
+
+
 def test_a_failed_member_ends_the_gang_and_frees_every_node() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=4))
     lab.submit(a_job(number=1, gpus=4, members=2))

@@ -201,6 +201,50 @@ def test_another_priority_or_a_hold_does_not_make_a_job_forget_how_long_it_has_w
     assert waiting.waited_at(HOUR) == HOUR
 
 
+def test_time_on_hold_is_not_waiting_for_a_turn() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(number=1, estimate_ms=9 * HOUR), a_job(number=2))
+    lab.at(HOUR)
+    lab.do(Hold("j2"))
+    lab.at(3 * HOUR)
+    lab.do(Release("j2"))
+    lab.at(4 * HOUR)
+    waiting = lab.core.book.picture.queue.entries[2].waiting
+    assert waiting.waited_at(4 * HOUR) == 2 * HOUR
+    lab.ends("j1")
+    assert lab.row("j2").waited_ms == 2 * HOUR
+
+
+def test_a_hold_a_release_and_another_priority_are_history() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.do(Hold("j2"), Hold("j2"), Release("j2"), Release("j2"), Reprioritise("j2", 800))
+    assert lab.events("j2") == ["submitted", "held", "released", "reprioritised"]
+
+
+def test_the_waiting_tasks_of_an_array_can_be_held_and_moved_while_others_run() -> None:
+    policy = a_policy(class_point_ms=MINUTE, reservations=0)
+    lab = Lab(nodes=[a_node(gpus=1)], policy=policy)
+    lab.submit(an_array(number=1, tasks="0-2"), a_job(number=2))
+    lab.do(Hold("j1"))
+    lab.ends("j1_0")
+    assert lab.running() == ["j2"]
+    lab.do(Reprioritise("j1", 2500), Release("j1"))
+    lab.submit(a_job(number=3))
+    lab.ends("j2")
+    assert lab.running() == ["j1_1"]
+
+
+def test_an_array_does_not_forget_how_long_it_has_waited_when_a_task_comes_back() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
+    lab.submit(an_array(number=1, tasks="0-9", requeue_on_node_loss=True))
+    lab.at(HOUR)
+    lab.do(NodeFenced("n0"))
+    waiting = lab.core.book.picture.queue.entries[1].waiting
+    assert str(waiting.tasks) == "0,2-9"
+    assert waiting.waited_at(HOUR) == HOUR
+
+
 # --- dependencies
 
 
@@ -346,6 +390,47 @@ def test_a_failed_job_can_be_retried_by_hand() -> None:
     assert lab.running() == ["j1"]
 
 
+def test_a_retry_counts_attempts_on() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1), an_array(number=2, tasks="0-1"))
+    lab.ends("j1", "j2_0", "j2_1", exit_code=1)
+    lab.do(Retry("j1"), Retry("j2"))
+    assert [lab.allocation(name).id for name in lab.running()] == ["j1.2", "j2_0.2", "j2_1.2"]
+    lab.ends("j1", "j2_0", "j2_1")
+    assert lab.state("j1") is lab.state("j2") is JobState.COMPLETED
+
+
+def test_a_job_that_was_cancelled_before_it_started_can_be_retried() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.do(Cancel("j2"), Retry("j2"))
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+
+
+def test_only_a_job_that_failed_or_was_cancelled_and_is_remembered_can_be_retried() -> None:
+    lab = Lab(nodes=[a_node()], limits=Limits(remembered_ends=1))
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.ends("j1", exit_code=1)
+    lab.ends("j2")
+    with pytest.raises(WrongState, match="has completed"):
+        lab.tell(Retry("j2"))
+    with pytest.raises(UnknownThing, match="not known"):
+        lab.tell(Retry("j1"))
+
+
+def test_a_retry_is_refused_while_its_dependency_cannot_be_met() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
+    lab.ends("j1", exit_code=1)
+    with pytest.raises(WrongState, match=r"depends on job j1 .afterok., which ended as failed"):
+        lab.tell(Retry("j2"))
+    lab.do(Retry("j1"), Retry("j2"))
+    assert lab.running() == ["j1"]
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+
+
 def test_the_failed_tasks_of_an_array_can_be_retried_by_hand() -> None:
     lab = Lab(nodes=[a_node(gpus=3)])
     lab.submit(an_array(number=1, tasks="0-2"))
@@ -461,7 +546,36 @@ def test_a_job_that_ended_or_never_was_cannot_be_cancelled() -> None:
         lab.tell(Cancel("j9"))
 
 
+def test_a_person_who_cancels_outweighs_a_preemption_under_way() -> None:
+    policy = a_policy(name="fair", fair_ms=0, user_fair_ms=0)
+    lab = Lab(nodes=[a_node(gpus=1)], policy=policy, obedient=False)
+    lab.submit(a_job(number=1, priority=250, estimate_ms=9 * HOUR))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, priority=2500))
+    lab.do(Cancel("j1"))
+    lab.ends("j1", exit_code=None, signal=15)
+    assert lab.stopped() == [("j1.1", "preempted")]
+    assert lab.state("j1") is JobState.CANCELLED
+
+
 # --- nodes
+
+
+def test_a_job_that_was_submitted_before_any_node_is_divided_when_nodes_come() -> None:
+    lab = Lab()
+    lab.submit(a_job(number=1, gpus=8))
+    lab.do(*(SetNode(node) for node in a_cluster(nodes=2, gpus=4)))
+    assert lab.nodes_of("j1") == ["n0", "n1"]
+
+
+def test_a_job_that_was_submitted_before_any_node_says_that_it_never_fits() -> None:
+    lab = Lab()
+    lab.submit(a_job(number=1, gpu_models=("H100",)), a_job(number=2))
+    lab.do(SetNode(a_node()))
+    assert lab.running() == ["j2"]
+    assert "no known node could run it even when empty" in lab.row("j1").reason
+    lab.do(SetNode(a_node(ordinal=1, device={"model": "H100"})))
+    assert lab.nodes_of("j1") == ["n1"]
 
 
 def test_a_job_on_a_fenced_node_runs_elsewhere_if_it_may_be_repeated() -> None:

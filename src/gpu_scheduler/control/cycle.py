@@ -148,6 +148,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
             expected_end_ms=now_ms + max(1, waiting.expected_ms - task.attained_ms),
             limit_end_ms=now_ms + limit_ms,
             attained_ms=task.attained_ms,
+            served_ms=task.served_ms,
             waited_ms=task.waited_ms,
             preemptions=task.preemptions,
             backfilled=start.backfilled,

@@ -137,6 +137,12 @@ def cancel_pending(book: Book, life: JobLife, chosen: IntervalSet | None, now_ms
     book.accounts.count_ended(job.tenant, job.user, JobState.CANCELLED, at_ms=now_ms, tasks=count)
 
 
+def _served_ms(life: JobLife, tasks: IntervalSet | None) -> int:
+    """What the job has had; of an array, what the task that comes next has had."""
+    task = life.tasks.get(tasks.first) if tasks else life.only_task
+    return 0 if task is None else task.served_ms
+
+
 def is_met(kind: DependencyKind, state: JobState) -> bool:
     """Tell whether an ended job satisfies a dependency on it."""
     if state not in ENDED:
@@ -162,6 +168,7 @@ def _enqueue(book: Book, life: JobLife, tasks: IntervalSet | None, now_ms: int) 
             tasks=tasks,
             since_ms=now_ms,
             attained_ms=task.attained_ms,
+            served_ms=_served_ms(life, tasks),
             waited_ms=life.waited_ms,
             preemptions=task.preemptions,
             protected=task.protected,

@@ -38,6 +38,7 @@ class TaskLife:
         "preemptions",
         "protected",
         "resume_ms",
+        "served_ms",
         "signal",
         "start_ms",
         "state",
@@ -53,6 +54,7 @@ class TaskLife:
         self.preemptions = 0
         self.protected = False
         self.attained_ms = 0
+        self.served_ms = 0
         self.waited_ms = 0
         self.clock_ms = clock_ms
         self.resume_ms = 0

@@ -48,6 +48,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     book.fenced.pop(fact.allocation_id, None)
     book.changed = True
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
+    task.served_ms += elapsed_ms
     state = _what_became(life, task, fact)
     progress_ms = (
         min(elapsed_ms, fact.progress_ms) if state is not JobState.COMPLETED else elapsed_ms

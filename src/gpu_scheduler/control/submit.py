@@ -20,7 +20,7 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.job import Job, over_nodes
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.model.tenant import Quota
 from gpu_scheduler.store.rows import EventRow
 
@@ -93,12 +93,29 @@ def _check_new(book: Book, job: Job) -> None:
 
 
 def _over_nodes(book: Book, job: Job) -> Job:
-    """A plain request larger than any node becomes whole nodes and a remainder."""
+    """A plain request larger than any node becomes whole nodes and a remainder.
+
+    All parts are of one GPU model, if the nodes of one model are enough.
+    """
     if job.is_gang:
         return job
     request = job.members[0]
+    split = _split(book, job, request)
+    if len(split.members) == 1:
+        return job
+    known = {model for kind in book.picture.index.kinds for model in kind.models}
+    models = sorted(known & set(request.gpu_models) if request.gpu_models else known)
+    if len(models) > 1:
+        for model in models:
+            of_model = _split(book, job, replace(request, gpu_models=(model,)))
+            if not ever_fits(book.picture, book.picture.job_shape(of_model)):
+                return of_model
+    return split
+
+
+def _split(book: Book, job: Job, request: Request) -> Job:
     members = over_nodes(request, largest_node_gpus(book.picture.index, request))
-    return job if len(members) == 1 else replace(job, members=members, min_members=len(members))
+    return replace(job, members=members, min_members=len(members))
 
 
 def _stamped(book: Book, job: Job, now_ms: int) -> Job:

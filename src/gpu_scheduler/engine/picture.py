@@ -110,6 +110,7 @@ class Picture:
         self.job_shapes: list[JobShape] = []
         self.shapes_of_base: dict[int, list[JobShape]] = {}
         self._shape_of: dict[tuple[object, ...], JobShape] = {}
+        self._bases: dict[tuple[object, ...], int] = {}
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Picture:
@@ -211,20 +212,18 @@ class Picture:
         room = (tuple(shape.id for shape in shapes), job.min_members, job.same_rack)
         shape = self._shape_of.get((room, rank))
         if shape is None:
-            base = self._shape_of.get((room, 0))
+            base = self._bases.setdefault(room, len(self.job_shapes))
             shape = JobShape(
                 len(self.job_shapes),
                 shapes,
                 job.min_members,
                 same_rack=job.same_rack,
-                base=-1 if base is None else base.base,
+                base=base,
                 rank=rank,
             )
             self._shape_of[room, rank] = shape
             self.job_shapes.append(shape)
-            self.shapes_of_base.setdefault(shape.base, []).append(shape)
-            if rank != 0 and base is None:
-                self._shape_of[room, 0] = shape
+            self.shapes_of_base.setdefault(base, []).append(shape)
         return shape
 
     def limit_ms(self, job: Job) -> int:
@@ -240,7 +239,7 @@ class Picture:
         rank: object = 0
         if self.policy.preemption is Preemption.FEEDBACK:
             level = level_of(
-                waiting.attained_ms,
+                waiting.served_ms,
                 job.gpu_milli,
                 self.policy.feedback,
                 protected=waiting.protected,
@@ -252,6 +251,8 @@ class Picture:
                 job_class,
                 job.tenant if tenant.elastic or not tenant.can_preempt_others else "",
             )
+        if self.has_limits and not job.preemptible:
+            rank = (rank, "not preemptible")
         group = self.queue.group((job.tenant, job.user, job.pool))
         entry = Entry(waiting, self.job_shape(job, rank), group, key, job_class)
         self.queue.add(entry)

@@ -174,9 +174,9 @@ class Preemptor:
         if running.protected or ran_ms < feedback.quantum_ms:
             return False
         mine = level_of(
-            waiting.attained_ms, waiting.job.gpu_milli, feedback, protected=waiting.protected
+            waiting.served_ms, waiting.job.gpu_milli, feedback, protected=waiting.protected
         )
-        theirs = level_of(running.attained_ms + ran_ms, running.job.gpu_milli, feedback)
+        theirs = level_of(running.served_ms + ran_ms, running.job.gpu_milli, feedback)
         return theirs > mine
 
 

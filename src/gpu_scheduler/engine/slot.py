@@ -225,7 +225,7 @@ class Slot:
         return None
 
     def devices_for(self, shape: Shape) -> int:
-        """The devices that a request may use; for one share, those not taken whole or out of memory.
+        """The devices that a request may use; one share: not those taken whole or out of memory.
 
         How much of them is left is not looked at.
         """

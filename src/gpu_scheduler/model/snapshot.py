@@ -17,7 +17,7 @@ class Waiting:
     """A job that could start now as far as holds, times and dependencies go.
 
     `expected_ms` is frozen when it enters the queue. `attained_ms` is run time it keeps from
-    earlier attempts, `since_ms` when this wait began. A `protected` job has waited so long that it
+    earlier attempts, `served_ms` all it has had, kept or lost, `since_ms` when this wait began. A `protected` job has waited so long that it
     goes first and is no longer preempted by feedback.
     """
 
@@ -26,6 +26,7 @@ class Waiting:
     tasks: IntervalSet | None = None
     since_ms: int = 0
     attained_ms: int = 0
+    served_ms: int = 0
     waited_ms: int = 0
     preemptions: int = 0
     protected: bool = False
@@ -45,6 +46,7 @@ class Running:
     limit_end_ms: int = 0
     checkpoint_ms: int = 0
     attained_ms: int = 0
+    served_ms: int = 0
     waited_ms: int = 0
     preemptions: int = 0
     backfilled: bool = False

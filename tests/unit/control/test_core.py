@@ -138,7 +138,8 @@ def test_nodes_tenants_and_pools_can_be_set() -> None:
     core = a_core()
     assert core.apply(SetNode(a_node()), 0).writes == [a_node()]
     assert core.apply(SetTenant(a_tenant(gpus=1)), 0).writes == [a_tenant(gpus=1)]
-    core.apply(SetPool(PoolQuota(pool=Pool.BATCH, percent=50)), 0)
+    pool = PoolQuota(pool=Pool.BATCH, percent=50)
+    assert core.apply(SetPool(pool), 0).writes == [pool]
     assert core.book.picture.pools[Pool.BATCH].percent == 50
     assert core.book.picture.has_limits
 
@@ -175,6 +176,32 @@ def test_a_job_that_runs_longer_than_expected_is_expected_to_run_longer() -> Non
     running = core.book.picture.running["j1.1"].running
     assert running.overrun
     assert running.expected_end_ms > 2 * HOUR
+
+
+def test_overruns_wake_the_core_a_bounded_number_of_times() -> None:
+    core = a_core(nodes=[a_node(gpus=1)])
+    core.apply(Submit(a_job(number=1, estimate_ms=1)), 0)
+    core.apply(Submit(a_job(number=2)), 0)
+    core.apply(RunCycle(), 0)
+    core.book.predictor.exceed = lambda job, elapsed_ms, now_ms: elapsed_ms + 1  # type: ignore[method-assign]
+    wakes, now_ms = 0, 0
+    while (at_ms := core.next_timer_ms()) is not None and at_ms < 24 * HOUR:
+        assert at_ms > now_ms
+        now_ms = at_ms
+        core.apply(RunCycle(), now_ms)
+        wakes += 1
+    assert 10 < wakes < 1_500
+
+
+def test_standings_are_kept_only_of_accounts_that_wait_or_lend() -> None:
+    lender = a_tenant(id="lender", gpus=4, elastic=True)
+    core = a_core(nodes=[a_node(gpus=1)], policy=a_policy(name="fair"), tenants=[lender])
+    for number in range(1, 6):
+        core.apply(Submit(a_job(number=number, tenant=f"t{number}")), 0)
+    core.apply(RunCycle(), 0)
+    core.apply(Cancel("j3"), 1)
+    core.apply(RunCycle(), 1)
+    assert sorted(core.book.picture.tenant_standings) == ["lender", "t2", "t4", "t5"]
 
 
 def test_an_array_has_no_task_without_a_number() -> None:

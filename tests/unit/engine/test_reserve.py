@@ -274,7 +274,7 @@ def test_no_reservation_where_no_expected_end_helps() -> None:
     nodes = [a_node(gpus=4, device={"paused": True})]
     plan = decided(a_picture(nodes=nodes, queue=[a_job(number=1, gpus=1)]))
     assert plan.reservations == ()
-    assert dict(plan.shape_reasons)[0].code is ReasonCode.RESOURCES
+    assert [reason.code for _, reason in plan.shape_reasons] == [ReasonCode.RESOURCES]
 
 
 def test_a_job_that_has_not_waited_long_enough_gets_no_reservation_yet() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.predict.history import History
-from tests.builders import DAY, HOUR, MINUTE, a_job
+from tests.builders import DAY, HOUR, MINUTE, a_job, an_array
 
 
 def seen(*runs: tuple[int, dict]) -> History:
@@ -88,6 +88,27 @@ def test_what_a_user_runs_for_long_already_counts_for_his_next_job() -> None:
     for number in range(10, 20):
         history.end(a_job(number=number), None, 5 * HOUR)
     assert history.expect(a_job(number=9), 5 * HOUR) == before
+
+
+def test_every_running_task_of_an_array_counts() -> None:
+    history = seen(*[(MINUTE, {})] * 3)
+    array = an_array(number=9, tasks="0-1")
+    history.begin(array, 0)
+    one = history.expect(a_job(number=8), 5 * HOUR)
+    history.begin(array, 0)
+    two = history.expect(a_job(number=8), 5 * HOUR)
+    assert two > one
+    history.end(array, None, 5 * HOUR)
+    assert history.expect(a_job(number=8), 5 * HOUR) == one
+
+
+def test_what_is_learnt_changes_the_next_answer() -> None:
+    history = seen(*[(HOUR, {})] * 10)
+    before = history.quantile(a_job(), 50)
+    assert history.quantile(a_job(), 50) == before
+    for _ in range(20):
+        history.end(a_job(), 5 * HOUR, 5 * HOUR)
+    assert history.quantile(a_job(), 50) == close(5 * HOUR)
 
 
 def test_the_same_history_gives_the_same_expectations() -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation, RemovedNode
@@ -41,6 +43,13 @@ def test_the_last_write_of_a_row_counts() -> None:
     store.commit([replace(a_row(state=JobState.COMPLETED), exit_code=0)])
     assert store.job("j1").state is JobState.COMPLETED
     assert store.job("j9") is None
+
+
+def test_pools_are_kept_by_name() -> None:
+    store = MemoryStore()
+    batch, online = (PoolQuota(pool=pool, percent=50) for pool in (Pool.BATCH, Pool.ONLINE))
+    store.commit([online, batch, replace(online, percent=40)])
+    assert store.pools() == [batch, replace(online, percent=40)]
 
 
 def test_removed_rows_are_gone_and_removing_again_does_no_harm() -> None:
