@@ -1,12 +1,13 @@
 """Settings that hold for every test.
 
 Hypothesis searches the same cases on every run, so that a red build is red for everyone.
-HYPOTHESIS_PROFILE=explore searches at random, longer, and remembers what failed.
+HYPOTHESIS_PROFILE=explore searches at random, longer, and remembers what failed;
+HYPOTHESIS_PROFILE=blunt shows the first case that failed, without making it smaller.
 """
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile("steady", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.register_profile(
@@ -16,5 +17,10 @@ settings.register_profile(
     max_examples=2_000,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "blunt",
+    settings.get_profile("steady"),
+    phases=[Phase.explicit, Phase.generate],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))

@@ -167,7 +167,6 @@ class Cycle:
         self._holders = sorted(
             (entries[number] for number in picture.reservations),
             key=lambda holder: (
-                -holder.static_class,
                 picture.reservations[holder.number].made_ms,
                 holder.key,
                 holder.number,
@@ -234,6 +233,9 @@ class Cycle:
             self._reasons[entry.number] = refused
             return False
         allowed = None
+        kept = self._place_as_reserved(entry) if holds_place else None
+        if kept is not None:
+            return self._start(entry, kept, duration_ms)
         if entry.shape.base not in self._no_room:
             value = self._value(entry)
             allowed = self._calendar.allowed(entry, duration_ms, value)
@@ -266,6 +268,23 @@ class Cycle:
             self._merge.dead_here.add((job.tenant, job.pool, entry.shape.id))
             self._tenant_reasons[job.tenant, entry.shape.id] = refused
         return refused
+
+    def _place_as_reserved(self, entry: Entry) -> list[Hold] | None:
+        """The very place that was reserved, if it is due and free; the draft has it then."""
+        reservation = self._picture.reservations[entry.number]
+        if reservation.at_ms > self._now_ms + 1:
+            return None
+        mark = self._draft.mark()
+        holds: list[Hold] = []
+        for placement in reservation.placements:
+            slot = self._picture.index.by_id.get(placement.node_id)
+            hold = None if slot is None else slot.hold_from(placement)
+            if slot is None or hold is None or not slot.can_take(hold):
+                self._draft.undo(mark)
+                return None
+            self._draft.take(hold)
+            holds.append(hold)
+        return holds
 
     def _admitted(self, entry: Entry) -> JobShape:
         """The job with as many members as quotas and pools let it start with now."""
@@ -409,9 +428,13 @@ class Cycle:
 
     def _place(self, job_shape: JobShape, within: int | None) -> list[Hold] | None:
         remainder = self._find_freest if self._policy.remainder_on_freest else None
-        return gang.place(
+        holds = gang.place(
             job_shape, self._draft, self._find, within=within, find_remainder=remainder
         )
+        if holds is None and self._scorer is not None and len(job_shape.members) > 1:
+            # A high score for one member can be the wrong place for the gang.
+            holds = gang.place(job_shape, self._draft, self._picture.index.find, within=within)
+        return holds
 
     def _find(self, shape: Shape, within: int | None) -> Hold | None:
         if self._scorer is not None:

@@ -20,15 +20,13 @@ def place(
     *,
     within: int | None = None,
     find_remainder: Finder | None = None,
-    most: int | None = None,
 ) -> list[Hold] | None:
     """Take a place for every member in the draft, or leave the draft as it was.
 
     A gang prefers one rack (tightest first) and insists on it with `same_rack`. `find_remainder`
-    places the members after the first that ask for less (a remainder of whole nodes). An elastic
-    gang gets no more than `most` members.
+    places the members after the first that ask for less (a remainder of whole nodes).
     """
-    members = job_shape.members[:most]
+    members = job_shape.members
     if len(members) == 1:
         hold = find(members[0], within)
         if hold is None:
@@ -59,23 +57,32 @@ def _place_all(
     within: int | None,
     find_remainder: Finder | None,
 ) -> list[Hold] | None:
-    mark = draft.mark()
-    holds: list[Hold] = []
-    first = members[0]
-    for member, shape in enumerate(members):
-        search = find
-        if find_remainder is not None and shape.count < first.count:
-            search = find_remainder
-        hold = search(shape, within)
-        if hold is None:
-            if member >= least:
+    """Member by member in their own order; if that fails, those that are hardest to place first."""
+    for order in _orders(members, least):
+        mark = draft.mark()
+        holds: list[Hold] = []
+        for member in order:
+            shape = members[member]
+            search = find
+            if find_remainder is not None and shape.count < members[0].count:
+                search = find_remainder
+            hold = search(shape, within)
+            if hold is None:
                 break
-            draft.undo(mark)
-            return None
-        hold.member = member
-        draft.take(hold)
-        holds.append(hold)
-    return holds
+            hold.member = member
+            draft.take(hold)
+            holds.append(hold)
+        if len(holds) >= least:
+            return sorted(holds, key=lambda hold: hold.member)
+        draft.undo(mark)
+    return None
+
+
+def _orders(members: tuple[Shape, ...], least: int) -> list[list[int]]:
+    """Members beyond the minimum always come last."""
+    given = list(range(len(members)))
+    hardest = sorted(given[:least], key=lambda member: members[member].hardness) + given[least:]
+    return [given] if hardest == given else [given, hardest]
 
 
 def _racks_by_room(draft: Draft, members: tuple[Shape, ...], least: int) -> list[int]:

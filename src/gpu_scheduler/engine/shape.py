@@ -66,6 +66,13 @@ class Shape:
         self.labelled = bool(request.node_labels)
 
     @property
+    def hardness(self) -> tuple[int, ...]:
+        """Smaller is harder to place: few kinds of nodes, many devices, large shares."""
+        request = self.request
+        picky = bool(request.device_ids or request.node_labels or request.contiguous)
+        return (-picky, len(self.fits), -self.count, -self.extra, -self.share, -self.cpu)
+
+    @property
     def uses_gpus(self) -> bool:
         """Tell GPU work from CPU-only work."""
         return self.count > 0 or self.extra > 0

@@ -216,6 +216,26 @@ class Slot:
             return self._choose_slices(shape, fit, member)
         return self._choose_parts(shape, fit, member, fresh=fresh)
 
+    def can_take(self, hold: Hold) -> bool:
+        """Tell whether certain devices and amounts are free."""
+        if self.bucket < 0 or self.free_cpu < hold.cpu or self.free_memory < hold.memory:
+            return False
+        if hold.mask & ~(self.usable & ~self.busy):
+            return False
+        for position, share, memory_mb in hold.parts:
+            entry = self.shared.get(position)
+            if not self.usable >> position & 1:
+                return False
+            if entry is None:
+                if self.busy >> position & 1:
+                    return False
+            elif entry[0] < share or entry[1] < memory_mb:
+                return False
+        return all(
+            self.mig[key] >= hold.slices.count(key) and self.usable >> key[0] & 1
+            for key in hold.slices
+        )
+
     def choose_any(self, shape: Shape) -> Hold | None:
         """Find devices of any model that the request allows."""
         for fit in shape.by_kind.get(self.kind.id, ()):
