@@ -98,7 +98,7 @@ def test_a_gpu_that_is_taken_whole_counts_with_all_its_memory() -> None:
 @pytest.mark.parametrize(
     ("quota", "job", "resource"),
     [
-        ({"gpu_memory_mb": 50_000}, {"gpu_memory_mb": 30_000}, "GPU memory MiB"),
+        ({"gpu_memory_mb": 100_000}, {"gpu_memory_mb": 30_000}, "GPU memory MiB"),
         ({"cpu_milli": 15_000}, {"cpus": 8}, "CPU cores"),
         ({"memory_mb": 1500}, {"memory_mb": 1000}, "memory MiB"),
         ({"concurrent_jobs": 1}, {}, "concurrent jobs"),

@@ -9,7 +9,7 @@ from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.eligible import enqueue_if_ready, leave_queue, make_eligible
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.control.messages import Outcome
-from gpu_scheduler.engine.admit import Amounts, job_amounts
+from gpu_scheduler.engine.admit import never_admitted
 from gpu_scheduler.engine.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.model.errors import (
     AlreadyExists,
@@ -20,8 +20,8 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.job import Job, over_nodes
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.request import WHOLE_MILLI, Request
-from gpu_scheduler.model.tenant import Quota
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.snapshot import Standing
 from gpu_scheduler.store.rows import EventRow
 
 NO_NODE = "node"
@@ -36,8 +36,7 @@ def submit(book: Book, job: Job, now_ms: int, outcome: Outcome) -> None:
         missing = ever_fits(book.picture, book.picture.job_shape(job))
         if missing:
             raise NeverFits(f"job {job.id} can never run here: {missing}")
-        _check_pool(book, job)
-    _check_quota(book, job)
+    _check_limits(book, job)
     book.next_number += 1
     book.queued_tasks += job.task_count
     life = JobLife(job)
@@ -131,57 +130,13 @@ def _stamped(book: Book, job: Job, now_ms: int) -> Job:
     )
 
 
-def _check_pool(book: Book, job: Job) -> None:
-    """More than the whole part of a pool that cannot borrow is refused."""
-    quota = book.picture.pools.get(job.pool)
-    if quota is None or (quota.elastic and job.preemptible):
+def _check_limits(book: Book, job: Job) -> None:
+    """More than a whole quota or pool is refused; over it just now only waits."""
+    if not book.picture.has_limits:
         return
-    limit = book.picture.total_gpu_milli * quota.percent // 100
-    wanted = sum(member.gpu_milli for member in job.members[: job.min_members])
-    if wanted > limit:
-        raise QuotaTooSmall(
-            f"job {job.id} wants {_shown(wanted, WHOLE_MILLI)} GPUs and the {job.pool} pool may "
-            f"hold {_shown(limit, WHOLE_MILLI)}; ask for that or less, or raise the pool's part"
-        )
-
-
-def _check_quota(book: Book, job: Job) -> None:
-    """More than the whole quota is refused; over the quota just now only waits."""
-    tenant = book.picture.tenant(job.tenant)
-    if tenant.quota == _NO_LIMITS:
-        return
-    wanted = job_amounts(job, book.picture.limit_ms(job), job.min_members)
-    held = book.picture.holdings.of(job.tenant)
-    spent = book.accounts.total(tenant.id).gpu_milli_ms
-    for resource, limit, request, current, unit in _checks(tenant.quota, wanted, held, spent):
-        may_borrow = resource == "GPUs" and tenant.elastic and job.preemptible
-        if limit is not None and request > limit and not may_borrow:
-            raise QuotaTooSmall(
-                f"quota exceeded for tenant {tenant.id}: {resource} "
-                f"requested={_shown(request, unit)}, quota={_shown(limit, unit)}, "
-                f"current={_shown(current, unit)}"
-            )
-
-
-def _checks(
-    quota: Quota, wanted: Amounts, held: Amounts, spent_gpu_milli_ms: int
-) -> list[tuple[str, int | None, int, int, int]]:
-    hour = WHOLE_MILLI * 3_600_000
-    used = held.gpu_milli_ms + spent_gpu_milli_ms
-    return [
-        ("GPUs", quota.gpu_milli, wanted.gpu_milli, held.gpu_milli, WHOLE_MILLI),
-        ("GPU memory MiB", quota.gpu_memory_mb, wanted.gpu_memory_mb, held.gpu_memory_mb, 1),
-        ("CPU cores", quota.cpu_milli, wanted.cpu_milli, held.cpu_milli, 1000),
-        ("memory MiB", quota.memory_mb, wanted.memory_mb, held.memory_mb, 1),
-        ("concurrent jobs", quota.concurrent_jobs, wanted.jobs, held.jobs, 1),
-        ("GPU-hours", quota.gpu_milli_ms, wanted.gpu_milli_ms, used, hour),
-    ]
-
-
-def _shown(amount: int, unit: int) -> str:
-    """In the unit that people use: in full, and exact to a thousandth."""
-    whole, rest = divmod(amount, unit)
-    return f"{whole}.{rest * 1000 // unit:03d}".rstrip("0").rstrip(".") if rest else str(whole)
-
-
-_NO_LIMITS = Quota()
+    book.picture.tenant_standings[job.tenant] = Standing(
+        spent_gpu_milli_ms=book.accounts.total(job.tenant).gpu_milli_ms
+    )
+    refused = never_admitted(book.picture, job)
+    if refused is not None:
+        raise QuotaTooSmall(str(refused))

@@ -346,7 +346,9 @@ _NOTHING_SPENT = Standing()
 
 
 def _gpu_memory_mb(request: Request, device_mb: int) -> int:
-    """What is stated; else whole devices with all their memory and shares with their part."""
+    """Whole devices with all their memory; of shares what is stated, else their part."""
+    if request.takes_whole_devices_only:
+        return request.gpu_count * max(device_mb, request.gpu_memory_mb)
     if request.gpu_memory_total_mb:
         return request.gpu_memory_total_mb
     if request.mig_profile:

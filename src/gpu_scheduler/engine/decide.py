@@ -279,7 +279,7 @@ class Cycle:
         for placement in reservation.placements:
             slot = self._picture.index.by_id.get(placement.node_id)
             hold = None if slot is None else slot.hold_from(placement)
-            if slot is None or hold is None or not slot.can_take(hold):
+            if slot is None or hold is None or slot.bucket < 0 or not slot.can_take(hold):
                 self._draft.undo(mark)
                 return None
             self._draft.take(hold)

@@ -57,23 +57,23 @@ class Outlook:
                     return at_ms, hold
         return None
 
-    def book(self, shape: Shape, start_ms: int, end_ms: int, static_class: int, value: int) -> None:
-        """Keep room for a reservation of a job of this class and place in the order."""
-        hold = self.choose(shape, start_ms, end_ms)
-        if hold is not None:
-            self.occupy(hold, start_ms, end_ms)
+    def book(self, hold: Hold, start_ms: int, end_ms: int, static_class: int, value: int) -> None:
+        """Keep devices for a reservation of a job of this class and place in the order."""
+        self.occupy(hold, start_ms, end_ms)
         self.drops.insert(bisect_left(self.drops, start_ms), start_ms)
         self.top_class = max(self.top_class, static_class)
         self.first_value = min(self.first_value, value)
 
     def occupy(self, hold: Hold, start_ms: int, end_ms: int) -> None:
-        """Take certain devices for a while."""
+        """Take certain devices for a while, wherever they are free."""
         self._split(start_ms)
         self._split(end_ms)
         first = bisect_left(self.times, start_ms)
         last = bisect_left(self.times, end_ms)
         for state in self.states[first:last]:
-            self._index.take(hold.on(state))
+            held = hold.on(state)
+            if state.can_take(held):
+                self._index.take(held)
 
     def at(self, at_ms: int) -> Slot:
         """A copy of the node as it will be at a moment."""

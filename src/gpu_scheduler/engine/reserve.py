@@ -42,7 +42,7 @@ class Calendar:
         self._gone = gone
         self._started = started
         self._outlooks: dict[int, Outlook] = {}
-        self._bookings: dict[int, list[tuple[Shape, int, int, int, int]]] = {}
+        self._bookings: dict[int, list[tuple[Hold, int, int, int, int]]] = {}
         self._booked = 0
         self._booked_until_ms = now_ms
         self.leaving: set[str] = set()
@@ -304,8 +304,7 @@ class Calendar:
         index = self._picture.index
         for hold in holds:
             slot = index.slots[hold.slot.ordinal]
-            shape = entry.shape.members[hold.member]
-            booking = (shape, at_ms, end_ms, entry.static_class, value)
+            booking = (hold, at_ms, end_ms, entry.static_class, value)
             self._outlook(slot).book(*booking)
             self._bookings.setdefault(slot.ordinal, []).append(booking)
             self._booked |= slot.bit

@@ -218,7 +218,7 @@ class Slot:
 
     def can_take(self, hold: Hold) -> bool:
         """Tell whether certain devices and amounts are free."""
-        if self.bucket < 0 or self.free_cpu < hold.cpu or self.free_memory < hold.memory:
+        if self.free_cpu < hold.cpu or self.free_memory < hold.memory:
             return False
         if hold.mask & ~(self.usable & ~self.busy):
             return False

@@ -17,8 +17,9 @@ class Waiting:
     """A job that could start now as far as holds, times and dependencies go.
 
     `expected_ms` is frozen when it enters the queue. `attained_ms` is run time it keeps from
-    earlier attempts, `served_ms` all it has had, kept or lost, `since_ms` when this wait began. A `protected` job has waited so long that it
-    goes first and is no longer preempted by feedback.
+    earlier attempts, `served_ms` all it has had, kept or lost,
+    `since_ms` when this wait began. A `protected` job has waited so long that it goes first and is
+    no longer preempted by feedback.
     """
 
     job: Job

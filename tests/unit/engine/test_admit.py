@@ -370,12 +370,15 @@ def test_a_slice_is_held_with_its_memory() -> None:
         ({"gpus": 2}, 2 * GPU_MB),
         ({"gpus": 1.5}, GPU_MB * 3 // 2),
         ({"gpus": 0.25}, GPU_MB // 4),
-        ({"gpus": 1, "gpu_memory_mb": 30}, 30),
+        ({"gpus": 1, "gpu_memory_mb": 30}, GPU_MB),
+        ({"gpus": 0.5, "gpu_memory_mb": 30}, 30),
         ({"gpus": 0}, 0),
         ({"gpus": 1, "members": 3}, 3 * GPU_MB),
     ],
 )
-def test_memory_that_is_not_stated_is_that_of_the_devices(wishes, memory_mb) -> None:
+def test_a_whole_device_counts_with_all_its_memory_and_a_share_with_its_part(
+    wishes, memory_mb
+) -> None:
     assert job_amounts(a_job(**wishes), HOUR, device_mb=GPU_MB).gpu_memory_mb == memory_mb
 
 

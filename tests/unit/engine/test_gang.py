@@ -91,13 +91,6 @@ def test_shares_of_a_gang_go_to_the_tightest_rack() -> None:
     assert place(a_picture(nodes=nodes, held=held), more) == ["n0", "n0"]
 
 
-def test_an_elastic_gang_gets_no_more_members_than_it_may_have() -> None:
-    picture = a_picture(nodes=a_cluster(nodes=4, racks=2, gpus=4))
-    elastic = a_job(gpus=4, members=4, min_members=1)
-    assert place(picture, elastic, most=2) == ["n0", "n1"]
-    assert place(picture, elastic, most=1) == ["n2"]
-
-
 def test_nodes_that_are_not_allowed_are_left_out() -> None:
     picture = a_picture(nodes=a_cluster(nodes=3, gpus=4))
     without_first = ~picture.index.slot("n0").bit

@@ -309,8 +309,8 @@ def ran(hours: float, **changes) -> Running:
     [
         (ran(6), True),
         (ran(4), False),
-        (ran(0.5, attained_ms=6 * HOUR), False),
-        (ran(2, attained_ms=4 * HOUR), True),
+        (ran(0.5, served_ms=6 * HOUR), False),
+        (ran(2, served_ms=4 * HOUR), True),
         (ran(6, protected=True), False),
     ],
     ids=["sank", "not yet", "within the quantum", "sank in two attempts", "protected"],
@@ -321,12 +321,12 @@ def test_feedback_stops_only_who_has_sunk_below_the_waiting_job(held: Running, s
 
 
 def test_feedback_does_not_stop_its_own_level() -> None:
-    job = waiting(a_job(number=1), attained_ms=6 * HOUR, expected_ms=DAY)
+    job = waiting(a_job(number=1), served_ms=6 * HOUR, expected_ms=DAY)
     assert victims(ran(6), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == []
 
 
 def test_a_protected_job_stops_whoever_is_not() -> None:
-    job = waiting(a_job(number=1), attained_ms=6 * HOUR, expected_ms=DAY, protected=True)
+    job = waiting(a_job(number=1), served_ms=6 * HOUR, expected_ms=DAY, protected=True)
     assert victims(ran(6), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == ["j8"]
     assert victims(ran(2), job=job, policy=FEEDBACK, nodes=[a_node(gpus=1)]) == ["j8"]
 
