@@ -167,6 +167,7 @@ class Cycle:
         self._holders = sorted(
             (entries[number] for number in picture.reservations),
             key=lambda holder: (
+                not picture.reservations[holder.number].claim,
                 picture.reservations[holder.number].made_ms,
                 holder.key,
                 holder.number,

@@ -100,7 +100,7 @@ class Kind:
             if (mask := island & free)
         ]
         for _, _, mask in sorted(choice for choice in choices if choice[0] >= count):
-            picked = _run(mask, count) if contiguous else _lowest(mask, count)
+            picked = _run(mask, count) if contiguous else lowest_bits(mask, count)
             if picked:
                 return picked
         if topology is Topology.REQUIRE_ISLAND:
@@ -110,7 +110,7 @@ class Kind:
         picked = 0
         for size, _, mask in sorted(choices, key=lambda choice: (-choice[0], choice[1])):
             wanted = min(size, count - picked.bit_count())
-            picked |= _lowest(mask, wanted)
+            picked |= lowest_bits(mask, wanted)
         return picked if picked.bit_count() == count else 0
 
     def _island_masks(self) -> tuple[int, ...]:
@@ -131,7 +131,7 @@ def _by_index(device: Device) -> int:
     return device.index
 
 
-def _lowest(mask: int, count: int) -> int:
+def lowest_bits(mask: int, count: int) -> int:
     """The lowest `count` bits that are set."""
     picked = 0
     for _ in range(count):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from gpu_scheduler.engine.index import Index
+from gpu_scheduler.engine.kind import lowest_bits
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
 
@@ -39,12 +40,31 @@ class Outlook:
 
     def choose(self, shape: Shape, start_ms: int, end_ms: int) -> Hold | None:
         """Devices that are free from start to end, next to everything that is booked."""
-        common = self._state_at(start_ms)
-        for drop in self.drops[bisect_right(self.drops, start_ms) :]:
-            if drop >= end_ms:
-                break
-            common = _narrower(common, self._state_at(drop))
-        return common.choose_any(shape)
+        return self._common(start_ms, end_ms).choose_any(shape)
+
+    def choose_late(self, shape: Shape, start_ms: int, end_ms: int) -> Hold | None:
+        """The same, but rather devices that are in use now, so that free ones stay of use."""
+        common = self._common(start_ms, end_ms)
+        later = common.copy()
+        now_free = self.states[0].free_mask
+        wanted = shape.request.gpu_count
+        spare = wanted - (common.free_mask & ~now_free).bit_count() if shape.whole_only else 0
+        kept = lowest_bits(common.free_mask & now_free, max(0, spare))
+        later.busy |= now_free & ~kept
+        return later.choose_any(shape) or common.choose_any(shape)
+
+    def has_room(self, holds: list[Hold], start_ms: int, end_ms: int) -> bool:
+        """Tell whether certain devices on this node are free for a while, all of them together."""
+        moments = [start_ms, *(drop for drop in self.drops if start_ms < drop < end_ms)]
+        for moment in moments:
+            state = self.at(moment)
+            for hold in holds:
+                if hold.slot.ordinal == state.ordinal:
+                    held = hold.on(state)
+                    if not state.can_take(held):
+                        return False
+                    self._index.take(held)
+        return True
 
     def earliest(self, shape: Shape, duration_ms: int, from_ms: int = 0) -> tuple[int, Hold] | None:
         """The first time from which the request fits for its duration."""
@@ -78,6 +98,15 @@ class Outlook:
     def at(self, at_ms: int) -> Slot:
         """A copy of the node as it will be at a moment."""
         return self._state_at(at_ms).copy()
+
+    def _common(self, start_ms: int, end_ms: int) -> Slot:
+        """What is free at the start and at every drop until the end."""
+        common = self._state_at(start_ms)
+        for drop in self.drops[bisect_right(self.drops, start_ms) :]:
+            if drop >= end_ms:
+                break
+            common = _narrower(common, self._state_at(drop))
+        return common
 
     def _state_at(self, at_ms: int) -> Slot:
         return self.states[max(0, bisect_right(self.times, at_ms) - 1)]

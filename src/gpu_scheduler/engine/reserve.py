@@ -137,7 +137,7 @@ class Calendar:
                     slot = self._picture.index.slots[ordinal]
                     for booking in self._bookings.get(ordinal, []):
                         self._outlook(slot).book(*booking)
-        self._book(entry, duration_ms, (self._now_ms + 1, holds), None, value)
+        self._book(entry, duration_ms, (self._now_ms + 1, holds), None, value, exact=True)
         self.kept[entry.number] = replace(self.kept[entry.number], claim=True)
 
     def shadow(self, slot: Slot) -> Slot:
@@ -273,7 +273,7 @@ class Calendar:
                 return None
             places.append((slot, placement.member))
         if len({slot.ordinal for slot, _ in places}) < len(places):
-            return None
+            return self._same_devices(duration_ms, old)
         holds: list[Hold] = []
         while len(holds) < len(places):
             holds = []
@@ -291,6 +291,21 @@ class Calendar:
                 holds.append(hold)
         return at_ms, holds
 
+    def _same_devices(self, duration_ms: int, old: Reservation) -> tuple[int, list[Hold]] | None:
+        """When the very devices of a reservation are free, for members that share a node."""
+        slots = [self._picture.index.slot(placement.node_id) for placement in old.placements]
+        holds = [
+            slot.hold_from(placement) for slot, placement in zip(slots, old.placements, strict=True)
+        ]
+        outlooks = [self._outlook(slot) for slot in dict.fromkeys(slots)]
+        times = sorted({at_ms for outlook in outlooks for at_ms in outlook.times})
+        for at_ms in [self._now_ms + 1, *times]:
+            if at_ms > self._now_ms and all(
+                outlook.has_room(holds, at_ms, at_ms + duration_ms) for outlook in outlooks
+            ):
+                return at_ms, holds
+        return None
+
     def _book(
         self,
         entry: Entry,
@@ -298,10 +313,16 @@ class Calendar:
         found: tuple[int, list[Hold]],
         old: Reservation | None,
         value: int,
+        *,
+        exact: bool = False,
     ) -> None:
         at_ms, holds = found
         end_ms = at_ms + duration_ms
         index = self._picture.index
+        if len(holds) == 1 and not exact:
+            slot = index.slots[holds[0].slot.ordinal]
+            late = self._outlook(slot).choose_late(entry.shape.members[0], at_ms, end_ms)
+            holds = holds if late is None else [late]
         for hold in holds:
             slot = index.slots[hold.slot.ordinal]
             booking = (hold, at_ms, end_ms, entry.static_class, value)
@@ -317,7 +338,7 @@ class Calendar:
             until_ms=end_ms,
             placements=tuple(hold.placement() for hold in holds),
             made_ms=self._now_ms if old is None else old.made_ms,
-            claim=old is not None and old.claim,
+            claim=old is not None and old.claim and at_ms <= self._now_ms + 1,
             slips=(0 if old is None else old.slips) + slipped,
         )
 
