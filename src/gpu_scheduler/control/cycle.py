@@ -13,6 +13,7 @@ from gpu_scheduler.control.eligible import (
     protect,
     resume,
     wait_for_begin,
+    with_tasks,
 )
 from gpu_scheduler.control.messages import Outcome, StartOrder, StopOrder
 from gpu_scheduler.control.submit import place_again
@@ -117,7 +118,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     life.queued = bool(life.pending)
     clock_ms = waiting.waited_at(now_ms)
     if life.pending:
-        book.picture.enqueue(replace(waiting, tasks=life.pending))
+        book.picture.enqueue(with_tasks(waiting, life))
     else:
         life.waited_ms = clock_ms
     task = life.task(start.task)

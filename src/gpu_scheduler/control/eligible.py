@@ -68,7 +68,7 @@ def update_tasks(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> No
         number = life.job.number
         reservation = picture.reservations.get(number)
         waiting = picture.dequeue(number)
-        picture.enqueue(replace(waiting, tasks=life.pending))
+        picture.enqueue(with_tasks(waiting, life))
         if reservation is not None:
             picture.reservations[number] = reservation
         book.changed = True
@@ -135,6 +135,11 @@ def cancel_pending(book: Book, life: JobLife, chosen: IntervalSet | None, now_ms
         count = life.cancel_waiting(job.array.tasks if chosen is None else chosen)
     book.queued_tasks -= count
     book.accounts.count_ended(job.tenant, job.user, JobState.CANCELLED, at_ms=now_ms, tasks=count)
+
+
+def with_tasks(waiting: Waiting, life: JobLife) -> Waiting:
+    """An array that waits with the tasks that are pending now, at the level of the next one."""
+    return replace(waiting, tasks=life.pending, served_ms=_served_ms(life, life.pending))
 
 
 def _served_ms(life: JobLife, tasks: IntervalSet | None) -> int:

@@ -76,7 +76,7 @@ class Preemptor:
         running = victim.running
         if running.stopping or running.allocation.id in self._calendar.leaving:
             return ""
-        if not running.job.preemptible:
+        if not running.job.preemptible or running.job.number == entry.number:
             return ""
         if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
             return ""
