@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Extra arguments and worker processes for pytest. Workers cost about two seconds to start:
 # worth it only once the suite takes longer than that on one core.
 PYTEST_ARGS ?=
-PYTEST_WORKERS ?= 0
+PYTEST_WORKERS ?= 2
 
 # The version of $(PYTHON), and the interpreter behind it also when $(VENV) itself is active.
 PYTHON_FACTS := $(shell $(PYTHON) -c 'import sys; print("%d.%d %s" % (sys.version_info[:2] + (getattr(sys, "_base_executable", sys.executable),)))' 2>/dev/null)
@@ -35,10 +35,10 @@ demo: $(READY) ## simulate a small cluster and write build/demo-report.html
 test: lint pytest ## lint, then every test
 
 pytest: $(READY) ## every test, without lint
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-coverage: $(READY) ## every test, with 90 % of all lines and 100 % of the model covered
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --cov $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov $(PYTEST_ARGS)
 	@if [ -d src/gpu_scheduler/model ]; then \
 		$(BIN)/coverage report --include='src/gpu_scheduler/model/*' --fail-under=100; \
 	fi

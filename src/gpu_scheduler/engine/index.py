@@ -192,28 +192,45 @@ class Index:
 
     def _find_part(self, shape: Shape, within: int | None) -> Hold | None:
         """The partly used device with the smallest rest that is enough, lowest ordinal on a tie."""
-        found: Hold | None = None
-        best = STEPS
+        union = 0
         for fit in shape.fits:
-            rows = self._part_rows[fit.kind.id]
-            steps = self._part_steps[fit.kind.id] >> shape.step
-            while steps:
-                step = (steps & -steps).bit_length() - 1
-                steps ^= 1 << step
-                step += shape.step
-                if step > best:
-                    break
-                bits = rows[step] if within is None else rows[step] & within
-                while bits:
-                    below = bits - 1
-                    hold = self.slots[(bits ^ below).bit_length() - 1].choose_part(shape, fit, step)
-                    if hold is not None:
-                        if found is None or (step, hold.slot.ordinal) < (best, found.slot.ordinal):
-                            found, best = hold, step
-                        steps = 0
-                        break
-                    bits &= below
-        return found
+            union |= self._part_steps[fit.kind.id]
+        union >>= shape.step
+        found: Hold | None = None
+        while union:
+            step = (union & -union).bit_length() - 1
+            union ^= 1 << step
+            step += shape.step
+            for fit in shape.fits:
+                bits = self._part_rows[fit.kind.id][step]
+                if bits:
+                    hold = self._scan_parts(shape, fit, step, bits, within)
+                    if hold is not None and (
+                        found is None or hold.slot.ordinal < found.slot.ordinal
+                    ):
+                        found = hold
+            if found is not None:
+                return found
+        return None
+
+    def _scan_parts(
+        self, shape: Shape, fit: Fit, step: int, bits: int, within: int | None
+    ) -> Hold | None:
+        """The first node of a row that passes the exact check."""
+        if within is not None:
+            bits &= within
+        cpu = shape.cpu
+        memory = shape.memory
+        slots = self.slots
+        while bits:
+            below = bits - 1
+            slot = slots[(bits ^ below).bit_length() - 1]
+            if slot.free_cpu >= cpu and slot.free_memory >= memory:
+                hold = slot.choose_part(shape, fit, step)
+                if hold is not None:
+                    return hold
+            bits &= below
+        return None
 
     def feasible(self, shape: Shape, within: int | None = None) -> Iterator[tuple[Slot, Fit]]:
         """Every node that passes the exact check, by rising ordinal (for scored rankings)."""

@@ -19,11 +19,15 @@ CPU_LEVELS = 64
 
 @dataclass(slots=True)
 class Fit:
-    """How one request fits nodes of one kind: allowed devices of one model, least CPU level."""
+    """How one request fits nodes of one kind: allowed devices of one model, least CPU level.
+
+    `part_mb` is what a share takes of a device's memory, by position.
+    """
 
     kind: Kind
     allowed: int
     level: int
+    part_mb: tuple[int, ...] = ()
     picks: dict[int, int] = field(default_factory=dict)
 
 
@@ -127,7 +131,11 @@ def _fits_of(request: Request, kind: Kind) -> list[Fit]:
         allowed = kind.allowed_mask(request, model)
         if not _could_ever_fit(request, kind, allowed):
             continue
-        fits.append(Fit(kind, allowed, level))
+        part_mb = tuple(
+            request.gpu_memory_mb or device.memory_mb * request.gpu_share_milli // WHOLE_MILLI
+            for device in kind.devices
+        )
+        fits.append(Fit(kind, allowed, level, part_mb))
     return fits
 
 

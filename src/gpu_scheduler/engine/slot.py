@@ -280,20 +280,24 @@ class Slot:
         return Hold(self, 0, shape.cpu, shape.memory, ((position, shape.share, need_mb),))
 
     def choose_part(self, shape: Shape, fit: Fit, step: int) -> Hold | None:
-        """A partly used device with just this much left, for a request of one share."""
-        if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
-            return None
+        """A partly used device with just this much left, for a request of one share.
+
+        The index has seen to CPU and memory.
+        """
         allowed = self.usable & fit.allowed
         found = -1
         for position, entry in self.shared.items():
-            if entry[0] // SHARE_STEP_MILLI == step and allowed >> position & 1:
-                need_mb = shape.part_mb or part_memory_mb(self.kind, position, shape.share)
-                if need_mb <= entry[1] and (found < 0 or position < found):
-                    found = position
+            if (
+                entry[0] // SHARE_STEP_MILLI == step
+                and allowed >> position & 1
+                and fit.part_mb[position] <= entry[1]
+                and (found < 0 or position < found)
+            ):
+                found = position
         if found < 0:
             return None
-        need_mb = shape.part_mb or part_memory_mb(self.kind, found, shape.share)
-        return Hold(self, 0, shape.cpu, shape.memory, ((found, shape.share, need_mb),))
+        part = (found, shape.share, fit.part_mb[found])
+        return Hold(self, 0, shape.cpu, shape.memory, (part,))
 
     def _choose_parts(self, shape: Shape, fit: Fit, member: int, *, fresh: bool) -> Hold | None:
         """Whole devices for a request such as 1.5, and the tightest device for each share."""
