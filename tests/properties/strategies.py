@@ -276,15 +276,23 @@ PAUSES = (0, 0, 1, STEP_MS // 2, STEP_MS, 3 * STEP_MS)
 
 @st.composite
 def scenarios(
-    draw: st.DrawFn, *, most_jobs: int = 8, limits: bool = True, changes: bool = True
+    draw: st.DrawFn,
+    *,
+    most_jobs: int = 8,
+    limits: bool = True,
+    changes: bool = True,
+    plain: bool = False,
 ) -> Scenario:
-    """Everything at once: all kinds of jobs, commands, quotas and nodes that change."""
+    """Everything at once: all kinds of jobs, commands, quotas and nodes that change.
+
+    `plain` leaves out gangs and arrays.
+    """
     machines = draw(nodes())
     steps: list[Step] = []
     names: list[str] = []
     for number in range(draw(st.integers(1, most_jobs))):
         pause_ms = draw(st.sampled_from(PAUSES))
-        work = draw(works(f"j{number}"))
+        work = draw(works(f"j{number}", gangs=not plain, arrays=not plain))
         if names and draw(st.integers(0, 5)) == 0:
             kind = draw(st.sampled_from(tuple(DependencyKind)))
             dependency = Dependency(kind, draw(st.sampled_from(names)))

@@ -197,18 +197,25 @@ class Cycle:
             return
         value = 0 if before is None else self._value(before)
         later: list[Entry] = []
+        arrays: list[Entry] = []
         for entry in self._holders:
             if (
                 before is None
                 or entry.static_class >= before.static_class
                 or self._value(entry) < value
             ):
-                while self._consider(entry):
-                    continue
-                self._served.add(entry.number)
+                if self._consider(entry):
+                    arrays.append(entry)
+                else:
+                    self._served.add(entry.number)
             else:
                 later.append(entry)
         self._holders = later
+        # Further tasks only when every reservation has its place.
+        for entry in arrays:
+            while self._consider(entry):
+                continue
+            self._served.add(entry.number)
 
     def _value(self, entry: Entry) -> int:
         """The place in the order now: the static key and what use adds to it."""

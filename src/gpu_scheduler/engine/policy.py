@@ -106,7 +106,7 @@ class Policy:
     feedback: Feedback = field(default_factory=Feedback)
     eviction_ms: int = MINUTE_MS
     max_victim_nodes: int = 32
-    max_preempt_tries: int = 8
+    max_preempt_tries: int = 5
     max_examined: int = 5_000
     max_passed_over: int = 100
     default_limit_ms: int = 7 * DAY_MS

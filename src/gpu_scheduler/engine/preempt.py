@@ -62,11 +62,11 @@ class Preemptor:
         if entry.shape.same_rack and len(racks) > 1:
             for bits in racks.values():
                 inside = bits if within is None else bits & within
-                found = _Clearing(self, entry, find).run(inside, nodes & bits)
+                found = _Clearing(self, entry, find, bits).run(inside, nodes & bits)
                 if found is not None:
                     return found
             return None
-        return _Clearing(self, entry, find).run(within, nodes)
+        return _Clearing(self, entry, find, ~promised).run(within, nodes)
 
     def ground(self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]) -> str:
         """Why this running job may be stopped for that waiting one; empty if it may not.
@@ -183,7 +183,8 @@ class Preemptor:
 class _Clearing:
     """One search for places and victims, member by member."""
 
-    def __init__(self, preemptor: Preemptor, entry: Entry, find: Finder) -> None:
+    def __init__(self, preemptor: Preemptor, entry: Entry, find: Finder, bounds: int) -> None:
+        self._bounds = bounds
         self._preemptor = preemptor
         self._entry = entry
         self._find = find
@@ -231,14 +232,15 @@ class _Clearing:
 
     def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
         """The node where the least is lost, among a bounded number."""
-        nodes &= self._index.of_kinds(shape)
+        eligible = self._bounds & self._index.of_kinds(shape)
         selected = self._index.selected(shape.request)
         if selected is not None:
-            nodes &= selected
+            eligible &= selected
         best: tuple[int, int, list[tuple[RunningEntry, str]]] | None = None
         looked = 0
-        touched = [self._index.slots[ordinal] for ordinal in self._shadows]
-        for slot in chain(touched, self._index.slots_in(nodes)):
+        slots = self._index.slots
+        touched = [slots[ordinal] for ordinal in self._shadows if slots[ordinal].bit & eligible]
+        for slot in chain(touched, self._index.slots_in(nodes & eligible)):
             ordinal = slot.ordinal
             if slot.bucket < 0 or slot.kind.id not in shape.by_kind:
                 continue
