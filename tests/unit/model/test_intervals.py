@@ -77,3 +77,8 @@ def test_one_number_more_or_less(chosen: set[int], number: int) -> None:
 def test_what_is_written_is_read_back(chosen: set[int]) -> None:
     interval_set = IntervalSet.of(chosen)
     assert IntervalSet.parse(str(interval_set)) == interval_set
+
+
+def test_ranges_that_run_backwards_are_refused_and_turned_round() -> None:
+    with pytest.raises(InvalidRequest, match="range 5-3 runs backwards; write 3-5"):
+        IntervalSet.from_ranges([(1, 2), (5, 3)])
