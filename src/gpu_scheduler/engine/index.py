@@ -232,16 +232,6 @@ class Index:
             bits &= below
         return None
 
-    def feasible(self, shape: Shape, within: int | None = None) -> Iterator[tuple[Slot, Fit]]:
-        """Every node that passes the exact check, by rising ordinal (for scored rankings)."""
-        fits = {fit.kind.id: fit for fit in shape.fits}
-        for slot in self.slots:
-            if slot.bucket < 0 or slot.kind.id not in fits:
-                continue
-            if within is not None and not within & slot.bit:
-                continue
-            yield slot, fits[slot.kind.id]
-
     # --- change
 
     def take(self, hold: Hold) -> None:

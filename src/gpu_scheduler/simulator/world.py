@@ -6,7 +6,7 @@ At one moment, ends come first, then arrivals, then the cycle, as the published 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from gpu_scheduler.control.book import Limits
@@ -301,8 +301,3 @@ class World:
         answer = self.core.apply(message, now_ms)  # type: ignore[arg-type]
         self._store.commit(answer.writes)
         return answer
-
-
-def moved(trace: TraceJob, number: int) -> TraceJob:
-    """The same job under another number, for work that is drawn more than once."""
-    return TraceJob(replace(trace.job, id=f"{trace.job.id}#{number}"), trace.run_ms)
