@@ -15,7 +15,7 @@ from gpu_scheduler.engine.policy import Order, Policy
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Array, Job
+from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job
 from gpu_scheduler.model.node import Device, DeviceMode, Node
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.request import Request
@@ -133,6 +133,11 @@ def a_job(
 def an_array(*, tasks: str = "0-9", at_once: int = 0, **changes: Any) -> Job:
     """An array job; `at_once` is its own limit."""
     return a_job(array=Array(tasks=IntervalSet.parse(tasks), max_running=at_once), **changes)
+
+
+def after(job_id: str, kind: str = "afterok") -> tuple[Dependency, ...]:
+    """What a job waits for: the end of another one."""
+    return (Dependency(DependencyKind(kind), job_id),)
 
 
 def a_tenant(*, id: str = "vision", gpus: float | None = None, **changes: Any) -> Tenant:  # noqa: A002

@@ -1,0 +1,78 @@
+"""Arrays: one entry in the queue, many tasks with lives of their own."""
+
+import pytest
+
+from gpu_scheduler.control.messages import Cancel
+from gpu_scheduler.model.errors import WrongState
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.states import JobState
+from tests.builders import a_job, a_node, an_array
+from tests.scenarios.lab import Lab
+
+
+def test_an_array_runs_as_many_tasks_at_once_as_it_allows_itself() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)])
+    lab.submit(an_array(number=1, tasks="0-4", at_once=2))
+    assert lab.running() == ["j1_0", "j1_1"]
+    assert dict(lab.last_plan.job_reasons)["j1"].get("running") == 2
+    lab.ends("j1_0")
+    assert lab.running() == ["j1_1", "j1_2"]
+
+
+def test_an_array_takes_its_tasks_in_order_and_ends_with_the_last() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(an_array(number=1, tasks="3,5,8-9"))
+    for task in (3, 5, 8, 9):
+        assert lab.running() == [f"j1_{task}"]
+        lab.ends(f"j1_{task}", exit_code=int(task == 5))
+    assert lab.state("j1") is JobState.FAILED
+    assert lab.tasks("j1") == {"completed": "3,8-9", "failed": "5"}
+
+
+def test_a_range_of_an_array_can_be_cancelled() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)])
+    lab.submit(an_array(number=1, tasks="0-9"))
+    lab.do(Cancel("j1", IntervalSet.parse("1,5-8")))
+    assert lab.stopped() == [("j1_1.1", "cancelled")]
+    assert lab.tasks("j1") == {"cancelled": "1,5-8", "pending": "3-4,9", "running": "0,2"}
+    assert lab.core.book.queued_tasks == 3
+
+
+def test_cancelling_no_task_at_all_cancels_nothing() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)])
+    lab.submit(an_array(number=1, tasks="0-9"))
+    lab.do(Cancel("j1", IntervalSet()))
+    assert lab.tasks("j1") == {"pending": "2-9", "running": "0-1"}
+
+
+def test_a_whole_array_can_be_cancelled() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)])
+    lab.submit(an_array(number=1, tasks="0-9"))
+    lab.do(Cancel("j1"))
+    assert lab.state("j1") is JobState.CANCELLED
+    assert lab.tasks("j1") == {"cancelled": "0-9"}
+    assert lab.core.book.queued_tasks == 0
+
+
+def test_an_array_ends_although_a_task_was_cancelled_while_it_waited_for_another_attempt() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(an_array(number=1, tasks="0", retries=1))
+    lab.ends("j1_0", exit_code=1)
+    lab.do(Cancel("j1"))
+    assert lab.state("j1") is JobState.CANCELLED
+    assert lab.tasks("j1") == {"cancelled": "0"}
+    assert lab.core.book.lives == {}
+
+
+def test_only_an_array_has_tasks_to_cancel() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1))
+    with pytest.raises(WrongState, match="not an array"):
+        lab.tell(Cancel("j1", IntervalSet.parse("0")))
+
+
+def test_a_million_tasks_are_one_entry_in_the_queue() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(an_array(number=1, tasks="0-999998"))
+    assert len(lab.core.book.picture.queue) == 1
+    assert lab.core.book.queued_tasks == 999_998

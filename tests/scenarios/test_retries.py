@@ -1,0 +1,132 @@
+"""Attempts after a failure: by themselves with growing pauses, or by hand."""
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.messages import Cancel, Retry
+from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.states import JobState
+from tests.builders import HOUR, SECOND, a_job, a_node, after, an_array
+from tests.scenarios.lab import Lab
+
+
+def test_a_failed_job_is_tried_again_with_growing_pauses() -> None:
+    lab = Lab(nodes=[a_node()], limits=Limits(backoff_ms=10 * SECOND, max_backoff_ms=15 * SECOND))
+    lab.submit(a_job(number=1, retries=2))
+    lab.ends("j1", exit_code=1)
+    assert lab.running() == []
+    assert lab.row("j1").reason == f"waiting until {10 * SECOND} before the next attempt"
+    lab.at(10 * SECOND)
+    assert lab.allocation("j1").attempt == 2
+    lab.ends("j1", exit_code=1)
+    lab.at(25 * SECOND - 1)
+    assert lab.running() == []
+    lab.at(25 * SECOND)
+    lab.ends("j1", exit_code=1)
+    assert lab.state("j1") is JobState.FAILED
+
+
+def test_a_timeout_is_not_tried_again() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1, retries=3, max_runtime_ms=HOUR))
+    lab.at(2 * HOUR)
+    assert lab.state("j1") is JobState.FAILED
+    assert lab.row("j1").attempt == 1
+
+
+def test_a_job_can_be_cancelled_during_its_pause() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1, retries=1))
+    lab.ends("j1", exit_code=1)
+    lab.do(Cancel("j1"))
+    assert lab.state("j1") is JobState.CANCELLED
+    lab.at(HOUR)
+    assert lab.running() == []
+
+
+def test_the_pause_of_one_task_does_not_hold_up_its_siblings() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(an_array(number=1, tasks="0-2", retries=1))
+    lab.ends("j1_0", exit_code=1)
+    assert lab.running() == ["j1_1"]
+
+
+def test_each_task_has_a_pause_of_its_own() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)], limits=Limits(backoff_ms=10 * SECOND))
+    lab.submit(an_array(number=1, tasks="0-1", retries=1))
+    lab.ends("j1_0", exit_code=1)
+    lab.at(8 * SECOND)
+    lab.ends("j1_1", exit_code=1)
+    lab.at(10 * SECOND)
+    assert lab.running() == ["j1_0"]
+    lab.at(18 * SECOND)
+    assert lab.running() == ["j1_0", "j1_1"]
+
+
+def test_a_failed_job_can_be_retried_by_hand() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1))
+    lab.ends("j1", exit_code=1)
+    lab.do(Retry("j1"))
+    assert lab.running() == ["j1"]
+
+
+def test_a_retry_counts_attempts_on() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1), an_array(number=2, tasks="0-1"))
+    lab.ends("j1", "j2_0", "j2_1", exit_code=1)
+    lab.do(Retry("j1"), Retry("j2"))
+    assert [lab.allocation(name).id for name in lab.running()] == ["j1.2", "j2_0.2", "j2_1.2"]
+    lab.ends("j1", "j2_0", "j2_1")
+    assert lab.state("j1") is lab.state("j2") is JobState.COMPLETED
+
+
+def test_a_job_that_was_cancelled_before_it_started_can_be_retried() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.do(Cancel("j2"), Retry("j2"))
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+
+
+def test_only_a_job_that_failed_or_was_cancelled_and_is_remembered_can_be_retried() -> None:
+    lab = Lab(nodes=[a_node()], limits=Limits(remembered_ends=1))
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.ends("j1", exit_code=1)
+    lab.ends("j2")
+    with pytest.raises(WrongState, match="has completed"):
+        lab.tell(Retry("j2"))
+    with pytest.raises(UnknownThing, match="not known"):
+        lab.tell(Retry("j1"))
+
+
+def test_a_retry_is_refused_while_its_dependency_cannot_be_met() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
+    lab.ends("j1", exit_code=1)
+    with pytest.raises(WrongState, match=r"depends on job j1 .afterok., which ended as failed"):
+        lab.tell(Retry("j2"))
+    lab.do(Retry("j1"), Retry("j2"))
+    assert lab.running() == ["j1"]
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+
+
+def test_the_failed_tasks_of_an_array_can_be_retried_by_hand() -> None:
+    lab = Lab(nodes=[a_node(gpus=3)])
+    lab.submit(an_array(number=1, tasks="0-2"))
+    lab.ends("j1_0", exit_code=1)
+    lab.do(Retry("j1"))
+    assert lab.running() == ["j1_0", "j1_1", "j1_2"]
+    with pytest.raises(WrongState, match="no failed or cancelled task"):
+        lab.tell(Retry("j1"))
+
+
+def test_a_retry_does_not_wait_for_a_dependency_that_was_met_long_ago() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], limits=Limits(remembered_ends=1))
+    lab.submit(a_job(number=1), an_array(number=2, tasks="0-1", dependencies=after("j1")))
+    lab.ends("j1")
+    lab.submit(a_job(number=3))
+    lab.ends("j3", "j2_0", exit_code=1)
+    lab.do(Retry("j2"))
+    assert lab.running() == ["j2_0", "j2_1"]
