@@ -21,7 +21,7 @@ READY := $(VENV)/.ready-$(PYTHON_TAG)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test pytest test-coverage lint fmt bench build pins clean
+.PHONY: help venv demo test pytest test-coverage lint fmt bench build proto pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench: $(READY) ## every benchmark; each prints one line of JSON
 build: $(READY) ## source archive and wheel into dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
+
+proto: $(READY) ## write the Python form of src/gpu_scheduler/wire/*.proto anew
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/gpu_scheduler/wire/*.proto
 
 # UPGRADE=1 takes the newest versions; without it only what pyproject.toml changed moves.
 pins: $(UV_READY) ## rewrite requirements/*.txt from pyproject.toml (UPGRADE=1: newest versions)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.allocation import Allocation, Placement
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
@@ -19,7 +20,9 @@ class JobRow:
     """A job and where it is in its life. For an array, `tasks` has the task numbers per state.
 
     `waited_ms` is how long it stood in the queue before its attempts so far; time on hold, before
-    its begin time, before its dependencies were met and in a pause does not count.
+    its begin time, before its dependencies were met and in a pause does not count. `met` are the
+    dependencies (by job id) that hold it back no more. `expected_ms` is its expected run time as
+    frozen when it was queued; `resume_ms` when its pause after a failure ends.
     """
 
     job: Job
@@ -27,6 +30,7 @@ class JobRow:
     reason: str = ""
     attempt: int = 0
     preemptions: int = 0
+    failures: int = 0
     exit_code: int | None = None
     signal: int | None = None
     first_start_ms: int | None = None
@@ -34,7 +38,106 @@ class JobRow:
     end_ms: int | None = None
     waited_ms: int = 0
     attained_ms: int = 0
+    served_ms: int = 0
+    resume_ms: int = 0
+    expected_ms: int = 0
+    protected: bool = False
+    stop_why: str = ""
+    met: tuple[str, ...] = ()
     tasks: tuple[tuple[JobState, IntervalSet], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """One task of an array, from its first start on."""
+
+    job_id: str
+    task: int
+    state: JobState
+    attempt: int = 0
+    preemptions: int = 0
+    failures: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    first_start_ms: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    waited_ms: int = 0
+    attained_ms: int = 0
+    served_ms: int = 0
+    resume_ms: int = 0
+    protected: bool = False
+    stop_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """How a job is run; written once, with the job."""
+
+    job_id: str
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRow:
+    """A captured environment, shared by all jobs that were submitted from it.
+
+    Kept apart from the jobs as it can hold secrets; dropped when no job that is kept names it.
+    """
+
+    name: str
+    variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One attempt that has ended: on what it ran, and how it ended."""
+
+    allocation_id: str
+    job_id: str
+    task: int | None
+    attempt: int
+    placements: tuple[Placement, ...]
+    start_ms: int
+    end_ms: int
+    state: JobState
+    exit_code: int | None = None
+    signal: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """The totals of one account in one period (None: in all); see `ledger.accounts`."""
+
+    period_ms: int | None
+    tenant: str
+    user: str | None
+    totals: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRow:
+    """The decayed usage of one account; see `ledger.shares`. Floats are kept to the last bit."""
+
+    tenant: str
+    user: str | None
+    usage: float
+    recent: float
+    rate: int
+    as_of_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRow:
+    """What was answered to a request with an idempotency key; `body` is the answer itself."""
+
+    user: str
+    key: str
+    request_hash: str
+    status: int
+    body: str
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +148,7 @@ class EventRow:
     kind: str
     job_id: str = ""
     task: int | None = None
+    user: str = ""
     data: tuple[tuple[str, str | int], ...] = ()
 
 
@@ -62,22 +166,112 @@ class RemovedNode:
     id: str
 
 
-Write = JobRow | EventRow | Allocation | RemovedAllocation | Node | RemovedNode | Tenant | PoolQuota
+@dataclass(frozen=True, slots=True)
+class RemovedTenant:
+    """A tenant that is gone for good."""
+
+    id: str
+
+
+Write = (
+    JobRow
+    | TaskRow
+    | LaunchRow
+    | EnvironmentRow
+    | AttemptRow
+    | UsageRow
+    | ShareRow
+    | AnswerRow
+    | EventRow
+    | Allocation
+    | RemovedAllocation
+    | Node
+    | RemovedNode
+    | Tenant
+    | RemovedTenant
+    | PoolQuota
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """Which jobs to list, and in what order.
+
+    `after_number` continues behind a job in the order of numbers (a cursor), `offset` counts rows.
+    `sort` is one of number, priority, submit_ms, start_ms, end_ms, name, user, tenant, state;
+    ties go by number. An empty `states` means all. `archived` adds jobs that were archived.
+    """
+
+    states: tuple[JobState, ...] = ()
+    tenant: str = ""
+    user: str = ""
+    name: str = ""
+    numbers: IntervalSet | None = None
+    since_ms: int | None = None
+    sort: str = "number"
+    descending: bool = False
+    limit: int = 100
+    offset: int = 0
+    after_number: int | None = None
+    archived: bool = False
 
 
 class Store(Protocol):
-    """All or nothing: a batch of writes is kept whole, or an error is raised and none of it is."""
+    """All or nothing: a batch of writes is kept whole, or an error is raised and none of it is.
+
+    Reads see what has been committed and nothing else.
+    """
 
     def commit(self, writes: list[Write]) -> None:
         """Keep a batch."""
         ...
 
     def job(self, job_id: str) -> JobRow | None:
-        """One job."""
+        """One job, archived or not."""
         ...
 
     def jobs(self) -> list[JobRow]:
-        """All jobs that are kept, by number."""
+        """All jobs that have not been archived, by number."""
+        ...
+
+    def live_jobs(self) -> list[JobRow]:
+        """All jobs that have not ended, by number."""
+        ...
+
+    def recent_ends(self, limit: int) -> list[JobRow]:
+        """The jobs that ended last, the latest first, archived ones left out."""
+        ...
+
+    def find_jobs(self, query: JobQuery) -> list[JobRow]:
+        """A page of jobs."""
+        ...
+
+    def count_jobs(self, query: JobQuery) -> int:
+        """How many jobs there are on all pages."""
+        ...
+
+    def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
+        """How many jobs (an array counts once) are in each state, archived ones left out."""
+        ...
+
+    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
+        """The tasks of an array that have started, by number."""
+        ...
+
+    def launch(self, job_id: str) -> Launch | None:
+        """How a job is run."""
+        ...
+
+    def environment(self, name: str) -> dict[str, str] | None:
+        """A captured environment."""
+        ...
+
+    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
+        """The attempts of a job, or of one task, that have ended, in order."""
+        ...
+
+    def answer(self, user: str, key: str) -> AnswerRow | None:
+        """What was answered to a request before."""
         ...
 
     def tenants(self) -> list[Tenant]:
@@ -96,6 +290,37 @@ class Store(Protocol):
         """All that is held, by id."""
         ...
 
-    def events(self, after: int = 0) -> list[tuple[int, EventRow]]:
+    def usage(self) -> list[UsageRow]:
+        """All totals."""
+        ...
+
+    def shares(self) -> list[ShareRow]:
+        """All decayed usage."""
+        ...
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
         """History with sequence numbers larger than `after`."""
+        ...
+
+    def last_event(self) -> int:
+        """The largest sequence number so far; 0 if there is no history."""
+        ...
+
+    def next_number(self) -> int:
+        """The number of the next job; no number is ever given twice."""
+        ...
+
+    def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
+        """Move jobs that ended before then, and all that belongs to them, out of the way.
+
+        Says how many; at most `limit` at a time, so that nobody waits for long.
+        """
+        ...
+
+    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
+        """Drop old answers, old events, and environments that no kept job names. Says how many."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
         ...

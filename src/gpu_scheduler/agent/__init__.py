@@ -1,0 +1,1 @@
+"""On a node: find devices, run work, watch it, report."""

@@ -1,0 +1,111 @@
+"""What an agent hands to the launcher, and what it hears back.
+
+Plain values that survive JSON, because the launcher is a small process of its own that must load
+nothing heavy. One `Work` is one member of one attempt; (allocation_id, member) names it, and
+starting it twice is harmless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDevice:
+    """One GPU of the work: a whole one, a share, or a MIG slice. `path` is its device node."""
+
+    index: int
+    uuid: str = ""
+    path: str = ""
+    share_milli: int = 1000
+    memory_mb: int = 0
+    mig_uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One member of one attempt, ready to run on this node.
+
+    `environment` is complete: the launcher adds nothing but what it alone knows. `scratch_dir`
+    belongs to the job's user and holds the checkpoint and stop-reason files. `closed_devices` are
+    device nodes of GPUs that the job must not open. A `limit_ms` of 0 means no limit. Prolog and
+    epilog run as the launcher's own user.
+    """
+
+    allocation_id: str
+    member: int = 0
+    job_id: str = ""
+    task: int | None = None
+    attempt: int = 1
+    name: str = ""
+    argv: tuple[str, ...] = ()
+    script: str = ""
+    workdir: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    uid: int = 0
+    gid: int = 0
+    user: str = ""
+    umask: int = 0o022
+    runner: str = "process"
+    image: str = ""
+    mounts: tuple[tuple[str, str, bool], ...] = ()
+    devices: tuple[WorkDevice, ...] = ()
+    closed_devices: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    memory_mb: int = 0
+    cpus: tuple[int, ...] = ()
+    max_processes: int = 0
+    limit_ms: int = 0
+    warn_signal: str = ""
+    warn_before_ms: int = 0
+    grace_ms: int = 10_000
+    log_path: str = ""
+    log_max_bytes: int = 0
+    log_files: int = 1
+    scratch_dir: str = ""
+    prolog: tuple[str, ...] = ()
+    epilog: tuple[str, ...] = ()
+    hook_timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Began:
+    """The command runs. `at_ms` is wall time, `pid` its process on this node."""
+
+    allocation_id: str
+    member: int
+    pid: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Over:
+    """Nothing of the work runs any more.
+
+    `exit_code` and `signal` are apart; both None means that the end was not seen (the launcher had
+    died) and is never guessed. `ran` is False if the command never ran, with the reason in
+    `detail`. `stopped_by` is the launcher's own ground for stopping it: timeout, or the one given
+    with the order to stop.
+    """
+
+    allocation_id: str
+    member: int
+    exit_code: int | None
+    signal: int | None
+    ran: bool
+    at_ms: int
+    run_ms: int
+    stopped_by: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """The job has touched its checkpoint file."""
+
+    allocation_id: str
+    member: int
+    at_ms: int
+
+
+Report = Began | Over | Saved

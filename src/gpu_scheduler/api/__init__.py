@@ -1,0 +1,1 @@
+"""Listen: REST, WebSocket, the agents' gRPC service; who is calling; errors to status codes."""

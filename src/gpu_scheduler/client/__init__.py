@@ -1,0 +1,1 @@
+"""Talk to a server from outside: what the command line and Python programs use."""

@@ -1,0 +1,65 @@
+"""How a job is run, apart from what it asks for. The engine never looks at this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpu_scheduler.model.errors import InvalidRequest
+
+
+class Runner(StrEnum):
+    """In what a job's processes live."""
+
+    PROCESS = "process"
+    TMUX = "tmux"
+    SCREEN = "screen"
+    CONTAINER = "container"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the host that a container sees."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything an agent must know to run a job, besides the devices.
+
+    `uid` and `gid` are those of the caller, never taken from a request. `environment` holds what
+    was asked for by name; `captured` names a whole environment that is kept apart, as it can hold
+    secrets. `script` is the text of a submitted script, run by its own first line with the job's
+    command as its arguments.
+    """
+
+    argv: tuple[str, ...] = ()
+    script: str = ""
+    workdir: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    captured: str = ""
+    uid: int = 0
+    gid: int = 0
+    user: str = ""
+    umask: int = 0o022
+    runner: Runner = Runner.PROCESS
+    image: str = ""
+    mounts: tuple[Mount, ...] = ()
+    conda: str = ""
+    output: str = ""
+    warn_signal: str = ""
+    warn_before_ms: int = 0
+    grace_ms: int | None = None
+    max_processes: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no agent could run."""
+        if not self.argv and not self.script and not self.image:
+            raise InvalidRequest("there is nothing to run; give a command, a script or an image")
+        if (self.runner is Runner.CONTAINER) != bool(self.image):
+            raise InvalidRequest("the container runner and an image go together; give both or none")
+        if any("\0" in text for text in (*self.argv, self.workdir, self.output)):
+            raise InvalidRequest("a command or path holds a NUL character; remove it")

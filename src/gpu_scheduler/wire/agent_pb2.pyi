@@ -1,0 +1,451 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class AgentMessage(_message.Message):
+    __slots__ = ("hello", "inventory", "facts", "telemetry", "log_chunk", "heartbeat")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_FIELD_NUMBER: _ClassVar[int]
+    LOG_CHUNK_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    inventory: Inventory
+    facts: Facts
+    telemetry: Telemetry
+    log_chunk: LogChunk
+    heartbeat: Heartbeat
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("node", "version", "protocol", "boot_id", "instance", "token", "inventory", "held", "runners")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    RUNNERS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    version: str
+    protocol: int
+    boot_id: str
+    instance: str
+    token: str
+    inventory: Inventory
+    held: _containers.RepeatedCompositeFieldContainer[HeldWork]
+    runners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., boot_id: _Optional[str] = ..., instance: _Optional[str] = ..., token: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., runners: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class HeldWork(_message.Message):
+    __slots__ = ("allocation_id", "member", "over")
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    allocation_id: str
+    member: int
+    over: bool
+    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., over: _Optional[bool] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("at_ms",)
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    def __init__(self, at_ms: _Optional[int] = ...) -> None: ...
+
+class Inventory(_message.Message):
+    __slots__ = ("cpu_milli", "memory_mb", "devices", "labels", "rack", "detection", "problem")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    RACK_FIELD_NUMBER: _ClassVar[int]
+    DETECTION_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    cpu_milli: int
+    memory_mb: int
+    devices: _containers.RepeatedCompositeFieldContainer[Device]
+    labels: _containers.ScalarMap[str, str]
+    rack: str
+    detection: str
+    problem: str
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., rack: _Optional[str] = ..., detection: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("index", "uuid", "model", "memory_mb", "island", "bandwidth_gbps", "mig_slices", "pci_bus_id", "path", "numa_node")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    ISLAND_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_GBPS_FIELD_NUMBER: _ClassVar[int]
+    MIG_SLICES_FIELD_NUMBER: _ClassVar[int]
+    PCI_BUS_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    uuid: str
+    model: str
+    memory_mb: int
+    island: int
+    bandwidth_gbps: int
+    mig_slices: _containers.RepeatedCompositeFieldContainer[MigSlice]
+    pci_bus_id: str
+    path: str
+    numa_node: int
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., model: _Optional[str] = ..., memory_mb: _Optional[int] = ..., island: _Optional[int] = ..., bandwidth_gbps: _Optional[int] = ..., mig_slices: _Optional[_Iterable[_Union[MigSlice, _Mapping]]] = ..., pci_bus_id: _Optional[str] = ..., path: _Optional[str] = ..., numa_node: _Optional[int] = ...) -> None: ...
+
+class MigSlice(_message.Message):
+    __slots__ = ("profile", "count", "uuids")
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    UUIDS_FIELD_NUMBER: _ClassVar[int]
+    profile: str
+    count: int
+    uuids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, profile: _Optional[str] = ..., count: _Optional[int] = ..., uuids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Telemetry(_message.Message):
+    __slots__ = ("at_ms", "readings", "problem")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    READINGS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    readings: _containers.RepeatedCompositeFieldContainer[DeviceReading]
+    problem: str
+    def __init__(self, at_ms: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[DeviceReading, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class DeviceReading(_message.Message):
+    __slots__ = ("index", "utilisation_percent", "memory_used_mb", "temperature_c", "power_mw", "power_limit_mw", "sm_clock_mhz", "throttle_reasons", "ecc_errors", "xid", "healthy", "processes")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    UTILISATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_MB_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_C_FIELD_NUMBER: _ClassVar[int]
+    POWER_MW_FIELD_NUMBER: _ClassVar[int]
+    POWER_LIMIT_MW_FIELD_NUMBER: _ClassVar[int]
+    SM_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_REASONS_FIELD_NUMBER: _ClassVar[int]
+    ECC_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    XID_FIELD_NUMBER: _ClassVar[int]
+    HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    utilisation_percent: int
+    memory_used_mb: int
+    temperature_c: int
+    power_mw: int
+    power_limit_mw: int
+    sm_clock_mhz: int
+    throttle_reasons: int
+    ecc_errors: int
+    xid: int
+    healthy: bool
+    processes: _containers.RepeatedCompositeFieldContainer[DeviceProcess]
+    def __init__(self, index: _Optional[int] = ..., utilisation_percent: _Optional[int] = ..., memory_used_mb: _Optional[int] = ..., temperature_c: _Optional[int] = ..., power_mw: _Optional[int] = ..., power_limit_mw: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[int] = ..., ecc_errors: _Optional[int] = ..., xid: _Optional[int] = ..., healthy: _Optional[bool] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ...) -> None: ...
+
+class DeviceProcess(_message.Message):
+    __slots__ = ("pid", "user", "command", "memory_mb", "allocation_id")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    user: str
+    command: str
+    memory_mb: int
+    allocation_id: str
+    def __init__(self, pid: _Optional[int] = ..., user: _Optional[str] = ..., command: _Optional[str] = ..., memory_mb: _Optional[int] = ..., allocation_id: _Optional[str] = ...) -> None: ...
+
+class Facts(_message.Message):
+    __slots__ = ("facts",)
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    facts: _containers.RepeatedCompositeFieldContainer[Fact]
+    def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ...) -> None: ...
+
+class Fact(_message.Message):
+    __slots__ = ("sequence", "at_ms", "allocation_id", "member", "began", "over", "saved", "refused", "never_heard")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NEVER_HEARD_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    at_ms: int
+    allocation_id: str
+    member: int
+    began: Began
+    over: Over
+    saved: Saved
+    refused: Refused
+    never_heard: NeverHeard
+    def __init__(self, sequence: _Optional[int] = ..., at_ms: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., never_heard: _Optional[_Union[NeverHeard, _Mapping]] = ...) -> None: ...
+
+class Began(_message.Message):
+    __slots__ = ("pid",)
+    PID_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    def __init__(self, pid: _Optional[int] = ...) -> None: ...
+
+class Over(_message.Message):
+    __slots__ = ("exit_code", "signal", "ran", "run_ms", "stopped_by", "detail")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    RAN_FIELD_NUMBER: _ClassVar[int]
+    RUN_MS_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_BY_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    signal: int
+    ran: bool
+    run_ms: int
+    stopped_by: str
+    detail: str
+    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+
+class Saved(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("detail",)
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    detail: str
+    def __init__(self, detail: _Optional[str] = ...) -> None: ...
+
+class NeverHeard(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LogChunk(_message.Message):
+    __slots__ = ("request_id", "data", "offset", "end", "problem")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    data: bytes
+    offset: int
+    end: bool
+    problem: str
+    def __init__(self, request_id: _Optional[int] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class ServerMessage(_message.Message):
+    __slots__ = ("welcome", "orders", "acknowledged", "log_request", "log_cancel", "goodbye")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    orders: Orders
+    acknowledged: Acknowledged
+    log_request: LogRequest
+    log_cancel: LogCancel
+    goodbye: Goodbye
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("version", "protocol", "term", "expected", "heartbeat_ms")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    protocol: int
+    term: int
+    expected: _containers.RepeatedCompositeFieldContainer[HeldWork]
+    heartbeat_ms: int
+    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., term: _Optional[int] = ..., expected: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
+
+class Acknowledged(_message.Message):
+    __slots__ = ("sequences",)
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("term", "orders")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    orders: _containers.RepeatedCompositeFieldContainer[Order]
+    def __init__(self, term: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("allocation_id", "member", "start", "stop", "forget")
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    allocation_id: str
+    member: int
+    start: Start
+    stop: Stop
+    forget: Forget
+    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ...) -> None: ...
+
+class Start(_message.Message):
+    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    SCRIPT_FIELD_NUMBER: _ClassVar[int]
+    WORKDIR_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    GID_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    UMASK_FIELD_NUMBER: _ClassVar[int]
+    RUNNER_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    MOUNTS_FIELD_NUMBER: _ClassVar[int]
+    CONDA_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    MAX_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
+    WARN_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    WARN_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    CAPTURED_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    task: int
+    attempt: int
+    name: str
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    script: str
+    workdir: str
+    environment: _containers.ScalarMap[str, str]
+    uid: int
+    gid: int
+    user: str
+    umask: int
+    runner: str
+    image: str
+    mounts: _containers.RepeatedCompositeFieldContainer[Mount]
+    conda: str
+    output: str
+    devices: _containers.RepeatedCompositeFieldContainer[HeldDevice]
+    cpu_milli: int
+    memory_mb: int
+    max_processes: int
+    limit_ms: int
+    warn_signal: str
+    warn_before_ms: int
+    grace_ms: int
+    rendezvous: Rendezvous
+    captured: bool
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ...) -> None: ...
+
+class Mount(_message.Message):
+    __slots__ = ("source", "target", "read_only")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    target: str
+    read_only: bool
+    def __init__(self, source: _Optional[str] = ..., target: _Optional[str] = ..., read_only: _Optional[bool] = ...) -> None: ...
+
+class HeldDevice(_message.Message):
+    __slots__ = ("index", "share_milli", "memory_mb", "mig_profile")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SHARE_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    MIG_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    share_milli: int
+    memory_mb: int
+    mig_profile: str
+    def __init__(self, index: _Optional[int] = ..., share_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., mig_profile: _Optional[str] = ...) -> None: ...
+
+class Rendezvous(_message.Message):
+    __slots__ = ("rank", "world_size", "master_address", "master_port", "hosts")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    world_size: int
+    master_address: str
+    master_port: int
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class Forget(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LogRequest(_message.Message):
+    __slots__ = ("request_id", "job_id", "allocation_id", "member", "offset", "limit", "follow")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    job_id: str
+    allocation_id: str
+    member: int
+    offset: int
+    limit: int
+    follow: bool
+    def __init__(self, request_id: _Optional[int] = ..., job_id: _Optional[str] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class LogCancel(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason", "final")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    final: bool
+    def __init__(self, reason: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...

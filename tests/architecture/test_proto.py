@@ -1,0 +1,23 @@
+"""The generated form of the protocol is that of the .proto file beside it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def test_the_generated_protocol_is_current(tmp_path: Path) -> None:
+    protos = sorted((SOURCE / "gpu_scheduler" / "wire").glob("*.proto"))
+    assert protos
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "grpc_tools.protoc", "-I", str(SOURCE)),
+            *(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", *map(str, protos)),
+        ],
+        check=True,
+    )
+    made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*_pb2.py*"))
+    assert made
+    stale = [path for path in made if (SOURCE / path).read_bytes() != (tmp_path / path).read_bytes()]
+    assert stale == [], "run 'make proto'"
