@@ -9,6 +9,7 @@ from __future__ import annotations
 from sortedcontainers import SortedList
 
 from gpu_scheduler.engine.admit import Amounts, Holdings, held_amounts
+from gpu_scheduler.engine.barren import BarrenNodes
 from gpu_scheduler.engine.index import NO_SLOT, Index
 from gpu_scheduler.engine.order import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
@@ -31,14 +32,17 @@ _NO_LIMITS = Quota()
 class RunningEntry:
     """A running allocation with its holds on the slots."""
 
-    __slots__ = ("amounts", "holds", "running", "static_class")
+    __slots__ = ("amounts", "holds", "nodes", "running", "static_class")
 
     def __init__(
         self, running: Running, holds: list[Hold], amounts: Amounts, static_class: int
     ) -> None:
-        """Bind an allocation to what it holds."""
+        """Bind an allocation to what it holds; `nodes` is where, as a bitmap."""
         self.running = running
         self.holds = holds
+        self.nodes = 0
+        for hold in holds:
+            self.nodes |= hold.slot.bit
         self.amounts = amounts
         self.static_class = static_class
 
@@ -104,6 +108,7 @@ class Picture:
         self.total_gpu_milli = 0
         self.stopping: dict[str, None] = {}
         self.class_nodes: dict[int, ClassNodes] = {}
+        self.barren_nodes = BarrenNodes()
         self.resume_after = 0
         self.has_limits = False
         self.gang_verdicts: dict[tuple[int, int], str] = {}
@@ -151,7 +156,7 @@ class Picture:
     def set_node(self, node: Node) -> None:
         """A node appeared or changed."""
         is_new = node.id not in self.index.by_id
-        self.index.add_node(node)
+        self.barren_nodes.note_change(self.index.add_node(node).bit)
         if is_new:
             self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
 
@@ -284,6 +289,7 @@ class Picture:
             self.by_node.setdefault(hold.slot.ordinal, {})[allocation.id] = entry
         self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
         self.class_nodes.setdefault(entry.static_class, ClassNodes()).add(holds)
+        self.barren_nodes.note_change(entry.nodes)
         if running.stopping:
             self.stopping[allocation.id] = None
         self.holdings.add(job, amounts)
@@ -303,6 +309,7 @@ class Picture:
         if not alike:
             del self.by_class[entry.static_class]
             del self.class_nodes[entry.static_class]
+        self.barren_nodes.note_change(entry.nodes)
         self.stopping.pop(allocation_id, None)
         self.holdings.add(job, entry.amounts, -1)
         left = self.running_tasks[job.number] - 1
@@ -318,6 +325,7 @@ class Picture:
         self.ends.remove(entry.end_key)
         entry.running = running
         self.ends.add(entry.end_key)
+        self.barren_nodes.note_change(entry.nodes)
         if running.stopping:
             self.stopping[running.allocation.id] = None
 

@@ -11,9 +11,10 @@ Looks at a bounded number of nodes, and tries everything on shadows: the draft i
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
+from operator import itemgetter
 
 from gpu_scheduler.engine.admit import Admission, job_amounts
+from gpu_scheduler.engine.kind import lowest_bits
 from gpu_scheduler.engine.order import level_of
 from gpu_scheduler.engine.picture import Picture, RunningEntry
 from gpu_scheduler.engine.policy import Preemption
@@ -26,6 +27,9 @@ from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 Finder = Callable[[Shape, int | None], Hold | None]
+Victims = list[tuple[RunningEntry, str]]
+"""Running jobs that must leave, each with the ground for it."""
+LENT = "lent"
 
 
 class Preemptor:
@@ -47,6 +51,7 @@ class Preemptor:
     ) -> tuple[list[Hold], list[Eviction]] | None:
         """Find who must leave so that the job fits, or None. `promised` nodes are not cleared."""
         self._reclaims = self._reclaims_pool = False
+        self._due = self._is_due(entry)
         if self._by_class:
             job = entry.waiting.job
             if not self._picture.tenant(job.tenant).can_preempt_others:
@@ -103,15 +108,28 @@ class Preemptor:
         """A node as it will be when those who were chosen before have left."""
         return self._calendar.shadow(self._picture.index.slots[ordinal])
 
-    def victims_on(
-        self, entry: Entry, ordinal: int, taken: dict[str | Pool, int]
-    ) -> list[RunningEntry]:
-        """Everyone on a node who may be stopped."""
-        return [
-            victim
-            for victim in self._picture.by_node.get(ordinal, {}).values()
-            if self.ground(entry, victim, taken)
-        ]
+    def victims_on(self, entry: Entry, ordinal: int, taken: dict[str | Pool, int]) -> Victims:
+        """Everyone on a node who may be stopped, the cheapest first."""
+        found = []
+        for victim in self._picture.by_node.get(ordinal, {}).values():
+            ground = self.ground(entry, victim, taken)
+            if ground:
+                found.append((self.cost(victim), victim.end_key, victim, ground))
+        found.sort(key=itemgetter(0, 1))
+        return [(victim, ground) for _, _, victim, ground in found]
+
+    def barren_nodes(self, entry: Entry, shape: Shape) -> int:
+        """Nodes on which there is nothing to be had for the job, as was found before."""
+        if not self._is_by_class_alone:
+            return 0
+        barren = self._picture.barren_nodes.of((shape.id, entry.static_class))
+        return barren & ~self._calendar.unsettled
+
+    def note_barren(self, entry: Entry, shape: Shape, nodes: int) -> None:
+        """Remember nodes on which there is nothing to be had, as far as they are like that."""
+        nodes &= ~self._calendar.unsettled
+        if nodes and self._is_by_class_alone:
+            self._picture.barren_nodes.add((shape.id, entry.static_class), nodes)
 
     @property
     def picture(self) -> Picture:
@@ -122,13 +140,17 @@ class Preemptor:
         """The nodes where it is worth to look, as a bitmap."""
         bits = 0
         highest = entry.static_class - self._policy.preempt_gap
-        due = self._is_due(entry)
+        worst = entry.static_class if self._due else highest
+        reclaims = self._reclaims or self._reclaims_pool
         for static_class, nodes in self._picture.class_nodes.items():
-            worst = entry.static_class if due else highest
-            reclaims = self._reclaims or self._reclaims_pool
             if not self._by_class or reclaims or static_class <= worst:
                 bits |= nodes.bits
         return bits
+
+    @property
+    def _is_by_class_alone(self) -> bool:
+        """Tell whether the job's class is its only ground, which does not change with time."""
+        return self._by_class and not (self._due or self._reclaims or self._reclaims_pool)
 
     def _is_due(self, entry: Entry) -> bool:
         reservation = self._picture.reservations.get(entry.number)
@@ -140,12 +162,12 @@ class Preemptor:
         if victim.static_class + self._policy.preempt_gap <= entry.static_class:
             return "class"
         if self._is_lent(victim, taken):
-            return "lent"
+            return LENT
         if (
             victim.running.backfilled
             and victim.running.overrun
             and victim.static_class <= entry.static_class
-            and self._is_due(entry)
+            and self._due
         ):
             return "overrun"
         return ""
@@ -232,33 +254,39 @@ class _Clearing:
 
     def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
         """The node where the least is lost, among a bounded number."""
-        eligible = self._bounds & self._index.of_kinds(shape)
-        selected = self._index.selected(shape.request)
-        if selected is not None:
-            eligible &= selected
-        best: tuple[int, int, list[tuple[RunningEntry, str]]] | None = None
-        looked = 0
-        slots = self._index.slots
-        touched = [slots[ordinal] for ordinal in self._shadows if slots[ordinal].bit & eligible]
-        for slot in chain(touched, self._index.slots_in(nodes & eligible)):
-            ordinal = slot.ordinal
-            if slot.bucket < 0 or slot.kind.id not in shape.by_kind:
+        touched, fresh = self._candidates(shape, nodes)
+        preemptor = self._preemptor
+        barren = preemptor.barren_nodes(self._entry, shape) & ~touched
+        found_barren = 0
+        best: tuple[int, int, Victims] | None = None
+        for slot in self._index.slots_in(touched | fresh & ~barren):
+            room = self._room_on(slot.ordinal, shape)
+            if room is None:
+                found_barren |= slot.bit
                 continue
-            looked += 1
-            if looked > self._preemptor.picture.policy.max_victim_nodes:
-                break
-            room = self._room_on(ordinal, shape)
-            if room is not None:
-                cost = sum(self._preemptor.cost(victim) for victim, _ in room)
-                if best is None or (cost, ordinal) < best[:2]:
-                    best = (cost, ordinal, room)
+            cost = sum(preemptor.cost(victim) for victim, _ in room)
+            if best is None or cost < best[0]:
+                best = (cost, slot.ordinal, room)
+        preemptor.note_barren(self._entry, shape, found_barren & ~touched)
         if best is None:
             return None
         return self._take(best[1], shape, best[2])
 
-    def _take(
-        self, ordinal: int, shape: Shape, room: list[tuple[RunningEntry, str]]
-    ) -> Hold | None:
+    def _candidates(self, shape: Shape, nodes: int) -> tuple[int, int]:
+        """The nodes that are being cleared already, and others up to the bound, by ordinal."""
+        eligible = self._bounds & self._index.of_kinds(shape)
+        selected = self._index.selected(shape.request)
+        if selected is not None:
+            eligible &= selected
+        touched = 0
+        for ordinal in self._shadows:
+            touched |= self._index.slots[ordinal].bit
+        touched &= eligible
+        most = self._preemptor.picture.policy.max_victim_nodes
+        touched = lowest_bits(touched, most)
+        return touched, lowest_bits(nodes & eligible, most - touched.bit_count())
+
+    def _take(self, ordinal: int, shape: Shape, room: Victims) -> Hold | None:
         for victim, ground in room:
             self._chosen[victim.running.allocation.id] = (victim, ground)
             _take_back(self._taken, victim)
@@ -277,7 +305,7 @@ class _Clearing:
             shadow = self._shadows[ordinal] = self._preemptor.shadow(ordinal)
         return shadow
 
-    def _room_on(self, ordinal: int, shape: Shape) -> list[tuple[RunningEntry, str]] | None:
+    def _room_on(self, ordinal: int, shape: Shape) -> Victims | None:
         """The cheapest victims on one node that make room, none of them needless."""
         index = self._index
         shadow = self._shadows.get(ordinal)
@@ -285,27 +313,29 @@ class _Clearing:
         if shadow.choose_any(shape) is not None:
             return []
         taken = dict(self._taken)
-        victims = [
-            (self._preemptor.cost(victim), victim.end_key, victim)
-            for victim in self._preemptor.victims_on(self._entry, ordinal, taken)
-            if victim.running.allocation.id not in self._chosen
-        ]
-        victims.sort(key=lambda item: item[:2])
-        leaving: list[tuple[RunningEntry, str]] = []
-        for _, _, victim in victims:
-            ground = self._preemptor.ground(self._entry, victim, taken)
-            if not ground:
+        leaving: Victims = []
+        for victim, first_ground in self._preemptor.victims_on(self._entry, ordinal, taken):
+            if victim.running.allocation.id in self._chosen:
                 continue
+            ground = first_ground
+            if ground == LENT:
+                # Others may have been chosen since, and less is lent then.
+                ground = self._preemptor.ground(self._entry, victim, taken)
+                if not ground:
+                    continue
             _take_back(taken, victim)
             for hold in _on_node(victim, ordinal):
                 index.give(hold.on(shadow))
             leaving.append((victim, ground))
             if shadow.choose_any(shape) is not None:
-                break
-        else:
-            return None
+                return self._without_needless(leaving, shadow, shape)
+        return None
+
+    def _without_needless(self, leaving: Victims, shadow: Slot, shape: Shape) -> Victims:
+        """Spare whoever need not leave, the dearest first; the last one made the room."""
+        index = self._index
         for item in reversed(leaving[:-1]):
-            parts = [hold.on(shadow) for hold in _on_node(item[0], ordinal)]
+            parts = [hold.on(shadow) for hold in _on_node(item[0], shadow.ordinal)]
             for part in parts:
                 index.take(part)
             if shadow.choose_any(shape) is None:

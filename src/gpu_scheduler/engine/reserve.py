@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.outlook import Outlook
@@ -35,6 +36,8 @@ class Calendar:
         """`gone` allocations hold nothing in the draft any more, `started` jobs already do.
 
         `leaving` allocations are being evicted: they hold what they hold, but not for long.
+        `unsettled` nodes, as a bitmap, are not just as the picture shows them: something starts
+        there in this cycle, or something is booked.
         """
         self._picture = picture
         self._draft = draft
@@ -46,6 +49,7 @@ class Calendar:
         self._booked = 0
         self._booked_until_ms = now_ms
         self.leaving: set[str] = set()
+        self.unsettled = 0
         self.kept: dict[int, Reservation] = {}
 
     def note_start(self, holds: list[Hold], duration_ms: int) -> None:
@@ -53,6 +57,7 @@ class Calendar:
         end_ms = self._now_ms + duration_ms
         self._started.append((end_ms, holds))
         for hold in holds:
+            self.unsettled |= hold.slot.bit
             outlook = self._outlooks.get(hold.slot.ordinal)
             if outlook is not None:
                 outlook.occupy(hold, self._now_ms, end_ms)
@@ -212,7 +217,7 @@ class Calendar:
 
     def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Hold]] | None:
         """Release ever more until the gang fits, then find the least that was needed."""
-        ends = list(self._ends())
+        ends = _Upcoming(self._ends())
         booked = self._booked
         found = self._search_releases(job_shape, ends, place, ~booked if booked else None)
         if found is None and booked:
@@ -222,37 +227,37 @@ class Calendar:
         return found
 
     def _search_releases(
-        self,
-        job_shape: JobShape,
-        ends: list[tuple[int, list[Hold]]],
-        place: Placer,
-        within: int | None,
+        self, job_shape: JobShape, ends: _Upcoming, place: Placer, within: int | None
     ) -> tuple[int, list[Hold]] | None:
+        """Double what is released until the gang fits, then halve the last step.
+
+        Between two tries the draft stands at `low`, where the gang does not fit yet.
+        """
         draft = self._draft
-        start = draft.mark()
-        low = released = 0
+        start = mark = draft.mark()
+        low = high = 0
         step = 1
         found: list[Hold] | None = None
-        while released < len(ends) and found is None:
-            low = released
-            released = min(len(ends), released + step)
+        while found is None:
+            low, mark = high, draft.mark()
+            high = ends.draw(low + step)
+            if high == low:
+                draft.undo(start)
+                return None
             step *= 2
-            _release(draft, ends[low:released])
+            _release(draft, ends.seen[low:high])
             found = self._try(job_shape, place, within)
-        high = released
-        while found is not None and high - low > 1:
+        while high - low > 1:
+            draft.undo(mark)
             middle = (low + high) // 2
-            draft.undo(start)
-            _release(draft, ends[:middle])
+            _release(draft, ends.seen[low:middle])
             holds = self._try(job_shape, place, within)
             if holds is None:
-                low = middle
+                low, mark = middle, draft.mark()
             else:
                 high, found = middle, holds
         draft.undo(start)
-        if found is None:
-            return None
-        return max(ends[high - 1][0], self._now_ms + 1), found
+        return max(ends.seen[high - 1][0], self._now_ms + 1), found
 
     def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Hold] | None:
         mark = self._draft.mark()
@@ -354,6 +359,7 @@ class Calendar:
                 ends += [(end_ms, hold) for hold in holds if hold.slot is slot]
             outlook = Outlook(self._picture.index, slot, self._now_ms, ends)
             self._outlooks[slot.ordinal] = outlook
+            self.unsettled |= slot.bit
         return outlook
 
     def _end_ms(self, allocation_id: str) -> int:
@@ -378,6 +384,19 @@ class Calendar:
             if end_key[3] not in skipped:
                 yield end_key[0], self._picture.running[end_key[3]].holds
         yield from started[place:]
+
+
+class _Upcoming:
+    """Expected ends in order, drawn only as far as somebody looks: often a few of thousands."""
+
+    def __init__(self, ends: Iterator[tuple[int, list[Hold]]]) -> None:
+        self._rest = ends
+        self.seen: list[tuple[int, list[Hold]]] = []
+
+    def draw(self, count: int) -> int:
+        """Have so many ends in `seen`, or all if there are fewer; returns how many."""
+        self.seen += islice(self._rest, max(0, count - len(self.seen)))
+        return min(count, len(self.seen))
 
 
 def _respects(entry: Entry, value: int, outlook: Outlook) -> bool:

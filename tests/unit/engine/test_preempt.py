@@ -169,6 +169,17 @@ def test_nobody_is_stopped_if_that_would_not_be_enough() -> None:
     assert victims(*held, job=urgent(gpus=2)) == []
 
 
+def test_a_node_that_was_no_help_is_searched_again_when_something_has_changed_there() -> None:
+    held = [low(8, on("n0", [0])), low(9, on("n0", [1]), preemptible=False)]
+    picture = a_picture(
+        policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=[waiting(urgent(gpus=2))]
+    )
+    assert evicted(decided(picture)) == []
+    picture.finish("j9.1")
+    picture.start(low(7, on("n0", [1])))
+    assert sorted(evicted(decided(picture))) == ["j7", "j8"]
+
+
 def test_nobody_is_stopped_if_the_job_fits_anyway() -> None:
     picture = a_picture(
         policy=CLASS, nodes=[a_node(gpus=2)], held=[low(8, on("n0", [0]))], queue=[urgent()]

@@ -1,0 +1,27 @@
+"""What is remembered of searches for victims that found nothing."""
+
+from gpu_scheduler.engine.barren import BarrenNodes
+
+WIDE, URGENT = 3, 750
+
+
+def test_a_node_that_was_searched_in_vain_is_remembered_for_that_request_and_class() -> None:
+    barren = BarrenNodes()
+    barren.add((WIDE, URGENT), 0b0110)
+    barren.add((WIDE, URGENT), 0b1000)
+    assert barren.of((WIDE, URGENT)) == 0b1110
+    assert barren.of((WIDE, 500)) == 0
+
+
+def test_a_node_on_which_something_changed_is_searched_again() -> None:
+    barren = BarrenNodes()
+    barren.add((WIDE, URGENT), 0b0110)
+    barren.note_change(0b0010)
+    assert barren.of((WIDE, URGENT)) == 0b0100
+
+
+def test_what_is_found_after_a_change_is_remembered_again() -> None:
+    barren = BarrenNodes()
+    barren.note_change(0b0010)
+    barren.add((WIDE, URGENT), 0b0010)
+    assert barren.of((WIDE, URGENT)) == 0b0010
