@@ -1,15 +1,42 @@
-"""The store that forgets everything when the process ends: for simulations and tests."""
+"""The store that forgets everything when the process ends: for simulations and tests.
+
+Writes come in, rows go out, in dictionaries by key. It must never keep a part of a batch.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from operator import attrgetter
+from typing import Any
+
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import ENDED
+from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation, RemovedNode, Write
+from gpu_scheduler.store.listing import chosen, page
+from gpu_scheduler.store.rows import (
+    AnswerRow,
+    AttemptRow,
+    EnvironmentRow,
+    EventRow,
+    JobQuery,
+    JobRow,
+    LaunchRow,
+    RemovedAllocation,
+    RemovedNode,
+    RemovedTenant,
+    ShareRow,
+    TaskRow,
+    UsageRow,
+    Write,
+)
 
 
 class MemoryStore:
@@ -19,71 +46,268 @@ class MemoryStore:
         """Start empty."""
         self._keep_ended = keep_ended
         self._jobs: dict[str, JobRow] = {}
+        self._archived: dict[str, JobRow] = {}
+        self._tasks: dict[str, dict[int, TaskRow]] = {}
+        self._launches: dict[str, Launch] = {}
+        self._attempts: dict[str, dict[str, AttemptRow]] = {}
+        self._environments: dict[str, EnvironmentRow] = {}
+        self._usage: dict[tuple[int | None, str, str | None], UsageRow] = {}
+        self._shares: dict[tuple[str, str | None], ShareRow] = {}
+        self._answers: dict[tuple[str, str], AnswerRow] = {}
         self._tenants: dict[str, Tenant] = {}
         self._pools: dict[Pool, PoolQuota] = {}
         self._nodes: dict[str, Node] = {}
         self._allocations: dict[str, Allocation] = {}
         self._events: list[EventRow] = []
+        self._last_event = 0
+        self._next_number = 1
+        self._keepers: dict[type, Callable[[Any], object]] = {
+            JobRow: self._keep_job,
+            TaskRow: self._keep_task,
+            LaunchRow: self._keep_launch,
+            EnvironmentRow: self._keep_environment,
+            AttemptRow: self._keep_attempt,
+            UsageRow: self._keep_usage,
+            ShareRow: self._keep_share,
+            AnswerRow: self._keep_answer,
+            EventRow: self._keep_event,
+            Allocation: self._keep_allocation,
+            RemovedAllocation: lambda gone: self._allocations.pop(gone.id, None),
+            Node: self._keep_node,
+            RemovedNode: lambda gone: self._nodes.pop(gone.id, None),
+            Tenant: self._keep_tenant,
+            RemovedTenant: lambda gone: self._tenants.pop(gone.id, None),
+            PoolQuota: self._keep_pool,
+        }
 
-    def commit(self, writes: list[Write]) -> None:
-        """Keep a batch; a row of a kind that is not known is refused before anything is kept."""
+    # --- writing
+
+    def commit(self, writes: list[Write]) -> int:
+        """Keep a batch; a row that cannot be kept is refused before anything is."""
+        keepers = self._keepers
+        launched = []
         for write in writes:
-            if type(write) not in _KINDS:
+            if type(write) not in keepers:
                 raise InternalError(f"the store does not know rows of type {type(write).__name__}")
+            if isinstance(write, LaunchRow):
+                launched.append(write.job_id)
+        if launched:
+            self._check_jobs_known(launched, writes)
         for write in writes:
-            self._keep(write)
+            keepers[type(write)](write)
+        return self._last_event
 
-    def _keep(self, write: Write) -> None:
-        if isinstance(write, JobRow):
-            if write.state in ENDED and not self._keep_ended:
-                self._jobs.pop(write.job.id, None)
-            else:
-                self._jobs[write.job.id] = write
-        elif isinstance(write, EventRow):
-            if self._keep_ended:
-                self._events.append(write)
-        elif isinstance(write, Allocation):
-            self._allocations[write.id] = write
-        elif isinstance(write, RemovedAllocation):
-            self._allocations.pop(write.id, None)
-        elif isinstance(write, Node):
-            self._nodes[write.id] = write
-        elif isinstance(write, RemovedNode):
-            self._nodes.pop(write.id, None)
-        elif isinstance(write, Tenant):
-            self._tenants[write.id] = write
+    def _check_jobs_known(self, launched: list[str], writes: list[Write]) -> None:
+        new = {write.job.id for write in writes if isinstance(write, JobRow)}
+        for job_id in launched:
+            if job_id not in new and self.job(job_id) is None:
+                raise InternalError(f"the launch of job {job_id} came before the job itself")
+
+    def _keep_job(self, row: JobRow) -> None:
+        job = row.job
+        if job.number >= self._next_number:
+            self._next_number = job.number + 1
+        if self._keep_ended:
+            self._archived.pop(job.id, None)
+            self._jobs[job.id] = row
+        elif row.state in ENDED:
+            for kept in (self._jobs, self._tasks, self._launches):
+                kept.pop(job.id, None)
         else:
-            self._pools[write.pool] = write
+            self._jobs[job.id] = row
+
+    def _keep_task(self, row: TaskRow) -> None:
+        self._tasks.setdefault(row.job_id, {})[row.task] = row
+
+    def _keep_launch(self, row: LaunchRow) -> None:
+        self._launches[row.job_id] = row.launch
+
+    def _keep_environment(self, row: EnvironmentRow) -> None:
+        self._environments[row.name] = row
+
+    def _keep_attempt(self, row: AttemptRow) -> None:
+        if self._keep_ended:
+            self._attempts.setdefault(row.job_id, {})[row.allocation_id] = row
+
+    def _keep_usage(self, row: UsageRow) -> None:
+        self._usage[(row.period_ms, row.tenant, row.user)] = row
+
+    def _keep_share(self, row: ShareRow) -> None:
+        self._shares[(row.tenant, row.user)] = row
+
+    def _keep_answer(self, row: AnswerRow) -> None:
+        self._answers[(row.user, row.key)] = row
+
+    def _keep_event(self, row: EventRow) -> None:
+        self._last_event += 1
+        if self._keep_ended:
+            self._events.append(row)
+
+    def _keep_allocation(self, allocation: Allocation) -> None:
+        self._allocations[allocation.id] = allocation
+
+    def _keep_node(self, node: Node) -> None:
+        self._nodes[node.id] = node
+
+    def _keep_tenant(self, tenant: Tenant) -> None:
+        self._tenants[tenant.id] = tenant
+
+    def _keep_pool(self, quota: PoolQuota) -> None:
+        self._pools[quota.pool] = quota
+
+    # --- jobs
 
     def job(self, job_id: str) -> JobRow | None:
-        """One job."""
-        return self._jobs.get(job_id)
+        """One job, archived or not."""
+        return self._jobs.get(job_id) or self._archived.get(job_id)
 
     def jobs(self) -> list[JobRow]:
-        """All jobs that are kept, by number."""
-        return sorted(self._jobs.values(), key=lambda row: row.job.number)
+        """All jobs that have not been archived, by number."""
+        return sorted(self._jobs.values(), key=_number)
+
+    def live_jobs(self) -> list[JobRow]:
+        """All jobs that have not ended, by number."""
+        return [row for row in self.jobs() if row.state not in ENDED]
+
+    def recent_ends(self, limit: int) -> list[JobRow]:
+        """The jobs that ended last, the latest first, archived ones left out."""
+        ended = [row for row in self._jobs.values() if _ended_at(row) is not None]
+        ended.sort(key=lambda row: (row.end_ms, row.job.number), reverse=True)
+        return ended[:limit]
+
+    def find_jobs(self, query: JobQuery) -> list[JobRow]:
+        """A page of jobs."""
+        return page(self._all(archived=query.archived), query)
+
+    def count_jobs(self, query: JobQuery) -> int:
+        """How many jobs there are on all pages."""
+        return len(chosen(self._all(archived=query.archived), query))
+
+    def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
+        """How many jobs (an array counts once) are in each state, archived ones left out."""
+        query = JobQuery(user=user, tenant=tenant)
+        return dict(Counter(row.state for row in chosen(self._jobs.values(), query)))
+
+    def _all(self, *, archived: bool) -> list[JobRow]:
+        return [*self._jobs.values(), *(self._archived.values() if archived else ())]
+
+    # --- what belongs to a job
+
+    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
+        """The tasks of an array that have started, by number."""
+        rows = sorted(self._tasks.get(job_id, {}).values(), key=attrgetter("task"))
+        return rows if only is None else [row for row in rows if row.task in only]
+
+    def launch(self, job_id: str) -> Launch | None:
+        """How a job is run."""
+        return self._launches.get(job_id)
+
+    def environment(self, name: str) -> dict[str, str] | None:
+        """A captured environment."""
+        row = self._environments.get(name)
+        return None if row is None else dict(row.variables)
+
+    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
+        """The attempts of a job, or of one task, that have ended, by task and attempt."""
+        rows = self._attempts.get(job_id, {}).values()
+        return sorted(
+            (row for row in rows if task is None or row.task == task),
+            key=lambda row: (row.task is not None, row.task or 0, row.attempt),
+        )
+
+    def answer(self, user: str, key: str) -> AnswerRow | None:
+        """What was answered to a request before."""
+        return self._answers.get((user, key))
+
+    # --- the cluster
 
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
-        return sorted(self._tenants.values(), key=lambda tenant: tenant.id)
+        return sorted(self._tenants.values(), key=attrgetter("id"))
 
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
-        return sorted(self._pools.values(), key=lambda quota: quota.pool)
+        return sorted(self._pools.values(), key=attrgetter("pool"))
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""
-        return sorted(self._nodes.values(), key=lambda node: node.ordinal)
+        return sorted(self._nodes.values(), key=attrgetter("ordinal", "id"))
 
     def allocations(self) -> list[Allocation]:
         """All that is held, by id."""
-        return sorted(self._allocations.values(), key=lambda allocation: allocation.id)
+        return sorted(self._allocations.values(), key=attrgetter("id"))
 
-    def events(self, after: int = 0) -> list[tuple[int, EventRow]]:
+    def usage(self) -> list[UsageRow]:
+        """All totals, by period, tenant and user, None before all others."""
+        return sorted(
+            self._usage.values(),
+            key=lambda row: (*_none_first(row.period_ms, 0), row.tenant, *_none_first(row.user)),
+        )
+
+    def shares(self) -> list[ShareRow]:
+        """All decayed usage, by tenant and user, None before all others."""
+        return sorted(self._shares.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
+
+    # --- history
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
         """History with sequence numbers larger than `after`."""
-        return list(enumerate(self._events[after:], start=after + 1))
+        forgotten = self._last_event - len(self._events)
+        start = max(0, after - forgotten)
+        return list(
+            enumerate(islice(self._events, start, start + limit), start=forgotten + start + 1)
+        )
+
+    def last_event(self) -> int:
+        """The largest sequence number so far; 0 if there is no history."""
+        return self._last_event
+
+    def next_number(self) -> int:
+        """The number of the next job; no number is ever given twice."""
+        return self._next_number
+
+    # --- old things
+
+    def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
+        """Move jobs that ended before then out of the way, the oldest end first; says how many."""
+        ends = sorted(
+            (end_ms, row.job.number, row.job.id)
+            for row in self._jobs.values()
+            if (end_ms := _ended_at(row)) is not None and end_ms < ended_before_ms
+        )[:limit]
+        for _, _, job_id in ends:
+            self._archived[job_id] = self._jobs.pop(job_id)
+        return len(ends)
+
+    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
+        """Drop old answers, old events, and environments that no kept job names. Says how many."""
+        old = [key for key, row in self._answers.items() if row.at_ms < answers_before_ms][:limit]
+        for key in old:
+            del self._answers[key]
+        named = {
+            launch.captured for job_id, launch in self._launches.items() if job_id in self._jobs
+        }
+        unnamed = [name for name in self._environments if name not in named][:limit]
+        for name in unnamed:
+            del self._environments[name]
+        past = 0
+        for event in self._events[:limit]:
+            if event.at_ms >= events_before_ms:
+                break
+            past += 1
+        del self._events[:past]
+        return len(old) + len(unnamed) + past
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
 
-_KINDS = frozenset(
-    {JobRow, EventRow, Allocation, RemovedAllocation, Node, RemovedNode, Tenant, PoolQuota}
-)
+_number = attrgetter("job.number")
+
+
+def _ended_at(row: JobRow) -> int | None:
+    return row.end_ms if row.state in ENDED else None
+
+
+def _none_first(value: Any, nothing: Any = "") -> tuple[bool, Any]:
+    return (value is not None, nothing if value is None else value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpu_scheduler.model.allocation import Allocation, Placement
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
@@ -22,7 +23,8 @@ class JobRow:
     `waited_ms` is how long it stood in the queue before its attempts so far; time on hold, before
     its begin time, before its dependencies were met and in a pause does not count. `met` are the
     dependencies (by job id) that hold it back no more. `expected_ms` is its expected run time as
-    frozen when it was queued; `resume_ms` when its pause after a failure ends.
+    frozen when it was queued, `since_ms` when it was queued (0: it is not), `resume_ms` when its
+    pause after a failure ends.
     """
 
     job: Job
@@ -41,6 +43,7 @@ class JobRow:
     served_ms: int = 0
     resume_ms: int = 0
     expected_ms: int = 0
+    since_ms: int = 0
     protected: bool = False
     stop_why: str = ""
     met: tuple[str, ...] = ()
@@ -72,7 +75,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRow:
-    """How a job is run; written once, with the job."""
+    """How a job is run; written once, in the batch of the job itself or later."""
 
     job_id: str
     launch: Launch
@@ -193,13 +196,21 @@ Write = (
 )
 
 
+SORTS = frozenset(
+    {"number", "priority", "submit_ms", "start_ms", "end_ms", "name", "user", "tenant", "state"}
+)
+"""By what jobs can be listed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
     """Which jobs to list, and in what order.
 
-    `after_number` continues behind a job in the order of numbers (a cursor), `offset` counts rows.
-    `sort` is one of number, priority, submit_ms, start_ms, end_ms, name, user, tenant, state;
-    ties go by number. An empty `states` means all. `archived` adds jobs that were archived.
+    An empty `states` means all, `name` is the whole name, `since_ms` the earliest submission;
+    `archived` adds jobs that were archived. `sort` is one of `SORTS`; what is missing comes before
+    everything else, and ties go by rising number in both directions. `after_number` continues
+    behind that job in the chosen order (a cursor; a job that is gone has none, and then nothing
+    follows), `offset` then counts rows. A `limit` of 0 lists nothing.
     """
 
     states: tuple[JobState, ...] = ()
@@ -215,6 +226,17 @@ class JobQuery:
     after_number: int | None = None
     archived: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse an order that does not exist."""
+        if self.sort not in SORTS:
+            raise InvalidRequest(
+                f"jobs cannot be sorted by '{self.sort}'; sort by one of {', '.join(sorted(SORTS))}"
+            )
+        if self.limit < 0 or self.offset < 0:
+            raise InvalidRequest(
+                f"limit is {self.limit} and offset {self.offset}; both must be 0 or more"
+            )
+
 
 class Store(Protocol):
     """All or nothing: a batch of writes is kept whole, or an error is raised and none of it is.
@@ -222,8 +244,13 @@ class Store(Protocol):
     Reads see what has been committed and nothing else.
     """
 
-    def commit(self, writes: list[Write]) -> None:
-        """Keep a batch."""
+    def commit(self, writes: list[Write]) -> int:
+        """Keep a batch, and return the sequence number of the last event so far.
+
+        Events keep their order and get consecutive numbers, so those of this batch are the last
+        ones up to it. Of several rows with one key the last counts. A job that is written again
+        after it was archived comes back.
+        """
         ...
 
     def job(self, job_id: str) -> JobRow | None:
@@ -267,7 +294,7 @@ class Store(Protocol):
         ...
 
     def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
-        """The attempts of a job, or of one task, that have ended, in order."""
+        """The attempts of a job, or of one task, that have ended, by task and attempt."""
         ...
 
     def answer(self, user: str, key: str) -> AnswerRow | None:
@@ -291,11 +318,11 @@ class Store(Protocol):
         ...
 
     def usage(self) -> list[UsageRow]:
-        """All totals."""
+        """All totals, by period, tenant and user, None before all others."""
         ...
 
     def shares(self) -> list[ShareRow]:
-        """All decayed usage."""
+        """All decayed usage, by tenant and user, None before all others."""
         ...
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
@@ -311,14 +338,19 @@ class Store(Protocol):
         ...
 
     def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
-        """Move jobs that ended before then, and all that belongs to them, out of the way.
+        """Move jobs that ended before then out of the way, the oldest end first; says how many.
 
-        Says how many; at most `limit` at a time, so that nobody waits for long.
+        They are listed only on request, and name no environment any more; all else about them can
+        be read as before. At most `limit` at a time, so that nobody waits for long.
         """
         ...
 
     def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
-        """Drop old answers, old events, and environments that no kept job names. Says how many."""
+        """Drop old answers, old events, and environments that no kept job names. Says how many.
+
+        At most `limit` of each. History goes from its beginning up to the first event that is not
+        old; events of one batch may stay until all of them can go. Archived jobs are not kept jobs.
+        """
         ...
 
     def close(self) -> None:

@@ -1,0 +1,78 @@
+"""Which rows a query picks and in what order, over rows in memory.
+
+Job rows and a query come in, rows come out. What a database does for the same query must agree
+with this, row for row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
+
+from gpu_scheduler.store.rows import JobQuery, JobRow
+
+
+def chosen(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
+    """All rows that the query asks for, on whatever page, by number."""
+    found = [row for row in rows if _matches(row, query)]
+    found.sort(key=_number)
+    return found
+
+
+def page(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
+    """The page that the query asks for. `rows` may be more than it chooses from."""
+    everything = list(rows)
+    found = chosen(everything, query)
+    key = _KEYS[query.sort]
+    if query.after_number is not None:
+        marks = [row for row in everything if row.job.number == query.after_number]
+        found = [row for row in found if any(_follows(row, mark, query) for mark in marks)]
+    # A stable sort keeps rows with the same key in the order of numbers, also when reversed.
+    found.sort(key=key, reverse=query.descending)
+    return found[query.offset : query.offset + query.limit]
+
+
+def _matches(row: JobRow, query: JobQuery) -> bool:
+    job = row.job
+    return (
+        (not query.states or row.state in query.states)
+        and (not query.tenant or job.tenant == query.tenant)
+        and (not query.user or job.user == query.user)
+        and (not query.name or job.name == query.name)
+        and (query.since_ms is None or job.submit_ms >= query.since_ms)
+        and (query.numbers is None or job.number in query.numbers)
+    )
+
+
+def _follows(row: JobRow, mark: JobRow, query: JobQuery) -> bool:
+    key, marked = _KEYS[query.sort](row), _KEYS[query.sort](mark)
+    if key == marked:
+        return row.job.number > mark.job.number
+    return bool(key < marked if query.descending else key > marked)
+
+
+_number = attrgetter("job.number")
+
+
+def _time(name: str) -> Callable[[JobRow], tuple[bool, int]]:
+    """What has no time yet comes first."""
+
+    def key(row: JobRow) -> tuple[bool, int]:
+        value = getattr(row, name)
+        return (value is not None, value or 0)
+
+    return key
+
+
+_KEYS: dict[str, Callable[[JobRow], Any]] = {
+    "number": _number,
+    "priority": attrgetter("job.priority"),
+    "submit_ms": attrgetter("job.submit_ms"),
+    "start_ms": _time("start_ms"),
+    "end_ms": _time("end_ms"),
+    "name": attrgetter("job.name"),
+    "user": attrgetter("job.user"),
+    "tenant": attrgetter("job.tenant"),
+    "state": lambda row: row.state.value,
+}
