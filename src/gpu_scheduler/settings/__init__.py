@@ -1,0 +1,44 @@
+"""Every setting, where it comes from, and where files live.
+
+A file, variables and flags come in; one frozen `Settings` goes out, read once at the start and
+handed down. Nothing is loaded until it is asked for, because a client only wants `paths`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpu_scheduler.settings.describe import json_schema, reference_page, sample
+    from gpu_scheduler.settings.groups import Settings
+    from gpu_scheduler.settings.places import Paths, paths
+    from gpu_scheduler.settings.sources import Loaded, load
+
+__all__ = [
+    "Loaded",
+    "Paths",
+    "Settings",
+    "json_schema",
+    "load",
+    "paths",
+    "reference_page",
+    "sample",
+]
+
+_HOMES = {
+    "Loaded": "sources",
+    "Paths": "places",
+    "Settings": "groups",
+    "json_schema": "describe",
+    "load": "sources",
+    "paths": "places",
+    "reference_page": "describe",
+    "sample": "describe",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,156 @@
+"""The settings as a list: one `Item` for each, with its kind and range, by `group.name`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.settings.groups import GROUPS
+
+PREFIX = "GPU_SCHEDULER_"
+Value = bool | int | float | str | tuple[str, ...]
+
+_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", tuple: "list"}
+_TRUE = {"true", "yes", "on", "1"}
+_FALSE = {"false", "no", "off", "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One setting: what it is called, means and allows."""
+
+    group: str
+    name: str
+    default: Value
+    about: str
+    note: str
+    least: float | None
+    most: float | None
+    choices: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """As in a file or on the command line: `api.http_port`."""
+        return f"{self.group}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """As in the environment."""
+        return f"{PREFIX}{self.group}_{self.name}".upper()
+
+    @property
+    def kind(self) -> str:
+        """The type, in JSON Schema's words (a list is a list of strings)."""
+        return _KINDS[type(self.default)]
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, for people."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.kind == "list":
+            return "a list of strings"
+        if self.kind == "boolean":
+            return "true or false"
+        if self.kind == "string":
+            return "a text"
+        word = "a whole number" if self.kind == "integer" else "a number"
+        return f"{word} from {_figure(self.least)} to {_figure(self.most)}"
+
+    def checked(self, value: object) -> Value:
+        """The value in the setting's own type; refused with `InvalidRequest`, without the place."""
+        read = self._typed(value)
+        if read is None or not self._in_range(read):
+            raise InvalidRequest(f"{self.key} is {_shown(value)}; allowed is {self.allowed}")
+        return read
+
+    def from_text(self, text: str) -> Value:
+        """The value of a variable or a flag; a list is separated by commas."""
+        word = text.strip()
+        value: object = text
+        if self.kind == "boolean":
+            lowered = word.lower()
+            value = lowered in _TRUE if lowered in _TRUE | _FALSE else text
+        elif self.kind == "list":
+            value = [part.strip() for part in text.split(",") if part.strip()]
+        elif self.kind in ("integer", "number"):
+            value = _number(word)
+            value = text if value is None else value
+        return self.checked(value)
+
+    def _typed(self, value: object) -> Value | None:
+        match self.kind, value:
+            case "boolean", bool() as flag:
+                return flag
+            case (("integer" | "number"), bool()):
+                return None
+            case "integer", int() as number:
+                return number
+            case "number", int() | float() as number:
+                return float(number)
+            case "string", str() as text:
+                return text
+            case "list", list() | tuple() as parts if all(isinstance(p, str) for p in parts):
+                return tuple(parts)
+        return None
+
+    def _in_range(self, value: Value) -> bool:
+        if self.choices:
+            return value in self.choices
+        if isinstance(value, str):
+            return "\0" not in value
+        if isinstance(value, tuple):
+            return not any("\0" in part for part in value)
+        if self.least is not None and not value >= self.least:
+            return False
+        return self.most is None or value <= self.most
+
+
+def items() -> Iterator[Item]:
+    """Every setting, in the order of the groups."""
+    for group, kind in GROUPS.items():
+        for entry in fields(kind):
+            default: Any = entry.default
+            yield Item(group=group, name=entry.name, default=default, **entry.metadata)
+
+
+ITEMS: dict[str, Item] = {item.key: item for item in items()}
+
+
+def unknown_key(key: str) -> str:
+    """A sentence about a key that does not exist, with the nearest one that does."""
+    group, _, name = key.partition(".")
+    if group not in GROUPS:
+        near = get_close_matches(group, GROUPS, n=1)
+        advice = f"did you mean '{near[0]}'?" if near else f"groups are {', '.join(GROUPS)}"
+        return f"there is no group '{group}'; {advice}"
+    names = [item.name for item in ITEMS.values() if item.group == group]
+    near = get_close_matches(name, names, n=1)
+    if near:
+        return f"there is no setting '{key}'; did you mean '{group}.{near[0]}'?"
+    elsewhere = [other.key for other in ITEMS.values() if other.name == name]
+    advice = f"did you mean '{elsewhere[0]}'?" if elsewhere else f"'{group}' has {', '.join(names)}"
+    return f"there is no setting '{key}'; {advice}"
+
+
+def _number(text: str) -> int | float | None:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return None
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "any"
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

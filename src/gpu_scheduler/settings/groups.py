@@ -1,0 +1,374 @@
+"""The settings themselves: groups of frozen dataclasses, each field with its meaning and range.
+
+Values come in checked (`sources` does that); nothing here reads a file or a variable. The page
+docs/reference/settings.md is made from this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PRESETS = (
+    *("fair", "fifo", "sjf", "srtf", "las", "skip", "easy", "conservative"),
+    *("random", "dot_product", "clustering", "packing", "best_fit", "fgd"),
+    *("balance", "short", "feedback"),
+)
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LAST_PORT = 65_535
+DAY_S = 86_400.0
+
+
+def setting(
+    default: T,
+    about: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+    note: str = "",
+) -> T:
+    """A field with its meaning; `note` says which of several wishes the default follows."""
+    return field(
+        default=default,
+        metadata={"about": about, "least": least, "most": most, "choices": choices, "note": note},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """When the scheduler decides, and what it may do."""
+
+    scheduling_interval_ms: int = setting(
+        1000,
+        "At the latest after this time the queue is looked at again; a change does so at once.",
+        least=10,
+        most=600_000,
+    )
+    max_queue_size: int = setting(
+        1_000_000,
+        "Most tasks that may wait; a submission beyond that is refused as `queue_full`.",
+        least=1,
+        most=100_000_000,
+        note="10,000 was asked for elsewhere; an array of a million tasks must fit, so that loses.",
+    )
+    enable_preemption: bool = setting(
+        default=True, about="A job of a higher class may stop one of a lower class."
+    )
+    enable_gang_scheduling: bool = setting(
+        default=True, about="Jobs of several members are accepted; off, they are refused."
+    )
+    enable_thermal_aware: bool = setting(
+        default=True, about="Devices above `thermal_threshold` get no new work."
+    )
+    thermal_threshold: float = setting(
+        75.0, "Above this temperature in degrees Celsius a device is hot.", least=20, most=120
+    )
+    thermal_hysteresis: float = setting(
+        5.0, "A hot device is used again once it is this much cooler.", least=0, most=50
+    )
+    num_gpus: int = setting(
+        0,
+        "Use only the first so many devices of this machine; 0 uses all that are found.",
+        least=0,
+        most=1024,
+        note="8 was asked for elsewhere; what the machine has wins.",
+    )
+    max_workers: int = setting(
+        8,
+        "So many starts (prolog, container, spawn) may be under way at once on this machine.",
+        least=1,
+        most=1024,
+    )
+    worker_timeout_s: float = setting(
+        300.0,
+        "A start that takes longer has failed, and the job is tried again.",
+        least=1,
+        most=DAY_S,
+    )
+    job_timeout_s: float = setting(
+        7 * DAY_S,
+        "Limit of jobs that state none.",
+        least=1,
+        most=3650 * DAY_S,
+        note="3,600 was asked for elsewhere; nobody expects a training run to end after an hour.",
+    )
+    graceful_shutdown_timeout_s: float = setting(
+        30.0,
+        "How long a stopping server waits for open requests; jobs are left alone.",
+        least=0,
+        most=3600,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSettings:
+    """Where the server listens."""
+
+    host: str = setting(
+        "127.0.0.1", "Address for HTTP; loopback only, as callers are known by their uid."
+    )
+    http_port: int = setting(
+        8080, "Port of the REST API; 0 takes a free one.", least=0, most=LAST_PORT
+    )
+    grpc_port: int = setting(
+        9090,
+        "Port for agents on other machines; one machine uses a Unix socket instead.",
+        least=0,
+        most=LAST_PORT,
+    )
+    metrics_port: int = setting(
+        9091, "Port of the Prometheus metrics; 0 takes a free one.", least=0, most=LAST_PORT
+    )
+    max_body_mb: float = setting(64.0, "Largest body of a request, in MiB.", least=0.001, most=1024)
+    max_jobs_per_request: int = setting(
+        100_000, "Most jobs in one submission.", least=1, most=1_000_000
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSettings:
+    """How devices are found and watched."""
+
+    detection_method: str = setting(
+        "auto",
+        "Who finds devices: NVML, else nvidia-smi (`auto`); one of them; or what `simulate` says.",
+        choices=("auto", "nvml", "nvidia-smi", "simulated"),
+    )
+    simulate: str = setting(
+        "", "Declared devices instead of real ones, such as `8xA100-80GB`; jobs stay real."
+    )
+    memory_threshold: float = setting(
+        0.8,
+        "A device of which other programs hold more than this part of the memory is taken.",
+        least=0,
+        most=1,
+    )
+    load_threshold: float = setting(
+        0.8,
+        "A device that other programs keep busier than this is taken.",
+        least=0,
+        most=1,
+    )
+    allocation_precision: float = setting(
+        0.01, "Step of shares; a request is rounded up to it.", least=0.001, most=1
+    )
+    monitor_interval_s: float = setting(5.0, "How often devices are read.", least=0.1, most=3600)
+    utilization_window_s: float = setting(
+        60.0, "Utilisation is the mean over this time.", least=1, most=3600
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """What holds for every job."""
+
+    max_assignment_attempts: int = setting(
+        5, "How often a job is tried whose command never got to run.", least=1, most=100
+    )
+    assignment_retry_wait_s: float = setting(
+        5.0, "First wait before another attempt; it doubles each time.", least=0, most=3600
+    )
+    queue_size_limit: int = setting(
+        1_000_000,
+        "Most tasks that may wait; the smaller of this and `scheduler.max_queue_size` holds.",
+        least=1,
+        most=100_000_000,
+        note="1,000 was asked for elsewhere; it loses to the same million.",
+    )
+    max_concurrent_jobs: int = setting(
+        0,
+        "Most jobs that may run at once on this machine; 0 means no limit.",
+        least=0,
+        most=1_000_000,
+        note="100 was asked for elsewhere; small shares and CPU jobs need more.",
+    )
+    grace_s: float = setting(
+        10.0, "Time between SIGTERM and SIGKILL, for jobs that state none.", least=0, most=3600
+    )
+    log_size_mb: float = setting(
+        100.0, "A log of a job that grows beyond this is rotated.", least=0.1, most=1_000_000
+    )
+    log_backup_count: int = setting(
+        1, "How many rotated logs of an attempt are kept.", least=0, most=100
+    )
+    prolog: tuple[str, ...] = setting(
+        (), "Command that the server's user runs before each attempt; it must succeed."
+    )
+    epilog: tuple[str, ...] = setting((), "Command that the server's user runs after each attempt.")
+    hook_timeout_s: float = setting(
+        60.0, "A prolog or epilog that takes longer is stopped.", least=1, most=3600
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """Files that the server reads and writes."""
+
+    state_dir: str = setting(
+        "",
+        "Directory of all state; empty: `/var/lib/gpu-scheduler` for root, else by XDG.",
+    )
+    jobs_file: str = setting(
+        "",
+        "A jobs.txt whose new lines are submitted; empty: none is watched.",
+        note="jobs.txt was asked for elsewhere; a file that is found by chance should not run.",
+    )
+    llm_config_file: str = setting(
+        "llm_config.json",
+        "GPUs by model name, for jobs.txt and `tgpu add`; a missing file means one GPU each.",
+    )
+    state_file: str = setting(
+        "scheduler.db",
+        "Name of the SQLite database in the state directory.",
+        note="gpu_scheduler_state.json was asked for elsewhere; state is a database here.",
+    )
+    log_file: str = setting(
+        "",
+        "The server's own log; empty: standard error, or server.log with `--daemon`.",
+        note="gpu_scheduler.log was asked for elsewhere; a service's log belongs to its keeper.",
+    )
+    monitor_interval_s: float = setting(
+        30.0, "How often `jobs_file` and `llm_config_file` are looked at.", least=1, most=86_400
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingSettings:
+    """What the server says about itself."""
+
+    level: str = setting("INFO", "The least important lines that are written.", choices=LEVELS)
+    structured: bool = setting(
+        default=True, about="Lines are JSON, except on a terminal, which gets readable ones."
+    )
+    max_log_size_mb: float = setting(
+        100.0, "The server's log file is rotated at this size.", least=0.1, most=100_000
+    )
+    backup_count: int = setting(5, "How many rotated log files are kept.", least=0, most=1000)
+    metrics_enabled: bool = setting(
+        default=True, about="The metrics port is open; off, only `/metrics` of the API is."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """What jobs and callers may do."""
+
+    allowed_script_paths: tuple[str, ...] = setting(
+        (),
+        "Directories that the command or script of a job must lie in; empty: anywhere.",
+    )
+    max_memory_per_job_gb: float = setting(
+        0.0,
+        "Most memory a job may ask for, and its limit if it asks for none; 0 means no limit.",
+        least=0,
+        most=1_000_000,
+        note="32 was asked for elsewhere; a machine's owner has to choose it.",
+    )
+    enable_resource_limits: bool = setting(
+        default=True, about="CPU, memory and process limits are enforced where the host can."
+    )
+    admins: tuple[str, ...] = setting(
+        (), "Users who may do everything, besides root and the user who started the server."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """Where state is kept."""
+
+    url: str = setting(
+        "", "A database as `sqlite:///path`; empty: `files.state_file` in the state directory."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """The process that runs jobs on this machine."""
+
+    node_name: str = setting("", "Name of this machine; empty: its host name.")
+    heartbeat_interval_s: float = setting(
+        5.0, "How often the agent reports even if nothing happened.", least=0.1, most=600
+    )
+    lost_after_s: float = setting(
+        60.0, "An agent that was silent for this long is lost.", least=1, most=DAY_S
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """How long things are kept."""
+
+    archive_after_days: float = setting(
+        30.0, "Jobs that ended so long ago move to the archive.", least=0.01, most=36_500
+    )
+    events_days: float = setting(90.0, "Events are dropped after this.", least=0.01, most=36_500)
+    logs_days: float = setting(
+        30.0, "Output of ended jobs is dropped after this.", least=0.01, most=36_500
+    )
+    environments_days: float = setting(
+        7.0,
+        "Captured environments of ended jobs are dropped after this; they can hold secrets.",
+        least=0,
+        most=36_500,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySettings:
+    """Who comes first."""
+
+    preset: str = setting(
+        "fair", "The policy, as in `tgpu simulate --list-policies`.", choices=PRESETS
+    )
+    online_percent: int = setting(
+        100, "Per cent of the GPUs that jobs of the online pool may hold.", least=0, most=100
+    )
+    batch_percent: int = setting(
+        100, "Per cent of the GPUs that jobs of the batch pool may hold.", least=0, most=100
+    )
+    elastic: bool = setting(
+        default=True, about="What one pool leaves idle is lent to the other, and taken back."
+    )
+    usage_half_life_hours: float = setting(
+        168.0, "After this time past use counts half in the fair share.", least=0.01, most=87_600
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All of them."""
+
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
+    gpu: GpuSettings = field(default_factory=GpuSettings)
+    jobs: JobSettings = field(default_factory=JobSettings)
+    files: FileSettings = field(default_factory=FileSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    database: DatabaseSettings = field(default_factory=DatabaseSettings)
+    agent: AgentSettings = field(default_factory=AgentSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+
+
+GROUPS: dict[str, type] = {
+    "scheduler": SchedulerSettings,
+    "api": ApiSettings,
+    "gpu": GpuSettings,
+    "jobs": JobSettings,
+    "files": FileSettings,
+    "logging": LoggingSettings,
+    "security": SecuritySettings,
+    "database": DatabaseSettings,
+    "agent": AgentSettings,
+    "retention": RetentionSettings,
+    "policy": PolicySettings,
+}
+
+FOR_LATER = frozenset(
+    f"database.{name}" for name in ("host", "port", "user", "password", "database", "sslmode")
+)
+"""Read and left unused until there is a PostgreSQL store; SQLite has no use for them."""

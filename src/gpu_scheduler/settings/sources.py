@@ -1,0 +1,221 @@
+"""Where values come from: a flag wins over a variable, a variable over the file, that over the
+default.
+
+Text comes in from files and variables; a `Loaded` goes out, or an error that names the file and
+line or the variable, the value, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
+from gpu_scheduler.settings.groups import FOR_LATER, GROUPS, Settings
+from gpu_scheduler.settings.places import STATE_VARIABLE, config_candidates
+
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+LARGEST_FILE = 1_000_000
+_OTHERS_MAY_WRITE = 0o002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The settings, where each value came from, and what was read but has no use yet."""
+
+    settings: Settings
+    origins: dict[str, str]
+    file: str | None
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One value in a source, and where it stands."""
+
+    value: Value
+    origin: str
+
+
+def load(
+    config: str | None = None,
+    *,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Read all sources. `flags` has values by key, as `{"api.http_port": 0}`; None is no value."""
+    variables = os.environ if environ is None else environ
+    notices: list[str] = []
+    file = config_file(config, variables)
+    found = {key: Found(value=item.default, origin="default") for key, item in ITEMS.items()}
+    if file is not None:
+        found.update(read_file(file, notices))
+    found.update(read_variables(variables, notices))
+    found.update(read_flags(flags or {}))
+    groups = {
+        group: kind(**{item.name: found[item.key].value for item in _items_of(group)})
+        for group, kind in GROUPS.items()
+    }
+    return Loaded(
+        settings=Settings(**groups),
+        origins={key: one.origin for key, one in found.items()},
+        file=file,
+        notices=tuple(notices),
+    )
+
+
+def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
+    """The file to read: the one that is named, or the first usual one that exists."""
+    named = config or variables.get(CONFIG_VARIABLE)
+    if named:
+        return named
+    return next((path for path in config_candidates(variables) if Path(path).is_file()), None)
+
+
+def read_file(file: str, notices: list[str]) -> dict[str, Found]:
+    """The values of a YAML or JSON file. YAML reads both, and knows the line of every value."""
+    text = _text(file)
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        return _groups(_Reader(file, loader, notices), root) if root is not None else {}
+    except yaml.YAMLError as error:
+        raise _not_yaml(file, error) from error
+    finally:
+        loader.dispose()
+
+
+def read_variables(variables: Mapping[str, str], notices: list[str]) -> dict[str, Found]:
+    """The values of GPU_SCHEDULER_<GROUP>_<NAME>; an unknown one is refused, as a typo would be."""
+    by_variable = {item.variable: item for item in ITEMS.values()}
+    later = {f"{PREFIX}{key.replace('.', '_')}".upper(): key for key in FOR_LATER}
+    found = {}
+    for name in sorted(variables):
+        if not name.startswith(PREFIX) or name in (CONFIG_VARIABLE, STATE_VARIABLE):
+            continue
+        if name in later:
+            notices.append(f"variable {name} has no use with SQLite")
+            continue
+        if name not in by_variable:
+            near = get_close_matches(name, by_variable, n=1)
+            advice = f"did you mean {near[0]}?" if near else "'tgpu config show' lists all settings"
+            raise InvalidRequest(f"variable {name} names no setting; {advice}")
+        item = by_variable[name]
+        try:
+            value = item.from_text(variables[name])
+        except InvalidRequest as error:
+            raise InvalidRequest(f"variable {name}: {error}") from None
+        found[item.key] = Found(value=value, origin=f"variable {name}")
+    return found
+
+
+def read_flags(flags: Mapping[str, object]) -> dict[str, Found]:
+    """The values of flags by key; a text is read like a variable."""
+    found = {}
+    for key, value in flags.items():
+        if value is None:
+            continue
+        if key not in ITEMS:
+            raise InvalidRequest(unknown_key(key))
+        item = ITEMS[key]
+        read = item.from_text(value) if isinstance(value, str) else item.checked(value)
+        found[key] = Found(value=read, origin="flag")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A file being read: its name for messages, and PyYAML's constructor for values."""
+
+    file: str
+    loader: yaml.SafeLoader
+    notices: list[str]
+
+    def refuse(self, message: str, node: yaml.Node) -> InvalidInput:
+        return InvalidInput(message, file=self.file, line=node.start_mark.line + 1)
+
+    def value(self, node: yaml.Node) -> Any:
+        return self.loader.construct_object(node, deep=True)
+
+    def entries(self, node: yaml.Node, what: str) -> Iterable[tuple[str, yaml.Node, yaml.Node]]:
+        """The keys of a mapping with their nodes; a key that stands twice is refused."""
+        if not isinstance(node, yaml.MappingNode):
+            raise self.refuse(f"{what} must be names with values, written as 'name: value'", node)
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key = str(self.value(key_node))
+            if key in seen:
+                raise self.refuse(
+                    f"'{key}' stands here again, after line {seen[key]}; remove one", key_node
+                )
+            seen[key] = key_node.start_mark.line + 1
+            yield key, key_node, value_node
+
+
+def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
+    found: dict[str, Found] = {}
+    for group, group_key, group_node in reader.entries(root, "the file"):
+        if group not in GROUPS:
+            raise reader.refuse(unknown_key(group), group_key)
+        if isinstance(group_node, yaml.ScalarNode) and reader.value(group_node) is None:
+            continue
+        for name, name_node, node in reader.entries(group_node, f"group '{group}'"):
+            key = f"{group}.{name}"
+            if key in FOR_LATER:
+                line = name_node.start_mark.line + 1
+                reader.notices.append(f"{reader.file}, line {line}: {key} has no use with SQLite")
+                continue
+            if key not in ITEMS:
+                raise reader.refuse(unknown_key(key), name_node)
+            try:
+                value = ITEMS[key].checked(reader.value(node))
+            except InvalidRequest as error:
+                raise reader.refuse(str(error), node) from None
+            found[key] = Found(
+                value=value, origin=f"{reader.file}, line {name_node.start_mark.line + 1}"
+            )
+    return found
+
+
+def _text(file: str) -> str:
+    try:
+        with Path(file).open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            if status.st_mode & _OTHERS_MAY_WRITE:
+                raise InvalidInput(
+                    f"everybody may write this file; it is not trusted, use 'chmod o-w {file}'",
+                    file=file,
+                )
+            if status.st_uid not in (0, os.geteuid()):
+                raise InvalidInput(
+                    f"belongs to uid {status.st_uid}; settings must belong to root or to you",
+                    file=file,
+                )
+            raw = stream.read(LARGEST_FILE + 1)
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", file=file) from error
+    if len(raw) > LARGEST_FILE:
+        raise InvalidInput(f"is larger than {LARGEST_FILE:,} bytes", file=file)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise InvalidInput("is not UTF-8 text", file=file, line=line) from error
+
+
+def _not_yaml(file: str, error: yaml.YAMLError) -> InvalidInput:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or "it cannot be read"
+    line = mark.line + 1 if mark is not None else None
+    return InvalidInput(f"this is neither YAML nor JSON: {problem}", file=file, line=line)
+
+
+def _items_of(group: str) -> Iterable[Any]:
+    return (item for item in ITEMS.values() if item.group == group)

@@ -1,0 +1,60 @@
+"""Every setting is explained, in the page, in the sample and in the schema."""
+
+import json
+from pathlib import Path
+
+import yaml
+
+from gpu_scheduler.engine.presets import PRESETS
+from gpu_scheduler.settings import Settings, json_schema, load, reference_page, sample
+from gpu_scheduler.settings import groups as declared
+from gpu_scheduler.settings.catalogue import ITEMS
+from gpu_scheduler.settings.describe import plain_values
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
+
+
+def test_the_page_is_made_from_the_code() -> None:
+    assert PAGE.read_text() == reference_page(), (
+        "run 'python -m gpu_scheduler.settings.describe > docs/reference/settings.md'"
+    )
+
+
+def test_every_setting_says_what_it_does_and_allows() -> None:
+    for item in ITEMS.values():
+        assert item.about.endswith("."), item.key
+        assert item.checked(item.default) == item.default, item.key
+        if item.kind in ("integer", "number"):
+            assert item.least is not None, item.key
+            assert item.most is not None, item.key
+
+
+def test_every_policy_can_be_chosen() -> None:
+    assert set(declared.PRESETS) == set(PRESETS)
+
+
+def test_the_sample_can_be_used_as_it_is_and_holds_everything(tmp_path: Path) -> None:
+    path = tmp_path / "sample.yaml"
+    path.write_text(sample())
+    assert load(str(path), environ={}).settings == Settings()
+    live = "".join(
+        line.replace("  #", "  ", 1)
+        for line in sample().splitlines(keepends=True)
+        if not line.lstrip().startswith("# ")
+    )
+    path.write_text(live)
+    loaded = load(str(path), environ={})
+    assert loaded.settings == Settings()
+    assert "default" not in loaded.origins.values()
+
+
+def test_the_schema_knows_every_setting() -> None:
+    schema = json.loads(json.dumps(json_schema()))
+    for item in ITEMS.values():
+        described = schema["properties"][item.group]["properties"][item.name]
+        assert described["description"] == item.about
+    assert yaml.safe_load(sample()).keys() == schema["properties"].keys()
+
+
+def test_values_can_be_shown_as_plain_data() -> None:
+    assert json.loads(json.dumps(plain_values(Settings())))["api.http_port"] == 8080

@@ -1,0 +1,199 @@
+"""A value comes from the right source, and a wrong one is refused where it stands."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.settings import load
+from gpu_scheduler.settings.sources import config_file
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+def refusal(path: Path, text: str) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        load(written(path, text), environ={})
+    return str(caught.value).replace(str(path), "config.yaml")
+
+
+def test_defaults_hold_without_any_source(tmp_path: Path) -> None:
+    loaded = load(environ={"HOME": str(tmp_path)})
+    assert loaded.settings.api.http_port == 8080
+    assert loaded.settings.api.metrics_port == 9091
+    assert loaded.settings.scheduler.max_queue_size >= 1_000_000
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_file(config: Path) -> None:
+    file = written(config, "api:\n  http_port: 1\n  grpc_port: 2\n  metrics_port: 3\n")
+    environ = {"GPU_SCHEDULER_API_HTTP_PORT": "11", "GPU_SCHEDULER_API_GRPC_PORT": "12"}
+    loaded = load(file, flags={"api.http_port": 21, "api.host": None}, environ=environ)
+    api = loaded.settings.api
+    assert (api.http_port, api.grpc_port, api.metrics_port) == (21, 12, 3)
+    assert loaded.origins["api.http_port"] == "flag"
+    assert loaded.origins["api.grpc_port"] == "variable GPU_SCHEDULER_API_GRPC_PORT"
+    assert loaded.origins["api.metrics_port"] == f"{file}, line 4"
+    assert loaded.origins["api.host"] == "default"
+
+
+def test_json_is_read_as_well(tmp_path: Path) -> None:
+    text = json.dumps({"gpu": {"memory_threshold": 1}, "logging": {"structured": False}}, indent=2)
+    settings = load(written(tmp_path / "config.json", text), environ={}).settings
+    assert settings.gpu.memory_threshold == 1.0
+    assert settings.logging.structured is False
+
+
+def test_the_file_is_named_by_flag_then_variable_then_place(tmp_path: Path) -> None:
+    home = tmp_path / "home" / ".config" / "gpu-scheduler"
+    home.mkdir(parents=True)
+    usual = home / "config.yaml"
+    usual.write_text("")
+    environ = {"HOME": str(tmp_path / "home")}
+    assert config_file(None, environ) == str(usual)
+    environ["GPU_SCHEDULER_CONFIG"] = "/other.yaml"
+    assert config_file(None, environ) == "/other.yaml"
+    assert config_file("/named.yaml", environ) == "/named.yaml"
+
+
+def test_a_wrong_key_names_the_line_and_the_nearest(config: Path) -> None:
+    assert refusal(config, "api:\n  http_prot: 1\n") == (
+        "config.yaml, line 2: there is no setting 'api.http_prot'; did you mean 'api.http_port'?"
+    )
+    assert refusal(config, "\nschedular:\n  num_gpus: 1\n") == (
+        "config.yaml, line 2: there is no group 'schedular'; did you mean 'scheduler'?"
+    )
+    assert "did you mean 'jobs.queue_size_limit'?" in refusal(config, "api:\n  queue_size_limit: 1")
+    assert "'database' has url" in refusal(config, "database:\n  xyzzy: 1\n")
+
+
+def test_a_wrong_type_or_range_names_the_line_the_value_and_what_is_allowed(config: Path) -> None:
+    assert refusal(config, "api:\n  http_port: 70000\n") == (
+        "config.yaml, line 2: api.http_port is 70000; allowed is a whole number from 0 to 65,535"
+    )
+    assert "is 'high'; allowed is a number from 0 to 1" in refusal(
+        config, "gpu:\n  load_threshold: high\n"
+    )
+    assert "is True; allowed is a whole number" in refusal(config, "api: {http_port: yes}")
+    assert "is 1; allowed is true or false" in refusal(config, "policy: {elastic: 1}")
+    assert "allowed is one of DEBUG, INFO" in refusal(config, "logging:\n  level: LOUD\n")
+    assert "a list of strings" in refusal(config, "security:\n  allowed_script_paths: /tmp\n")
+    assert "is nan" in refusal(config, "gpu: {load_threshold: .nan}")
+
+
+def test_a_key_that_stands_twice_is_refused(config: Path) -> None:
+    assert refusal(config, "api:\n  http_port: 1\n  http_port: 2\n") == (
+        "config.yaml, line 3: 'http_port' stands here again, after line 2; remove one"
+    )
+    assert "line 3" in refusal(config, "api:\n  http_port: 1\napi:\n  grpc_port: 2\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("api: [1, 2", "line 1: this is neither YAML nor JSON"),
+        ("- a\n- b\n", "the file must be names with values"),
+        ("api: 5\n", "group 'api' must be names with values"),
+        ("a: 1\n---\nb: 2\n", "neither YAML nor JSON"),
+        ("api:\n  host: !!python/name:os.system x\n", "line 2: this is neither YAML nor JSON"),
+    ],
+)
+def test_what_is_no_settings_file_is_refused(config: Path, text: str, part: str) -> None:
+    assert part in refusal(config, text)
+
+
+def test_an_empty_file_or_group_changes_nothing(config: Path) -> None:
+    assert set(load(written(config, ""), environ={}).origins.values()) == {"default"}
+    assert set(load(written(config, "api:\n"), environ={}).origins.values()) == {"default"}
+
+
+def test_a_file_that_others_may_write_is_refused(config: Path) -> None:
+    file = written(config, "api: {http_port: 1}")
+    config.chmod(0o666)
+    with pytest.raises(InvalidInput, match="chmod o-w"):
+        load(file, environ={})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_file_of_somebody_else_is_refused(config: Path) -> None:
+    file = written(config, "")
+    os.chown(file, 12345, 12345)
+    with pytest.raises(InvalidInput, match="uid 12345"):
+        load(file, environ={})
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="No such file"):
+        load(str(tmp_path / "missing.yaml"), environ={})
+    broken = tmp_path / "broken.yaml"
+    broken.write_bytes(b"api:\n  host: \xff\n")
+    with pytest.raises(InvalidInput, match="line 2: is not UTF-8"):
+        load(str(broken), environ={})
+    large = tmp_path / "large.yaml"
+    large.write_text("#" * 1_000_001)
+    with pytest.raises(InvalidInput, match="larger"):
+        load(str(large), environ={})
+
+
+def test_variables_are_read_by_the_kind_of_the_setting(tmp_path: Path) -> None:
+    environ = {
+        "HOME": str(tmp_path),
+        "GPU_SCHEDULER_SCHEDULER_ENABLE_PREEMPTION": "off",
+        "GPU_SCHEDULER_SCHEDULER_THERMAL_THRESHOLD": "80",
+        "GPU_SCHEDULER_SECURITY_ALLOWED_SCRIPT_PATHS": "/data, /home",
+        "GPU_SCHEDULER_AGENT_NODE_NAME": "box",
+        "GPU_SCHEDULER_STATE_DIR": "/tmp/x",
+    }
+    settings = load(environ=environ).settings
+    assert settings.scheduler.enable_preemption is False
+    assert settings.scheduler.thermal_threshold == 80.0
+    assert settings.security.allowed_script_paths == ("/data", "/home")
+    assert settings.agent.node_name == "box"
+
+
+def test_a_wrong_variable_is_named(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    with pytest.raises(InvalidRequest) as caught:
+        load(environ=home | {"GPU_SCHEDULER_API_HTTP_PROT": "1"})
+    assert "did you mean GPU_SCHEDULER_API_HTTP_PORT?" in str(caught.value)
+    with pytest.raises(InvalidRequest) as caught:
+        load(environ=home | {"GPU_SCHEDULER_API_HTTP_PORT": "many"})
+    assert str(caught.value) == (
+        "variable GPU_SCHEDULER_API_HTTP_PORT: api.http_port is 'many'; "
+        "allowed is a whole number from 0 to 65,535"
+    )
+
+
+def test_a_wrong_flag_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"did you mean 'api\.host'"):
+        load(flags={"api.hots": "x"}, environ={"HOME": str(tmp_path)})
+    flags = {"api.http_port": "0"}
+    assert load(flags=flags, environ={"HOME": str(tmp_path)}).settings.api.http_port == 0
+
+
+def test_settings_of_postgresql_are_read_and_reported(config: Path) -> None:
+    file = written(config, "database:\n  host: localhost\n  port: 5433\n")
+    loaded = load(file, environ={"GPU_SCHEDULER_DATABASE_PASSWORD": "gpu123"})
+    assert len(loaded.notices) == 3
+    assert "gpu123" not in " ".join(loaded.notices)
+
+
+def test_variables_for_postgresql_do_not_stop_a_server_on_sqlite(tmp_path: Path) -> None:
+    environ = {
+        "HOME": str(tmp_path),
+        "GPU_SCHEDULER_DATABASE_PASSWORD": "gpu123",
+        "GPU_SCHEDULER_DATABASE_PORT": "5433",
+        "GPU_SCHEDULER_API_HTTP_PORT": "8080",
+    }
+    assert load(environ=environ).settings.api.http_port == 8080
