@@ -1,0 +1,378 @@
+"""What the API answers about jobs, tenants, devices and the cluster, as JSON says it.
+
+Plain forms without behaviour: the API fills them, the client reads them. Fields are in the order in
+which people want to read them. Times are ISO 8601 in UTC, or null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+
+class ErrorForm(Struct):
+    """Every answer that is not a success. `code` is stable, `error` is for people."""
+
+    error: str
+    code: str
+    details: dict[str, Any] = {}
+
+
+# --- jobs
+
+
+class Submitted(Struct):
+    """One job was accepted and will not be lost."""
+
+    job_id: str
+    status: str = "submitted"
+    message: str = "Job submitted successfully"
+    tasks: int = 1
+
+
+class SubmittedMany(Struct):
+    """All jobs of the request were accepted; ids in the order of the request."""
+
+    job_ids: list[str]
+    count: int
+    status: str = "submitted"
+
+
+class Changed(Struct):
+    """What was done to a job."""
+
+    job_id: str
+    status: str
+    message: str
+
+
+class HeldGpu(Struct):
+    """A device, or a part of one: `share` 1 is all of it."""
+
+    index: int
+    share: float
+    memory_mb: int
+    mig_profile: str = ""
+
+
+class Place(Struct):
+    """What one member holds on one node."""
+
+    node: str
+    gpus: list[HeldGpu]
+    member: int = 0
+    task: int | None = None
+    cpu_cores: float = 0
+    memory_mb: int = 0
+
+
+class DependencyForm(Struct):
+    """Another job, and how it must have ended."""
+
+    type: str
+    job_id: str
+
+
+class ArrayForm(Struct):
+    """The tasks of an array; `states` has the task numbers in each state."""
+
+    tasks: str
+    count: int
+    max_running: int
+    states: dict[str, str]
+
+
+class JobForm(Struct):
+    """A job as its owner sees it. `gpu_count` and the other amounts are over all members."""
+
+    id: str
+    job_id: str
+    number: int
+    name: str
+    tenant_id: str
+    user: str
+    state: str
+    reason: str
+    priority: int
+    gpu_count: float
+    gpu_memory_mb: int
+    cpu_cores: float
+    memory_mb: int
+    command: list[str]
+    image: str
+    working_directory: str
+    environment: dict[str, str]
+    pool: str
+    interactive: bool
+    preemptible: bool
+    gang_scheduling: bool
+    members: int
+    min_members: int
+    max_runtime_minutes: float | None
+    submitted_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    attempt: int
+    preemptions: int
+    exit_code: int | None
+    signal: int | None
+    array: ArrayForm | None
+    allocation: list[Place]
+    dependencies: list[DependencyForm]
+    hold: bool
+    retries: int
+    deadline: str | None
+    begin_at: str | None
+    runner: str
+    gpu_models: list[str] = []
+    output: str = ""
+    task: int | None = None
+
+
+class JobPage(Struct):
+    """A part of all jobs that were asked for; `total` counts all of them."""
+
+    jobs: list[JobForm]
+    total: int
+    next_cursor: str | None = None
+
+
+class AttemptForm(Struct):
+    """One attempt of a job or task, over or not."""
+
+    id: str
+    job_id: str
+    task: int | None
+    attempt: int
+    state: str
+    started_at: str | None
+    ended_at: str | None
+    exit_code: int | None
+    signal: int | None
+    detail: str
+    allocation: list[Place]
+
+
+class AttemptList(Struct):
+    """All attempts, the first one first."""
+
+    attempts: list[AttemptForm]
+
+
+class ArrayTask(Struct):
+    """One task of an array that has started at least once."""
+
+    id: str
+    task: int
+    state: str
+    attempt: int
+    preemptions: int
+    exit_code: int | None
+    signal: int | None
+    started_at: str | None
+    ended_at: str | None
+
+
+class ArrayTaskPage(Struct):
+    """Tasks that have started, by number; `states` has all of them."""
+
+    job_id: str
+    states: dict[str, str]
+    tasks: list[ArrayTask]
+    next_task: int | None = None
+
+
+class Explanation(Struct):
+    """Why a job waits, and until when by what is known now."""
+
+    job_id: str
+    state: str
+    reason: str
+    code: str
+    position: int | None
+    expected_start: str | None
+    expected_end: str | None
+    details: dict[str, Any] = {}
+
+
+class TaskForm(Struct):
+    """A job in the short form: pending, running, success or failed."""
+
+    task_id: str
+    status: str
+    command: str
+    priority: int
+    gpu_count: float
+    name: str = ""
+    exit_code: int | None = None
+    created_at: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    reason: str = ""
+
+
+class TaskAccepted(Struct):
+    """A task was accepted."""
+
+    task_id: str
+    status: str = "pending"
+
+
+class TaskPage(Struct):
+    """A part of all tasks."""
+
+    tasks: list[TaskForm]
+    total: int
+
+
+# --- the cluster
+
+
+class ClusterStatus(Struct):
+    """The cluster in numbers. `available_gpus` are free as a whole and take work."""
+
+    total_nodes: int
+    online_nodes: int
+    total_gpus: int
+    available_gpus: int
+    total_jobs: int
+    running_jobs: int
+    pending_jobs: int
+    scheduled_jobs: int = 0
+    completed_jobs: int = 0
+    failed_jobs: int = 0
+    cancelled_jobs: int = 0
+    queued_tasks: int = 0
+    allocated_gpus: float = 0
+    usable_gpus: int = 0
+    users: dict[str, float] = {}
+
+
+class GpuProcess(Struct):
+    """A process on a device."""
+
+    pid: int
+    user: str
+    memory_mb: int
+    job_id: str = ""
+    command: str = ""
+
+
+class GpuForm(Struct):
+    """A device: what is given out of it, and what was measured on it last."""
+
+    node: str
+    index: int
+    uuid: str
+    model: str
+    memory_mb: int
+    state: str
+    allocated_share: float
+    allocated_memory_mb: int
+    jobs: list[str]
+    users: list[str]
+    paused: bool
+    utilisation_percent: int | None = None
+    memory_used_mb: int | None = None
+    temperature_c: int | None = None
+    power_watts: float | None = None
+    processes: list[GpuProcess] = []
+
+
+class GpuList(Struct):
+    """All devices, by node and index."""
+
+    gpus: list[GpuForm]
+
+
+class GpuChanged(Struct):
+    """A device was paused or resumed."""
+
+    node: str
+    index: int
+    paused: bool
+    message: str
+
+
+class NodeForm(Struct):
+    """A node: what it has, and what is free of it."""
+
+    id: str
+    state: str
+    gpus: int
+    free_gpus: int
+    cpu_cores: float
+    free_cpu_cores: float
+    memory_mb: int
+    free_memory_mb: int
+    gpu_models: list[str]
+    labels: dict[str, str]
+    rack: str
+    running: int
+    problem: str = ""
+
+
+class NodeList(Struct):
+    """All nodes, in the order in which they joined."""
+
+    nodes: list[NodeForm]
+
+
+class UsageForm(Struct):
+    """What an account has used. Without a user: all users of the tenant together."""
+
+    tenant_id: str
+    user: str | None
+    period: str
+    gpu_hours: float
+    gpu_memory_gb_hours: float
+    cpu_hours: float
+    memory_gb_hours: float
+    completed: int
+    failed: int
+    cancelled: int
+    preemptions: int
+    lost_gpu_hours: float
+
+
+class UsageList(Struct):
+    """Accounts by tenant, user and period."""
+
+    usage: list[UsageForm]
+
+
+class QuotaForm(Struct):
+    """How the GPUs are divided between online and batch work."""
+
+    online_percent: int
+    batch_percent: int
+    elastic: bool
+
+
+class Health(Struct):
+    """healthy, degraded (works, but not all of it) or unhealthy."""
+
+    status: str
+    version: str
+    uptime_seconds: float
+    checks: dict[str, str]
+
+
+class EventForm(Struct):
+    """One line of history. `sequence` rises; resume behind the last one that was seen."""
+
+    sequence: int
+    at: str
+    kind: str
+    job_id: str | None
+    task: int | None
+    data: dict[str, str | int]
+    user: str = ""
+
+
+class EventPage(Struct):
+    """A part of the history; go on with `after` = `last`."""
+
+    events: list[EventForm]
+    last: int

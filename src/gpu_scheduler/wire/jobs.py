@@ -1,0 +1,161 @@
+"""Requests about jobs, as JSON says them. Types and sizes are checked here, meaning elsewhere.
+
+Every field that this server does not know is refused, so that a typo is never silently ignored.
+No field says who the caller is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from gpu_scheduler.model.job import DependencyKind, Pool
+from gpu_scheduler.model.launch import Runner
+from gpu_scheduler.model.request import Topology
+
+MOST_MEMBERS = 4096
+MOST_ARGUMENTS = 10_000
+MOST_VARIABLES = 5_000
+MAX_MB = 1 << 40
+MAX_SECONDS = 100 * 365 * 86_400
+
+Name = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=4096)]
+Script = Annotated[str, Meta(max_length=1 << 19)]
+Argument = Annotated[str, Meta(max_length=1 << 17)]
+Arguments = Annotated[list[Argument], Meta(max_length=MOST_ARGUMENTS)]
+Variables = Annotated[dict[str, Argument], Meta(max_length=MOST_VARIABLES)]
+Labels = Annotated[dict[Name, Name], Meta(max_length=64)]
+Megabytes = Annotated[int, Meta(ge=0, le=MAX_MB)]
+Gpus = Annotated[float, Meta(ge=0, le=100_000)]
+Cores = Annotated[float, Meta(ge=0, le=1_000_000)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+Minutes = Annotated[float, Meta(ge=0, le=MAX_SECONDS // 60)]
+Moment = Annotated[str, Meta(max_length=64)] | Annotated[float, Meta(ge=0)]
+Priority = Annotated[int, Meta(ge=0, le=10_000)] | Annotated[str, Meta(max_length=32)]
+DeviceList = Annotated[list[Annotated[int, Meta(ge=0, le=4095)]], Meta(max_length=4096)]
+ExitCodes = Annotated[list[Annotated[int, Meta(ge=0, le=255)]], Meta(max_length=256)]
+
+
+class MemberRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What one member of a gang asks for."""
+
+    gpu_count: Gpus = 0
+    gpu_memory_mb: Megabytes = 0
+    gpu_memory_mb_per_gpu: Megabytes = 0
+    gpu_model: Name = ""
+    gpu_models: Annotated[list[Name], Meta(max_length=64)] = []
+    mig_profile: Name = ""
+    allowed_gpus: DeviceList | Text = []
+    exclusive: bool = False
+    cpu_cores: Cores = 0
+    memory_mb: Megabytes = 0
+    node_labels: Labels = {}
+    topology: Topology = Topology.PREFER_ISLAND
+    contiguous: bool = False
+    min_bandwidth_gbps: Count = 0
+
+
+class DependencyRequest(Struct, forbid_unknown_fields=True):
+    """Another job, and how it must have ended: afterok, afterany or afternotok."""
+
+    job_id: Annotated[str, Meta(max_length=64)] | Annotated[int, Meta(ge=1)]
+    type: DependencyKind = DependencyKind.AFTER_OK
+
+
+class ArrayRequest(Struct, forbid_unknown_fields=True):
+    """Task numbers such as `0-99`, and how many tasks may run at once (0: all)."""
+
+    tasks: Annotated[str, Meta(max_length=100_000)]
+    max_running: Count = 0
+
+
+Dependencies = Annotated[
+    list[Annotated[str, Meta(max_length=100)] | DependencyRequest], Meta(max_length=1000)
+]
+
+
+class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
+    """A job to submit. One of command, script and image must be given."""
+
+    name: Name = ""
+    tenant_id: Name = "default"
+    priority: Priority = 750
+    command: Arguments = []
+    args: Arguments = []
+    script: Script = ""
+    image: Text = ""
+    environment: Variables = {}
+    captured_environment: Variables | None = None
+    working_directory: Text = ""
+    umask: Annotated[int, Meta(ge=0, le=0o777)] | None = None
+    gang_scheduling: bool = False
+    members: (
+        Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
+        | Annotated[list[MemberRequest], Meta(min_length=1, max_length=MOST_MEMBERS)]
+    ) = 1
+    min_members: Annotated[int, Meta(ge=0, le=MOST_MEMBERS)] = 0
+    same_rack: bool = False
+    pool: Pool = Pool.BATCH
+    interactive: bool = False
+    preemptible: bool = True
+    max_runtime_minutes: Minutes = 0
+    max_runtime_seconds: Seconds = 0
+    estimate_seconds: Seconds = 0
+    deadline: Moment | None = None
+    begin_at: Moment | None = None
+    dependencies: Dependencies = []
+    array: Annotated[str, Meta(max_length=100_000)] | ArrayRequest | None = None
+    hold: bool = False
+    retries: Annotated[int, Meta(ge=0, le=1000)] = 0
+    retry_exit_codes: ExitCodes = []
+    requeue_on_node_loss: bool = False
+    runner: Runner | None = None
+    mounts: Annotated[list[Text], Meta(max_length=256)] = []
+    conda: Text = ""
+    output: Text = ""
+    signal: Name = ""
+    grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    max_processes: Count = 0
+
+
+class JobPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Changes to a job that waits; what is left out stays as it is."""
+
+    name: Name | UnsetType = UNSET
+    priority: Priority | UnsetType = UNSET
+    gpu_count: Gpus | UnsetType = UNSET
+    gpu_memory_mb: Megabytes | UnsetType = UNSET
+    gpu_memory_mb_per_gpu: Megabytes | UnsetType = UNSET
+    gpu_models: Annotated[list[Name], Meta(max_length=64)] | UnsetType = UNSET
+    exclusive: bool | UnsetType = UNSET
+    cpu_cores: Cores | UnsetType = UNSET
+    memory_mb: Megabytes | UnsetType = UNSET
+    max_runtime_minutes: Minutes | UnsetType = UNSET
+    max_runtime_seconds: Seconds | UnsetType = UNSET
+    estimate_seconds: Seconds | UnsetType = UNSET
+    deadline: Moment | UnsetType | None = UNSET
+    begin_at: Moment | UnsetType | None = UNSET
+    dependencies: Dependencies | UnsetType = UNSET
+    retries: Annotated[int, Meta(ge=0, le=1000)] | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    hold: bool | UnsetType = UNSET
+
+
+class PriorityRequest(Struct, forbid_unknown_fields=True):
+    """A new priority: a number, or low, normal, high, urgent."""
+
+    priority: Priority
+
+
+class TaskRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The short form of a job: one command line, run by a shell."""
+
+    command: Annotated[str, Meta(min_length=1, max_length=1 << 17)]
+    priority: Priority = 750
+    gpu_count: Gpus = 0
+    gpu_model: Name = ""
+    env: Variables = {}
+    name: Name = ""

@@ -1,0 +1,435 @@
+"""From a request about a job to the model's words: what it asks for, and how it is run.
+
+Who the caller is comes from the server; nothing in a request can change it. Times, durations,
+fractions and the several ways to write a gang, an array or a dependency end here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from itertools import repeat
+from operator import call
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import (
+    Array,
+    Dependency,
+    DependencyKind,
+    Job,
+    read_priority,
+)
+from gpu_scheduler.model.launch import Launch, Mount, Runner
+from gpu_scheduler.model.request import WHOLE_MILLI, Request
+from gpu_scheduler.wire.jobs import (
+    ArrayRequest,
+    DependencyRequest,
+    JobPatch,
+    JobRequest,
+    MemberRequest,
+    TaskRequest,
+)
+from gpu_scheduler.wire.names import check_ranges, check_task_count, read_job_name, read_tasks
+from gpu_scheduler.wire.times import read_time
+
+DEFAULT_UMASK = 0o022
+DEFAULT_WARNING_SECONDS = 60
+SHELL = ("/bin/sh", "-c")
+MOST_ENVIRONMENT_BYTES = 1 << 19
+_PLAIN_MEMBER = MemberRequest()
+_DEPENDENCY_KINDS = tuple(kind.value for kind in DependencyKind)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that was read. `environment` is what was captured, named by `launch.captured`."""
+
+    job: Job
+    launch: Launch
+    environment: tuple[tuple[str, str], ...] | None = None
+
+
+class JobReader:
+    """Reads the jobs of one caller. Jobs that differ only in name and command are read once."""
+
+    def __init__(self, caller: Caller, tenant_of: Callable[[str], str]) -> None:
+        """`tenant_of` turns the id or name of a tenant into its id, or refuses."""
+        if caller.uid is None or caller.gid is None:
+            raise InvalidRequest(
+                "the caller has no account on this machine, so no job can run for it"
+            )
+        self._caller = caller
+        self._tenant_of = tenant_of
+        self._alike: dict[bytes, _Alike] = {}
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def read(self, asked: JobRequest) -> Submission:
+        """One job."""
+        argv = (*asked.command, *asked.args)
+        _check_name(asked.name)
+        return self._read(asked, argv)
+
+    def read_alike(self, asked: JobRequest) -> Submission:
+        """One of many jobs that may have nearly everything in common. Uses the request up."""
+        name, argv = asked.name, (*asked.command, *asked.args)
+        asked.name = ""
+        asked.command, asked.args = ["x"] if argv else [], []
+        key = self._encode(asked)
+        known = self._alike.get(key)
+        if known is None:
+            known = self._alike[key] = _Alike(self._read(asked, tuple(asked.command)))
+        _check_name(name)
+        if "\0" in "".join(argv):
+            raise InvalidRequest("a command holds a NUL character; remove it")
+        return known.submission(name, argv)
+
+    def read_task(self, asked: TaskRequest) -> Submission:
+        """The short form, whose command is one line for a shell."""
+        return self.read(
+            JobRequest(
+                name=asked.name,
+                priority=asked.priority,
+                command=[*SHELL, asked.command],
+                gpu_count=asked.gpu_count,
+                gpu_model=asked.gpu_model,
+                environment=asked.env,
+            )
+        )
+
+    def _read(self, asked: JobRequest, argv: tuple[str, ...]) -> Submission:
+        captured, environment = "", None
+        if asked.captured_environment is not None:
+            environment = _variables(asked.captured_environment, "captured_environment")
+            captured = self._environment_name(environment)
+        return Submission(self._job(asked, argv), self._launch(asked, argv, captured), environment)
+
+    def _job(self, asked: JobRequest, argv: tuple[str, ...]) -> Job:
+        return Job(
+            id="",
+            number=0,
+            submit_ms=0,
+            tenant=self._tenant_of(asked.tenant_id),
+            user=self._caller.user,
+            name=asked.name,
+            command=argv,
+            members=_members(asked),
+            min_members=asked.min_members,
+            priority=_priority(asked.priority),
+            pool=asked.pool,
+            interactive=asked.interactive,
+            preemptible=asked.preemptible,
+            max_runtime_ms=_max_runtime_ms(asked.max_runtime_minutes, asked.max_runtime_seconds),
+            estimate_ms=round(asked.estimate_seconds * 1000),
+            deadline_ms=_moment(asked.deadline, "deadline"),
+            begin_ms=_moment(asked.begin_at, "begin_at"),
+            dependencies=_dependencies(asked.dependencies),
+            array=_array(asked.array),
+            hold=asked.hold,
+            retries=asked.retries,
+            retry_exit_codes=tuple(sorted(set(asked.retry_exit_codes))),
+            requeue_on_node_loss=asked.requeue_on_node_loss,
+            same_rack=asked.same_rack,
+        )
+
+    def _launch(self, asked: JobRequest, argv: tuple[str, ...], captured: str) -> Launch:
+        caller = self._caller
+        runner = asked.runner or (Runner.CONTAINER if asked.image else Runner.PROCESS)
+        if asked.mounts and runner is not Runner.CONTAINER:
+            raise InvalidRequest("mounts are for containers; give an image too")
+        warn_signal, warn_before_ms = _warning(asked.signal)
+        return Launch(
+            argv=argv,
+            script=asked.script,
+            workdir=_workdir(asked.working_directory),
+            environment=_variables(asked.environment, "environment"),
+            captured=captured,
+            uid=caller.uid or 0,
+            gid=caller.gid or 0,
+            user=caller.user,
+            umask=DEFAULT_UMASK if asked.umask is None else asked.umask,
+            runner=runner,
+            image=asked.image,
+            mounts=tuple(map(_mount, asked.mounts)),
+            conda=asked.conda,
+            output=asked.output,
+            warn_signal=warn_signal,
+            warn_before_ms=warn_before_ms,
+            grace_ms=None if asked.grace_seconds is None else round(asked.grace_seconds * 1000),
+            max_processes=asked.max_processes,
+        )
+
+    def _environment_name(self, variables: tuple[tuple[str, str], ...]) -> str:
+        """Equal environments of one user have one name; those of two users never."""
+        text = self._encode((self._caller.uid, variables))
+        return "env-" + hashlib.sha256(text).hexdigest()[:32]
+
+
+def read_patch(asked: JobPatch, job: Job) -> tuple[tuple[str, Any], ...]:
+    """Which fields of the job get which values."""
+    given = {
+        name: value
+        for name in asked.__struct_fields__
+        if (value := getattr(asked, name)) is not msgspec.UNSET
+    }
+    changes: dict[str, Any] = {
+        name: given[name] for name in ("name", "retries", "preemptible", "hold") if name in given
+    }
+    _check_name(changes.get("name", ""))
+    if "priority" in given:
+        changes["priority"] = _priority(given["priority"])
+    if "max_runtime_minutes" in given or "max_runtime_seconds" in given:
+        minutes = given.get("max_runtime_minutes", 0)
+        changes["max_runtime_ms"] = _max_runtime_ms(minutes, given.get("max_runtime_seconds", 0))
+    if "estimate_seconds" in given:
+        changes["estimate_ms"] = round(given["estimate_seconds"] * 1000)
+    for name, target in (("deadline", "deadline_ms"), ("begin_at", "begin_ms")):
+        if name in given:
+            changes[target] = _moment(given[name], name)
+    if "dependencies" in given:
+        changes["dependencies"] = _dependencies(given["dependencies"])
+    if given.keys() & _OF_MEMBERS:
+        changes["members"] = (_changed_member(given, job),)
+        changes["min_members"] = 1
+    return tuple(sorted(changes.items()))
+
+
+_OF_MEMBERS = frozenset(JobPatch.__struct_fields__) & frozenset(MemberRequest.__struct_fields__)
+
+
+def _changed_member(given: dict[str, Any], job: Job) -> Request:
+    """What a plain job asks for, with some of it changed."""
+    if job.is_gang:
+        raise InvalidRequest("what the members of a gang ask for cannot be changed; submit it anew")
+    old = job.members[0]
+    return _request(
+        MemberRequest(
+            gpu_count=given.get("gpu_count", old.gpu_milli / WHOLE_MILLI),
+            gpu_memory_mb=given.get(
+                "gpu_memory_mb",
+                0 if "gpu_memory_mb_per_gpu" in given else old.gpu_memory_total_mb,
+            ),
+            gpu_memory_mb_per_gpu=given.get("gpu_memory_mb_per_gpu", 0),
+            gpu_models=given.get("gpu_models", list(old.gpu_models)),
+            exclusive=given.get("exclusive", False),
+            mig_profile=old.mig_profile,
+            cpu_cores=given.get("cpu_cores", old.cpu_milli / 1000),
+            memory_mb=given.get("memory_mb", old.memory_mb),
+            allowed_gpus=list(old.device_ids),
+            node_labels=dict(old.node_labels),
+            topology=old.topology,
+            contiguous=old.contiguous,
+            min_bandwidth_gbps=old.min_bandwidth_gbps,
+        )
+    )
+
+
+# --- what a job asks for
+
+
+def _members(asked: JobRequest) -> tuple[Request, ...]:
+    if isinstance(asked.members, int):
+        return (_request(asked),) * asked.members
+    for name in MemberRequest.__struct_fields__:
+        if getattr(asked, name) != getattr(_PLAIN_MEMBER, name):
+            raise InvalidRequest(
+                f"{name} was given for the job and members as a list; "
+                "write it into each member, or give members as a number"
+            )
+    return tuple(map(_request, asked.members))
+
+
+def _request(asked: MemberRequest) -> Request:
+    models = (*asked.gpu_models, asked.gpu_model) if asked.gpu_model else tuple(asked.gpu_models)
+    allowed = asked.allowed_gpus
+    gpus_milli = _milli(asked.gpu_count, "gpu_count")
+    if asked.mig_profile and not gpus_milli:
+        gpus_milli = WHOLE_MILLI
+    return Request.for_gpus(
+        gpus_milli,
+        gpu_memory_mb=asked.gpu_memory_mb,
+        gpu_memory_mb_per_gpu=asked.gpu_memory_mb_per_gpu,
+        exclusive=asked.exclusive,
+        gpu_models=models,
+        mig_profile=asked.mig_profile,
+        cpu_milli=_milli(asked.cpu_cores, "cpu_cores"),
+        memory_mb=asked.memory_mb,
+        device_ids=_devices(allowed) if isinstance(allowed, str) else tuple(allowed),
+        node_labels=tuple(asked.node_labels.items()),
+        topology=asked.topology,
+        contiguous=asked.contiguous,
+        min_bandwidth_gbps=asked.min_bandwidth_gbps,
+    )
+
+
+def _milli(amount: float, name: str) -> int:
+    milli = round(amount * 1000)
+    if abs(milli - amount * 1000) > 1e-6 * max(1, milli):
+        raise InvalidRequest(f"{name} is {amount:g}; the finest step is 0.001")
+    return milli
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    """Read `0-3` or `0,2`."""
+    if not text.strip():
+        return ()
+    return tuple(read_tasks(text))
+
+
+def _priority(value: int | str) -> int:
+    return value if isinstance(value, int) else read_priority(value)
+
+
+def _max_runtime_ms(minutes: float, seconds: float) -> int:
+    if minutes and seconds:
+        raise InvalidRequest("the run time was given in minutes and in seconds; give one of them")
+    return round(minutes * 60_000) or round(seconds * 1000)
+
+
+def _moment(value: str | float | None, name: str) -> int:
+    return 0 if value is None else read_time(value, name)
+
+
+def _dependencies(asked: list[str | DependencyRequest]) -> tuple[Dependency, ...]:
+    return tuple(dict.fromkeys(map(_dependency, asked)))
+
+
+def _dependency(asked: str | DependencyRequest) -> Dependency:
+    if isinstance(asked, str):
+        kind, colon, job = asked.partition(":")
+        if not colon:
+            kind, job = DependencyKind.AFTER_OK.value, asked
+        if kind not in _DEPENDENCY_KINDS:
+            kinds = ", ".join(_DEPENDENCY_KINDS)
+            raise InvalidRequest(f"dependency '{asked}': '{kind}' is not one of {kinds}")
+        return Dependency(DependencyKind(kind), _whole_job(job))
+    return Dependency(asked.type, _whole_job(str(asked.job_id)))
+
+
+def _whole_job(text: str) -> str:
+    job_id, task = read_job_name(text)
+    if task is not None:
+        raise InvalidRequest(
+            f"dependency on '{text}': a single task cannot be waited for; name its array"
+        )
+    return job_id
+
+
+def _array(asked: str | ArrayRequest | None) -> Array | None:
+    if asked is None:
+        return None
+    if isinstance(asked, str):
+        text, percent, most = asked.partition("%")
+        if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
+            raise InvalidRequest(f"array '{asked[:80]}': behind % stands a number, as in 0-99%10")
+        asked = ArrayRequest(tasks=text, max_running=int(most or 0))
+    check_ranges(asked.tasks)
+    tasks = IntervalSet.parse(asked.tasks)
+    check_task_count(tasks)
+    return Array(tasks=tasks, max_running=asked.max_running)
+
+
+# --- how it is run
+
+
+def _check_name(name: str) -> None:
+    if name and not name.isprintable():
+        raise InvalidRequest("the name holds a control character; remove it")
+
+
+def _workdir(path: str) -> str:
+    if path and not path.startswith("/"):
+        raise InvalidRequest(f"working_directory is '{path}'; write the whole path, from / on")
+    return path
+
+
+def _variables(given: dict[str, str], name: str) -> tuple[tuple[str, str], ...]:
+    size = 0
+    for variable, value in given.items():
+        size += len(variable) + len(value) + 2
+        if not variable or "=" in variable or "\0" in variable or "\0" in value:
+            raise InvalidRequest(
+                f"{name} has a variable that no process could be given: '{variable[:80]}'"
+            )
+    if size > MOST_ENVIRONMENT_BYTES:
+        raise InvalidRequest(
+            f"{name} has {size} characters; at most {MOST_ENVIRONMENT_BYTES} can be given"
+        )
+    return tuple(sorted(given.items()))
+
+
+def _mount(text: str) -> Mount:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source.startswith("/") or not target.startswith("/") or mode not in {"", "ro", "rw"}:
+        raise InvalidRequest(
+            f"mount '{text}': write /path/outside:/path/inside, with :ro behind it to only read"
+        )
+    if "\0" in text:
+        raise InvalidRequest("a mount holds a NUL character; remove it")
+    return Mount(source, target, mode == "ro")
+
+
+def _warning(text: str) -> tuple[str, int]:
+    """Read `USR1@120`: which signal, and how long before the end."""
+    if not text:
+        return "", 0
+    name, at, seconds = text.partition("@")
+    name = name.upper().removeprefix("SIG")
+    is_number = seconds.isascii() and seconds.isdigit() and len(seconds) < 9
+    if f"SIG{name}" not in signal.Signals.__members__ or (at and not is_number):
+        raise InvalidRequest(
+            f"signal '{text}': write a name and seconds before the end, as in USR1@120"
+        )
+    return name, int(seconds if at else DEFAULT_WARNING_SECONDS) * 1000
+
+
+# --- many jobs that are alike
+
+
+class _Template:
+    """Makes copies of a checked value fast, with a few fields that need no further checks changed.
+
+    Setting slots from C takes a third of the time of a constructor.
+    """
+
+    __slots__ = ("_changing", "_fixed", "_kind", "_values")
+
+    def __init__(self, value: Any, changing: tuple[str, ...]) -> None:
+        """`changing` are the fields that every copy is given anew."""
+        self._kind = type(value)
+        fixed = [field.name for field in fields(value) if field.name not in changing]
+        self._fixed = tuple(getattr(self._kind, name).__set__ for name in fixed)
+        self._values = tuple(getattr(value, name) for name in fixed)
+        self._changing = tuple(getattr(self._kind, name).__set__ for name in changing)
+
+    def copy(self, *values: Any) -> Any:
+        """One more, with these values in the fields that change."""
+        made = object.__new__(self._kind)
+        for _ in map(call, self._fixed, repeat(made), self._values):
+            pass
+        for put, value in zip(self._changing, values, strict=True):
+            put(made, value)
+        return made
+
+
+class _Alike:
+    """What many jobs have in common."""
+
+    __slots__ = ("_environment", "_job", "_launch")
+
+    def __init__(self, read: Submission) -> None:
+        """From the first of them."""
+        self._job = _Template(read.job, ("name", "command"))
+        self._launch = _Template(read.launch, ("argv",))
+        self._environment = read.environment
+
+    def submission(self, name: str, argv: tuple[str, ...]) -> Submission:
+        """One of them."""
+        return Submission(self._job.copy(name, argv), self._launch.copy(argv), self._environment)

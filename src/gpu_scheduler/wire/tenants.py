@@ -1,0 +1,149 @@
+"""Tenants, and how the GPUs are divided, as JSON says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, Quota, Tenant, Tier
+from gpu_scheduler.wire.jobs import MAX_MB
+
+GPU_HOUR = 1000 * 3_600_000
+
+Limit = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Amount = Annotated[float, Meta(ge=0, le=1_000_000_000)]
+MemoryLimit = Annotated[int, Meta(ge=0, le=MAX_MB)]
+Weight = Annotated[float, Meta(gt=0, le=1_000_000)]
+TenantName = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class TenantPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Changes to a tenant. What is left out stays; a limit of null means no limit."""
+
+    name: TenantName | UnsetType = UNSET
+    max_gpus: Amount | UnsetType | None = UNSET
+    max_gpu_memory_mb: MemoryLimit | UnsetType | None = UNSET
+    max_cpu_cores: Amount | UnsetType | None = UNSET
+    max_memory_mb: MemoryLimit | UnsetType | None = UNSET
+    max_concurrent_jobs: Limit | UnsetType | None = UNSET
+    max_gpu_hours: Amount | UnsetType | None = UNSET
+    priority_tier: Tier | UnsetType = UNSET
+    fair_share_weight: Weight | UnsetType = UNSET
+    allow_preemption: bool | UnsetType = UNSET
+    can_preempt_others: bool | UnsetType = UNSET
+    max_preemptions: Annotated[int, Meta(ge=0, le=1_000_000)] | UnsetType = UNSET
+    elastic: bool | UnsetType = UNSET
+
+
+class TenantRequest(TenantPatch, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A new tenant. Limits that are left out do not limit."""
+
+    name: TenantName
+    id: Annotated[str, Meta(max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")] | UnsetType = (
+        UNSET
+    )
+
+
+class TenantForm(Struct):
+    """A tenant with its limits (null: none) and what it holds now."""
+
+    id: str
+    name: str
+    max_gpus: float | None
+    max_gpu_memory_mb: int | None
+    max_cpu_cores: float | None
+    max_memory_mb: int | None
+    max_concurrent_jobs: int | None
+    max_gpu_hours: float | None
+    priority_tier: str
+    fair_share_weight: float
+    allow_preemption: bool
+    can_preempt_others: bool
+    max_preemptions: int
+    elastic: bool
+    current_gpus: float = 0
+    current_gpu_memory_mb: int = 0
+    current_cpu_cores: float = 0
+    current_memory_mb: int = 0
+    current_jobs: int = 0
+    used_gpu_hours: float = 0
+
+
+class TenantList(Struct):
+    """All tenants, by id."""
+
+    tenants: list[TenantForm]
+
+
+class QuotaRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The part of online work in percent; batch work has the rest unless it is given too."""
+
+    online_percent: Annotated[int, Meta(ge=0, le=100)]
+    batch_percent: Annotated[int, Meta(ge=0, le=100)] | UnsetType = UNSET
+    elastic: bool | UnsetType = UNSET
+
+
+def read_tenant(asked: TenantPatch, known: Tenant) -> Tenant:
+    """The tenant with what was asked for changed."""
+    quota: dict[str, Any] = {}
+    for name, target, unit in _LIMITS:
+        value = getattr(asked, name)
+        if value is not UNSET:
+            quota[target] = None if value is None else round(value * unit)
+    changes: dict[str, Any] = {
+        target: value for name, target in _FIELDS if (value := getattr(asked, name)) is not UNSET
+    }
+    if not changes.get("name", "x").isprintable():
+        raise InvalidRequest("the tenant's name holds a control character; remove it")
+    if asked.fair_share_weight is not UNSET:
+        changes["weight_milli"] = max(1, round(asked.fair_share_weight * WEIGHT_ONE_MILLI))
+    return replace(known, quota=replace(known.quota, **quota), **changes)
+
+
+_LIMITS = (
+    ("max_gpus", "gpu_milli", 1000),
+    ("max_gpu_memory_mb", "gpu_memory_mb", 1),
+    ("max_cpu_cores", "cpu_milli", 1000),
+    ("max_memory_mb", "memory_mb", 1),
+    ("max_concurrent_jobs", "concurrent_jobs", 1),
+    ("max_gpu_hours", "gpu_milli_ms", GPU_HOUR),
+)
+_FIELDS = (
+    ("name", "name"),
+    ("priority_tier", "tier"),
+    ("allow_preemption", "allow_preemption"),
+    ("can_preempt_others", "can_preempt_others"),
+    ("max_preemptions", "max_preemptions"),
+    ("elastic", "elastic"),
+)
+
+
+def write_tenant(tenant: Tenant) -> TenantForm:
+    """The tenant and its limits; what it holds is filled in by whoever knows."""
+    quota: Quota = tenant.quota
+    return TenantForm(
+        id=tenant.id,
+        name=tenant.name,
+        max_gpus=per(quota.gpu_milli, 1000),
+        max_gpu_memory_mb=quota.gpu_memory_mb,
+        max_cpu_cores=per(quota.cpu_milli, 1000),
+        max_memory_mb=quota.memory_mb,
+        max_concurrent_jobs=quota.concurrent_jobs,
+        max_gpu_hours=per(quota.gpu_milli_ms, GPU_HOUR),
+        priority_tier=tenant.tier.value,
+        fair_share_weight=tenant.weight_milli / WEIGHT_ONE_MILLI,
+        allow_preemption=tenant.allow_preemption,
+        can_preempt_others=tenant.can_preempt_others,
+        max_preemptions=tenant.max_preemptions,
+        elastic=tenant.elastic,
+    )
+
+
+def per(amount: int | None, unit: int) -> float | None:
+    """An amount in larger units: whole numbers stay whole."""
+    if amount is None:
+        return None
+    return amount // unit if amount % unit == 0 else amount / unit
