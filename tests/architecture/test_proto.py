@@ -19,5 +19,5 @@ def test_the_generated_protocol_is_current(tmp_path: Path) -> None:
     )
     made = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*_pb2.py*"))
     assert made
-    stale = [path for path in made if (SOURCE / path).read_bytes() != (tmp_path / path).read_bytes()]
+    stale = [p for p in made if (SOURCE / p).read_bytes() != (tmp_path / p).read_bytes()]
     assert stale == [], "run 'make proto'"

@@ -251,7 +251,7 @@ def test_labels_on_a_node_that_is_too_small_are_refused_at_submit() -> None:
 def test_a_full_queue_refuses_with_the_room_that_is_left() -> None:
     lab = Lab(nodes=[a_node(gpus=1)], limits=Limits(max_queued_tasks=5))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3))
-    with pytest.raises(QueueFull, match="has 4 tasks and the queue has room for 3 of 5"):
+    with pytest.raises(QueueFull, match="4 tasks were submitted and the queue has room for 3 of 5"):
         lab.submit(an_array(number=4, tasks="1-4"))
     lab.submit(an_array(number=4, tasks="1-3"))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.control.messages import Cancel, Ended, Started
-from gpu_scheduler.model.errors import AlreadyExists, UnknownThing
+from gpu_scheduler.model.errors import AlreadyExists, UnknownThing, WrongState
 from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_policy
 from tests.scenarios.lab import Lab
@@ -128,7 +128,7 @@ def test_a_job_that_ended_or_never_was_cannot_be_cancelled() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     lab.ends("j1")
-    with pytest.raises(UnknownThing, match="has ended as completed"):
+    with pytest.raises(WrongState, match="has ended as completed"):
         lab.tell(Cancel("j1"))
     with pytest.raises(UnknownThing, match="j9 is not known"):
         lab.tell(Cancel("j9"))

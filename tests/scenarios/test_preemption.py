@@ -30,7 +30,7 @@ def test_a_preempted_job_waits_again_with_its_age_and_what_it_has_attained() -> 
     lab.submit(a_job(number=3, gpus=4, priority=250))
     row = lab.row("j1")
     assert (row.preemptions, row.attained_ms, row.state) == (1, 40 * MINUTE, JobState.PENDING)
-    assert lab.events("j1")[-2:] == ["evicting", "requeued"]
+    assert lab.events("j1")[-2:] == ["evicting", "preempted"]
     lab.at(2 * HOUR)
     lab.ends("j2")
     assert lab.running() == ["j1"], "it is older than j3 of the same class"

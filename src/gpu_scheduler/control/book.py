@@ -10,8 +10,9 @@ from gpu_scheduler.control.life import JobLife, TaskLife
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.ledger.accounts import Accounts
-from gpu_scheduler.ledger.shares import Shares
-from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.ledger.shares import Account, Shares
+from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.job import called
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
@@ -20,12 +21,21 @@ from gpu_scheduler.predict.socket import Predictor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Numbers that bound the core, not the policy."""
+    """Numbers that bound the core, not the policy.
+
+    A device above `hot_above_c` (0: never) gets no new work until it is `hot_hysteresis_c` below.
+    One on which `quarantine_after` (0: never) attempts in a row died within `quarantine_within_ms`
+    is set aside.
+    """
 
     max_queued_tasks: int = 1_000_000
     remembered_ends: int = 100_000
     backoff_ms: int = 10_000
     max_backoff_ms: int = 10 * MINUTE_MS
+    hot_above_c: int = 0
+    hot_hysteresis_c: int = 5
+    quarantine_after: int = 5
+    quarantine_within_ms: int = 10_000
     usage_half_life_ms: int = 7 * DAY_MS
     recent_half_life_ms: int = 6 * HOUR_MS
 
@@ -44,6 +54,7 @@ class End:
     """How a job ended. The life of one that did not complete is kept, so that it can be retried."""
 
     state: JobState
+    user: str
     life: JobLife | None = None
 
 
@@ -52,7 +63,8 @@ class Book:
 
     `unplaced` jobs have not been found to fit the known nodes, and are looked at again when
     `new_nodes` came. `fenced` has the dead nodes of allocations that still hold others. `lenders`
-    are the tenants whose recent use decides what others may borrow.
+    are the tenants whose recent use decides what others may borrow. `charged` are the accounts that
+    changed since they were last written, `early_deaths` the commands that died on a device at once.
     """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
@@ -72,6 +84,8 @@ class Book:
         self.unplaced: dict[str, None] = {}
         self.fenced: dict[str, set[str]] = {}
         self.lenders: dict[str, None] = {}
+        self.early_deaths: dict[tuple[str, int], list[str]] = {}
+        self.charged: dict[Account, None] = {}
         self.next_number = 1
         self.queued_tasks = 0
         self.changed = False
@@ -86,8 +100,8 @@ class Book:
         life = self.lives.get(job_id)
         if life is None:
             if job_id in self.ended:
-                raise UnknownThing(f"job {job_id} has ended as {self.ended[job_id].state}")
-            raise UnknownThing(f"job {job_id} is not known")
+                raise WrongState(f"{called(job_id)} has ended as {self.ended[job_id].state}")
+            raise UnknownThing(f"{called(job_id)} is not known")
         return life
 
     def running(self, allocation_id: str) -> tuple[JobLife, int | None, TaskLife] | None:
@@ -109,6 +123,11 @@ class Book:
             self.lenders[tenant.id] = None
         else:
             self.lenders.pop(tenant.id, None)
+
+    def remove_tenant(self, tenant_id: str) -> None:
+        """A tenant is gone."""
+        self.picture.remove_tenant(tenant_id)
+        self.lenders.pop(tenant_id, None)
 
     def set_timer(self, at_ms: int, kind: str, name: str, task: int | None = None) -> None:
         """Look at something at a later time."""
@@ -134,6 +153,7 @@ class Book:
         job_id = life.job.id
         del self.lives[job_id]
         self.unplaced.pop(job_id, None)
-        self.ended[job_id] = End(state, None if state is JobState.COMPLETED else life)
+        kept = None if state is JobState.COMPLETED else life
+        self.ended[job_id] = End(state, life.job.user, kept)
         if len(self.ended) > self.limits.remembered_ends:
             self.ended.popitem(last=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.cycle import CANCELLED, stop
@@ -20,19 +21,19 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.life import HELD, JobLife
 from gpu_scheduler.control.messages import Cancel, Outcome
-from gpu_scheduler.control.submit import NO_NODE, check_room
-from gpu_scheduler.model.errors import WrongState
-from gpu_scheduler.model.job import Dependency
+from gpu_scheduler.control.submit import NO_NODE, check_room, revised
+from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.job import Dependency, called
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.rows import EventRow
+from gpu_scheduler.store.rows import EventRow, RemovedTenant
 
 
 def hold(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
     """Keep a waiting job, or the waiting tasks of an array, from starting."""
     job = life.job
     if not life.waits:
-        raise WrongState(f"job {job.id} is {life.state}; only a pending job can be held")
+        raise WrongState(f"{called(job.id)} is {life.state}; only a pending job can be held")
     if life.is_waiting_on(HELD):
         return
     leave_queue(book, life, now_ms)
@@ -56,7 +57,7 @@ def reprioritise(book: Book, life: JobLife, priority: int, now_ms: int, outcome:
     """Give what waits of a job another place in the order; what runs of it keeps its class."""
     if not life.waits:
         raise WrongState(
-            f"job {life.job.id} is {life.state}; the priority of a pending job can be changed"
+            f"{called(life.job.id)} is {life.state}; the priority of a pending job can be changed"
         )
     job = replace(life.job, priority=priority)
     leave_queue(book, life, now_ms)
@@ -66,13 +67,50 @@ def reprioritise(book: Book, life: JobLife, priority: int, now_ms: int, outcome:
     enqueue_if_ready(book, life, now_ms, outcome)
 
 
+def update(
+    book: Book, life: JobLife, changes: dict[str, Any], now_ms: int, outcome: Outcome
+) -> None:
+    """Change what a job that has never started asks for; it keeps its age."""
+    if life.state is not JobState.PENDING or life.tasks or life.only_task is not None:
+        raise WrongState(
+            f"{called(life.job.id)} has started; only a job that has not can be changed "
+            "(the priority of what waits can be changed at any time)"
+        )
+    job = revised(book, replace(life.job, **changes))
+    leave_queue(book, life, now_ms)
+    life.job = job
+    life.expected_ms = 0
+    for dependency in list(life.waiting_on or ()):
+        if isinstance(dependency, Dependency) and dependency not in job.dependencies:
+            life.wait_no_more(dependency)
+    wait_for_begin(book, life, now_ms)
+    data = tuple((name, str(value)) for name, value in sorted(changes.items()))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="updated", job_id=job.id, data=data))
+    enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def remove_tenant(book: Book, tenant_id: str, now_ms: int, outcome: Outcome) -> None:
+    """A tenant without jobs is gone; what it used stays in the accounts."""
+    if tenant_id not in book.picture.tenants:
+        raise UnknownThing(f"tenant '{tenant_id}' is not known")
+    living = sum(1 for life in book.lives.values() if life.job.tenant == tenant_id)
+    if living:
+        raise WrongState(
+            f"tenant '{tenant_id}' has {living} job(s) that have not ended; cancel them first"
+        )
+    book.remove_tenant(tenant_id)
+    outcome.writes.append(RemovedTenant(tenant_id))
+    data = (("tenant", tenant_id),)
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="tenant_removed", data=data))
+
+
 def cancel(book: Book, command: Cancel, now_ms: int, outcome: Outcome) -> None:
     """End what waits at once, and order what runs to stop."""
     life = book.life(command.job_id)
     array = life.job.array
     chosen = command.tasks
     if chosen is not None and array is None:
-        raise WrongState(f"job {life.job.id} is not an array; cancel it as a whole")
+        raise WrongState(f"{called(life.job.id)} is not an array; cancel it as a whole")
     if array is None:
         if life.state is JobState.PENDING:
             cancel_pending(book, life, None, now_ms)
@@ -101,7 +139,9 @@ def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
         life = book.life(job_id)
         _retry_tasks(book, life, now_ms)
     elif end.life is None:
-        raise WrongState(f"job {job_id} has completed; only a failed or cancelled job is retried")
+        raise WrongState(
+            f"{called(job_id)} has completed; only a failed or cancelled job is retried"
+        )
     else:
         life = end.life
         _revive(book, life, now_ms)
@@ -116,8 +156,8 @@ def _retry_tasks(book: Book, life: JobLife, now_ms: int) -> None:
     """Failed and cancelled tasks of an array wait again."""
     count = sum(len(life.states.get(s, ())) for s in (JobState.FAILED, JobState.CANCELLED))
     if not count:
-        raise WrongState(f"job {life.job.id} has no failed or cancelled task to retry")
-    check_room(book, life.job.id, count)
+        raise WrongState(f"{called(life.job.id)} has no failed or cancelled task to retry")
+    check_room(book, count)
     book.queued_tasks += life.retry_tasks(waiting_clock(book, life, now_ms))
 
 
@@ -128,7 +168,7 @@ def _revive(book: Book, life: JobLife, now_ms: int) -> None:
     if job.array is not None:
         _retry_tasks(book, life, now_ms)
     else:
-        check_room(book, job.id, 1)
+        check_room(book, 1)
         task = life.task(None)
         task.move_to(JobState.PENDING)
         task.failures = 0
@@ -164,7 +204,7 @@ def _unmet(book: Book, life: JobLife) -> list[tuple[Dependency, bool]]:
         if not is_over and dependency.job_id not in book.lives:
             how = "is not known any more" if end is None else f"ended as {end.state}"
             raise WrongState(
-                f"job {life.job.id} depends on job {dependency.job_id} "
+                f"{called(life.job.id)} depends on {called(dependency.job_id)} "
                 f"({dependency.kind.value}), which {how}; retry that one first, or submit anew"
             )
         unmet.append((dependency, is_over))

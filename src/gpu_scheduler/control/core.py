@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import commands, observe
+from gpu_scheduler.control import commands, fleet, observe
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
 from gpu_scheduler.control.messages import (
     Cancel,
     Checkpointed,
     Command,
+    DevicesRead,
     Ended,
     Fact,
     Hold,
     NodeFenced,
+    NodeFound,
+    NodeSilent,
     Outcome,
+    PauseDevice,
     Release,
+    RemoveTenant,
     Reprioritise,
+    ResumeDevice,
     Retry,
     RunCycle,
     SetNode,
@@ -25,12 +31,14 @@ from gpu_scheduler.control.messages import (
     SetTenant,
     Started,
     Submit,
+    SubmitAll,
+    Update,
 )
-from gpu_scheduler.control.submit import submit
+from gpu_scheduler.control.submit import submit, submit_all
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.model.node import Node
 from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.store.rows import ShareRow, UsageRow, Write
 
 
 class Core:
@@ -44,8 +52,10 @@ class Core:
         """Take in one message."""
         outcome = Outcome()
         match message:
-            case Submit(job):
-                submit(self.book, job, now_ms, outcome)
+            case Submit():
+                submit(self.book, message, now_ms, outcome)
+            case SubmitAll(submissions):
+                submit_all(self.book, submissions, now_ms, outcome)
             case RunCycle():
                 run_cycle(self.book, now_ms, outcome)
             case Started(allocation_id):
@@ -54,10 +64,10 @@ class Core:
                 observe.ended(self.book, message, now_ms, outcome)
             case Checkpointed(allocation_id):
                 self._checkpointed(allocation_id, now_ms)
-            case NodeFenced(node_id):
-                observe.node_fenced(self.book, node_id, now_ms, outcome)
-            case SetNode() | SetTenant() | SetPool():
-                self._set(message, outcome)
+            case NodeFound() | NodeSilent() | DevicesRead() | NodeFenced():
+                self._hear_of_node(message, now_ms, outcome)
+            case SetNode() | SetTenant() | RemoveTenant() | SetPool():
+                self._set(message, now_ms, outcome)
             case _:
                 self._command(message, now_ms, outcome)
         return outcome
@@ -74,26 +84,47 @@ class Core:
             return True
         return book.changed and len(book.picture.queue) > 0
 
-    def _set(self, message: SetNode | SetTenant | SetPool, outcome: Outcome) -> None:
+    def ledger_writes(self) -> list[Write]:
+        """What became of the accounts since this was last asked, for a store that keeps them."""
+        book = self.book
+        writes: list[Write] = [UsageRow(*row) for row in book.accounts.take_changed()]
+        writes += [ShareRow(*book.shares.row_of(account)) for account in book.charged]
+        book.charged.clear()
+        return writes
+
+    def _hear_of_node(
+        self,
+        message: NodeFound | NodeSilent | DevicesRead | NodeFenced,
+        now_ms: int,
+        outcome: Outcome,
+    ) -> None:
+        match message:
+            case NodeFound():
+                fleet.found(self.book, message, now_ms, outcome)
+            case NodeSilent(node_id):
+                fleet.silent(self.book, node_id, now_ms, outcome)
+            case DevicesRead(node_id, readings):
+                fleet.read(self.book, node_id, readings, now_ms, outcome)
+            case NodeFenced(node_id):
+                observe.node_fenced(self.book, node_id, now_ms, outcome)
+
+    def _set(
+        self, message: SetNode | SetTenant | RemoveTenant | SetPool, now_ms: int, outcome: Outcome
+    ) -> None:
         """What the cluster is made of, and who may have how much of it."""
         book = self.book
         match message:
             case SetNode(node):
-                self._set_node(node)
-                outcome.writes.append(node)
+                fleet.set_node(book, node, outcome)
             case SetTenant(tenant):
                 book.set_tenant(tenant)
                 outcome.writes.append(tenant)
+            case RemoveTenant(tenant_id):
+                commands.remove_tenant(book, tenant_id, now_ms, outcome)
             case SetPool(pool):
                 book.picture.set_pool(pool)
                 outcome.writes.append(pool)
         book.changed = True
-
-    def _set_node(self, node: Node) -> None:
-        is_new = node.id not in self.book.picture.index.by_id
-        self.book.picture.set_node(node)
-        if is_new:
-            self.book.new_nodes = True
 
     def _command(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
         book = self.book
@@ -104,6 +135,12 @@ class Core:
                 commands.release(book, book.life(job_id), now_ms, outcome)
             case Reprioritise(job_id, priority):
                 commands.reprioritise(book, book.life(job_id), priority, now_ms, outcome)
+            case Update(job_id, changes):
+                commands.update(book, book.life(job_id), dict(changes), now_ms, outcome)
+            case PauseDevice(node_id, index):
+                fleet.pause(book, node_id, index, now_ms, outcome, paused=True)
+            case ResumeDevice(node_id, index):
+                fleet.pause(book, node_id, index, now_ms, outcome, paused=False)
             case Cancel():
                 commands.cancel(book, message, now_ms, outcome)
             case Retry(job_id):

@@ -161,8 +161,11 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     gpu_milli = allocation.gpu_milli
     book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
     book.shares.hold(account_of(job.tenant, job.user), gpu_milli, now_ms)
+    book.charged[job.tenant] = book.charged[job.tenant, job.user] = None
     book.accounts.begin(allocation.id, now_ms)
     book.predictor.begin(job, now_ms)
+    if start.task is not None:
+        outcome.writes.append(life.task_row(start.task, task))
     outcome.writes += [
         allocation,
         life.row(),

@@ -183,6 +183,7 @@ def _enqueue(book: Book, life: JobLife, tasks: IntervalSet | None, now_ms: int) 
     if protect_ms and not task.protected and tasks is None:
         book.set_timer(now_ms + max(0, protect_ms - life.waited_ms), PROTECT, job.id)
     life.queued = True
+    life.since_ms = now_ms
     book.changed = True
 
 

@@ -11,7 +11,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, Job
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import ENDED, JobState, move
-from gpu_scheduler.store.rows import JobRow
+from gpu_scheduler.store.rows import JobRow, TaskRow
 
 NO_TASKS = IntervalSet()
 HELD = "hold"
@@ -74,9 +74,10 @@ class JobLife:
     """A job with its tasks.
 
     `waiting_on` has what keeps it from the queue, with the reason that is shown. `waited_ms` is how
-    long it has stood in the queue so far: time on hold, before its begin time, before its
-    dependencies are met and in a pause is not waiting for a turn. Of an array, `pending` tasks may
-    be queued and `tasks` are those that have started and not ended; both are empty for a plain job.
+    long it has stood in the queue so far, but for the wait that began at `since_ms`: time on hold,
+    before its begin time, before its dependencies are met and in a pause is not waiting for a turn.
+    Of an array, `pending` tasks may be queued and `tasks` are those that have started and not
+    ended; both are empty for a plain job.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class JobLife:
         "pending",
         "queued",
         "reason",
+        "since_ms",
         "states",
         "tasks",
         "waited_ms",
@@ -104,6 +106,7 @@ class JobLife:
         self.end_ms: int | None = None
         self.expected_ms = 0
         self.waited_ms = 0
+        self.since_ms = 0
         self.last_attempt = 0
         self._only: TaskLife | None = None
         self._retried: tuple[IntervalSet, int, int] | None = None
@@ -249,30 +252,86 @@ class JobLife:
         """What the store should remember."""
         why = self.why()
         reason = "" if why is None else str(why)
+        met = self._met_dependencies()
+        since_ms = self.since_ms if self.queued else 0
         if self.job.array is not None:
             return JobRow(
                 job=self.job,
                 state=self.state,
                 reason=reason,
                 end_ms=self.end_ms,
+                waited_ms=self.waited_ms,
+                since_ms=since_ms,
+                met=met,
                 tasks=self._tasks_by_state(),
             )
         life = self._only
         if life is None:
-            return JobRow(job=self.job, state=JobState.PENDING, reason=reason, end_ms=self.end_ms)
+            return JobRow(
+                job=self.job,
+                state=JobState.PENDING,
+                reason=reason,
+                end_ms=self.end_ms,
+                waited_ms=self.waited_ms,
+                expected_ms=self.expected_ms,
+                since_ms=since_ms,
+                met=met,
+            )
         return JobRow(
             job=self.job,
             state=life.state,
             reason=reason,
             attempt=life.attempt,
             preemptions=life.preemptions,
+            failures=life.failures,
             exit_code=life.exit_code,
             signal=life.signal,
             first_start_ms=life.first_start_ms,
             start_ms=life.start_ms,
             end_ms=self.end_ms,
-            waited_ms=life.waited_ms,
+            waited_ms=self.waited_ms,
             attained_ms=life.attained_ms,
+            served_ms=life.served_ms,
+            resume_ms=life.resume_ms,
+            expected_ms=self.expected_ms,
+            since_ms=since_ms,
+            protected=life.protected,
+            stop_why=life.stop_why,
+            met=met,
+        )
+
+    def task_row(self, number: int, task: TaskLife, *, end_ms: int | None = None) -> TaskRow:
+        """What the store should remember of a task that has started."""
+        return TaskRow(
+            job_id=self.job.id,
+            task=number,
+            state=task.state,
+            attempt=task.attempt,
+            preemptions=task.preemptions,
+            failures=task.failures,
+            exit_code=task.exit_code,
+            signal=task.signal,
+            first_start_ms=task.first_start_ms,
+            start_ms=task.start_ms,
+            end_ms=end_ms,
+            waited_ms=task.waited_ms,
+            attained_ms=task.attained_ms,
+            served_ms=task.served_ms,
+            resume_ms=task.resume_ms,
+            protected=task.protected,
+            stop_why=task.stop_why,
+        )
+
+    def _met_dependencies(self) -> tuple[str, ...]:
+        """The jobs that hold this one back no more."""
+        if not self.job.dependencies:
+            return ()
+        return tuple(
+            dict.fromkeys(
+                dependency.job_id
+                for dependency in self.job.dependencies
+                if not self.is_waiting_on(dependency)
+            )
         )
 
     def _tasks_by_state(self) -> tuple[tuple[JobState, IntervalSet], ...]:

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.node import Device, ForeignUse, Node
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store.rows import Write
+from gpu_scheduler.store.rows import EnvironmentRow, Write
 
 # --- commands
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Let a job wait for its turn. The job's number and submission time are set by the core."""
+    """Let a job wait for its turn.
+
+    The job's number and submission time are set by the core, and its id too if that is empty.
+    How it is run, and what was captured for that, is written and not looked at.
+    """
 
     job: Job
+    launch: Launch | None = None
+    environment: EnvironmentRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitAll:
+    """Let many jobs wait for their turns: all of them, or none."""
+
+    submissions: tuple[Submit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,14 @@ class Reprioritise:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """Change a waiting job: these fields of `Job` get these values, all of them or none."""
+
+    job_id: str
+    changes: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Retry:
     """Let a failed or cancelled job (or its failed and cancelled tasks) wait again.
 
@@ -78,10 +101,33 @@ class SetTenant:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveTenant:
+    """A tenant is gone; refused while it has jobs."""
+
+    tenant_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetPool:
     """A pool's part of all GPUs changed."""
 
     pool: PoolQuota
+
+
+@dataclass(frozen=True, slots=True)
+class PauseDevice:
+    """Give out a device no more; what runs there goes on."""
+
+    node_id: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeDevice:
+    """Give out a device again that was paused or set aside."""
+
+    node_id: str
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +147,21 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An attempt ended. `progress_ms` is what of its run time the next attempt need not repeat."""
+    """An attempt ended. `progress_ms` is what of its run time the next attempt need not repeat.
+
+    Without exit code and signal, how it ended is not known, and `detail` says why. If it never
+    `ran`, it was refused and will be each time. If it is `lost`, its order never arrived, so it can
+    be ordered again as if nothing had been.
+    """
 
     allocation_id: str
     exit_code: int | None = 0
     signal: int | None = None
     progress_ms: int = 0
+    stopped_by: str = ""
+    detail: str = ""
+    ran: bool = True
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +169,43 @@ class Checkpointed:
     """A job saved its work."""
 
     allocation_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFound:
+    """An agent says what its node has. What people and readings decided about it stays."""
+
+    node_id: str
+    cpu_milli: int
+    memory_mb: int
+    devices: tuple[Device, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    """Nothing is heard of a node: it gets no new work. What it runs may well go on."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRead:
+    """What was measured on one device."""
+
+    index: int
+    temperature_c: int = 0
+    healthy: bool = True
+    foreign: ForeignUse | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesRead:
+    """New readings of the devices of a node."""
+
+    node_id: str
+    readings: tuple[DeviceRead, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +240,22 @@ class StopOrder:
 
 Command = (
     Submit
+    | SubmitAll
     | Cancel
     | Hold
     | Release
     | Reprioritise
+    | Update
     | Retry
     | SetNode
     | SetTenant
+    | RemoveTenant
     | SetPool
+    | PauseDevice
+    | ResumeDevice
     | RunCycle
 )
-Fact = Started | Ended | Checkpointed | NodeFenced
+Fact = Started | Ended | Checkpointed | NodeFound | NodeSilent | DevicesRead | NodeFenced
 Effect = StartOrder | StopOrder
 
 
@@ -169,3 +266,4 @@ class Outcome:
     writes: list[Write] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     plan: Plan | None = None
+    jobs: list[Job] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpu_scheduler.control import fleet
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.cycle import CANCELLED, NODE_LOST, PREEMPTED, TIMEOUT, stop
 from gpu_scheduler.control.eligible import (
@@ -17,10 +18,12 @@ from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
 from gpu_scheduler.control.messages import Ended, Outcome
 from gpu_scheduler.ledger.interval import interval_of
 from gpu_scheduler.ledger.shares import account_of
+from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.rows import EventRow, RemovedAllocation
+from gpu_scheduler.store.rows import AttemptRow, EventRow, RemovedAllocation
 
 
 def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
@@ -31,6 +34,8 @@ def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> No
     life, number, task = found
     if task.state is JobState.SCHEDULED:
         task.move_to(JobState.RUNNING)
+        if number is not None:
+            outcome.writes.append(life.task_row(number, task))
         outcome.writes.append(life.row())
         outcome.writes.append(
             EventRow(at_ms=now_ms, kind="running", job_id=life.job.id, task=number)
@@ -49,19 +54,32 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     book.changed = True
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     task.served_ms += elapsed_ms
+    task.stop_why = task.stop_why or fact.stopped_by
     state = _what_became(life, task, fact)
     progress_ms = (
         min(elapsed_ms, fact.progress_ms) if state is not JobState.COMPLETED else elapsed_ms
     )
     _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
+    outcome.writes.append(_attempt_row(running.allocation, fact, state, now_ms))
+    fleet.note_end(
+        book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
+    )
     run_ms = None if task.stop_why else task.attained_ms + elapsed_ms
     book.predictor.end(life.job, run_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
     if state in {JobState.PREEMPTED, JobState.PENDING}:
-        _requeue(book, life, number, task, state, progress_ms, now_ms, outcome)
+        if state is JobState.PREEMPTED:
+            task.attained_ms += progress_ms
+            task.preemptions += 1
+        pauses = state is JobState.PENDING and not fact.lost
+        _requeue(book, life, number, task, pauses, now_ms, outcome)
         return
     life.end_task(number, state)
+    if number is not None:
+        outcome.writes.append(life.task_row(number, task, end_ms=now_ms))
+    else:
+        life.reason = _why_ended(task, fact)
     if life.has_ended:
         finish(book, life, now_ms, outcome)
     else:
@@ -107,12 +125,63 @@ def _what_became(life: JobLife, task: TaskLife, fact: Ended) -> JobState:
         return JobState.CANCELLED
     if task.stop_why in {TIMEOUT, NODE_LOST}:
         return JobState.FAILED
+    if fact.lost and task.state is JobState.SCHEDULED:
+        return JobState.PENDING
     if fact.exit_code == 0 and fact.signal is None:
         return JobState.COMPLETED
-    if task.failures < life.job.retries:
+    if task.failures < life.job.retries and _may_help(life, fact):
         task.failures += 1
         return JobState.PENDING
     return JobState.FAILED
+
+
+def _died_at_once(book: Book, life: JobLife, task: TaskLife, fact: Ended, elapsed_ms: int) -> str:
+    """The command of an attempt that died as soon as it had begun, else nothing."""
+    if task.stop_why or not fact.ran or (fact.exit_code == 0 and fact.signal is None):
+        return ""
+    if elapsed_ms >= book.limits.quarantine_within_ms:
+        return ""
+    return " ".join(life.job.command) or life.job.name or life.job.id
+
+
+def _may_help(life: JobLife, fact: Ended) -> bool:
+    """Tell whether another attempt can end in another way."""
+    if not fact.ran:
+        return False
+    chosen = life.job.retry_exit_codes
+    return not chosen or fact.exit_code in chosen
+
+
+def _why_ended(task: TaskLife, fact: Ended) -> Reason | None:
+    """Why an attempt ended, where its exit code does not say it all."""
+    detail = (("detail", fact.detail),)
+    if task.stop_why == TIMEOUT:
+        return Reason(ReasonCode.TIME_LIMIT)
+    if task.stop_why == NODE_LOST:
+        return Reason(ReasonCode.NODE_LOST)
+    if task.stop_why:
+        return None
+    if not fact.ran:
+        return Reason(ReasonCode.NOT_STARTED, detail)
+    if fact.exit_code is None and fact.signal is None:
+        return Reason(ReasonCode.EXIT_UNKNOWN, detail)
+    return Reason(ReasonCode.ENDED_BY, detail) if fact.detail else None
+
+
+def _attempt_row(allocation: Allocation, fact: Ended, state: JobState, now_ms: int) -> AttemptRow:
+    return AttemptRow(
+        allocation_id=allocation.id,
+        job_id=allocation.job_id,
+        task=allocation.task,
+        attempt=allocation.attempt,
+        placements=allocation.placements,
+        start_ms=allocation.start_ms,
+        end_ms=now_ms,
+        state=JobState.FAILED if state is JobState.PENDING else state,
+        exit_code=fact.exit_code,
+        signal=fact.signal,
+        detail=fact.detail,
+    )
 
 
 def _requeue(  # noqa: PLR0917
@@ -120,27 +189,28 @@ def _requeue(  # noqa: PLR0917
     life: JobLife,
     number: int | None,
     task: TaskLife,
-    state: JobState,
-    progress_ms: int,
+    pauses: bool,
     now_ms: int,
     outcome: Outcome,
 ) -> None:
     """The task waits again, with what it has attained; after a failure only in a while."""
     task.clock_ms = waiting_clock(book, life, now_ms)
     task.allocation_id = ""
+    was_preempted = task.stop_why == PREEMPTED
     task.stop_why = ""
     book.queued_tasks += 1
-    if state is JobState.PREEMPTED:
-        task.move_to(JobState.PREEMPTED)
-        task.attained_ms += progress_ms
-        task.preemptions += 1
-    else:
+    if pauses:
         task.move_to(JobState.FAILED)
         delay_ms = book.limits.backoff_ms << (task.failures - 1)
         task.resume_ms = now_ms + min(delay_ms, book.limits.max_backoff_ms)
         book.set_timer(task.resume_ms, BACKOFF, life.job.id, number)
+    elif was_preempted:
+        task.move_to(JobState.PREEMPTED)
     task.move_to(JobState.PENDING)
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="requeued", job_id=life.job.id, task=number))
+    kind = "preempted" if was_preempted else "requeued"
+    outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, job_id=life.job.id, task=number))
+    if number is not None:
+        outcome.writes.append(life.task_row(number, task))
     if number is None:
         if task.resume_ms:
             life.wait_on(BACKOFF, paused_until(task.resume_ms))
@@ -158,6 +228,7 @@ def _charge(book: Book, running: Running, state: JobState, lost_ms: int, now_ms:
     gpu_milli = allocation.gpu_milli
     book.shares.release(account_of(job.tenant, None), gpu_milli, now_ms)
     book.shares.release(account_of(job.tenant, job.user), gpu_milli, now_ms)
+    book.charged[job.tenant] = book.charged[job.tenant, job.user] = None
 
     def model_of(node_id: str, index: int) -> str:
         devices = book.picture.index.slot(node_id).node.devices

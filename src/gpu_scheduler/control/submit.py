@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.eligible import enqueue_if_ready, leave_queue, make_eligible
 from gpu_scheduler.control.life import JobLife
-from gpu_scheduler.control.messages import Outcome
+from gpu_scheduler.control.messages import Outcome, Submit
 from gpu_scheduler.engine.admit import never_admitted
 from gpu_scheduler.engine.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.model.errors import (
@@ -17,34 +17,72 @@ from gpu_scheduler.model.errors import (
     NeverFits,
     QueueFull,
     QuotaTooSmall,
+    SchedulerError,
 )
-from gpu_scheduler.model.job import Job, over_nodes
+from gpu_scheduler.model.job import Job, called, over_nodes
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.snapshot import Standing
-from gpu_scheduler.store.rows import EventRow
+from gpu_scheduler.store.rows import EventRow, LaunchRow
 
 NO_NODE = "node"
 
 
-def submit(book: Book, job: Job, now_ms: int, outcome: Outcome) -> None:
+def submit(book: Book, message: Submit, now_ms: int, outcome: Outcome) -> None:
     """Accept a job, or raise and change nothing."""
+    check_room(book, message.job.task_count)
+    _accept(book, message, _checked(book, message.job), now_ms, outcome)
+
+
+def submit_all(book: Book, submissions: tuple[Submit, ...], now_ms: int, outcome: Outcome) -> None:
+    """Accept many jobs, or raise (with the `index` of the first bad one) and change nothing."""
+    check_room(book, sum(submission.job.task_count for submission in submissions))
+    checked = []
+    for index, submission in enumerate(submissions):
+        try:
+            checked.append(_checked(book, submission.job))
+        except SchedulerError as error:
+            error.index = index
+            raise
+    for submission, job in zip(submissions, checked, strict=True):
+        _accept(book, submission, job, now_ms, outcome)
+
+
+def _checked(book: Book, job: Job) -> Job:
+    """A job that can be accepted, over as many nodes as it needs."""
     _check_new(book, job)
-    nodes_known = bool(book.picture.index.by_id)
-    job = _stamped(book, _over_nodes(book, job), now_ms)
-    if nodes_known:
-        missing = ever_fits(book.picture, book.picture.job_shape(job))
-        if missing:
-            raise NeverFits(f"job {job.id} can never run here: {missing}")
+    job = _over_nodes(book, job)
+    if book.picture.index.by_id:
+        _check_fits(book, job)
     _check_limits(book, job)
+    return job
+
+
+def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome) -> None:
+    job = _stamped(book, job, now_ms)
     book.next_number += 1
     book.queued_tasks += job.task_count
     life = JobLife(job)
     book.lives[job.id] = life
-    if not nodes_known:
+    if not book.picture.index.by_id:
         book.unplaced[job.id] = None
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="submitted", job_id=job.id))
+    outcome.jobs.append(job)
+    if message.environment is not None:
+        outcome.writes.append(message.environment)
+    if message.launch is not None:
+        outcome.writes.append(LaunchRow(job.id, message.launch))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="submitted", job_id=job.id, user=job.user))
     make_eligible(book, life, now_ms, outcome)
+
+
+def revised(book: Book, job: Job) -> Job:
+    """A job as it was changed, checked like a new one."""
+    if not job.is_gang:
+        job = _over_nodes(book, job)
+    if book.picture.index.by_id:
+        _check_fits(book, job)
+    _check_limits(book, job)
+    return replace(job, members=book.shared_members(job.members))
 
 
 def place_again(book: Book, now_ms: int, outcome: Outcome) -> None:
@@ -69,26 +107,31 @@ def place_again(book: Book, now_ms: int, outcome: Outcome) -> None:
         enqueue_if_ready(book, life, now_ms, outcome)
 
 
-def check_room(book: Book, job_id: str, tasks: int) -> None:
+def check_room(book: Book, tasks: int) -> None:
     """Refuse more tasks than the queue has room for."""
     room = book.limits.max_queued_tasks - book.queued_tasks
     if tasks > room:
         raise QueueFull(
-            f"job {job_id} has {tasks} tasks and the queue has room for {room} of "
+            f"{tasks} tasks were submitted and the queue has room for {room} of "
             f"{book.limits.max_queued_tasks}; try again later or submit fewer"
         )
 
 
 def _check_new(book: Book, job: Job) -> None:
-    if job.id in book.lives or job.id in book.ended:
+    if job.id and (job.id in book.lives or job.id in book.ended):
         raise AlreadyExists(f"job id '{job.id}' is taken; choose another")
-    check_room(book, job.id, job.task_count)
     for dependency in job.dependencies:
         if dependency.job_id not in book.lives and dependency.job_id not in book.ended:
             raise InvalidRequest(
-                f"job {job.id} depends on job {dependency.job_id}, which is not known; "
+                f"{called(job.id)} depends on {called(dependency.job_id)}, which is not known; "
                 "submit that one first"
             )
+
+
+def _check_fits(book: Book, job: Job) -> None:
+    missing = ever_fits(book.picture, book.picture.job_shape(job))
+    if missing:
+        raise NeverFits(f"{called(job.id)} can never run here: {missing}")
 
 
 def _over_nodes(book: Book, job: Job) -> Job:
@@ -121,6 +164,7 @@ def _stamped(book: Book, job: Job, now_ms: int) -> Job:
     """The job with its number and time; equal texts and requests of many jobs are one object."""
     return replace(
         job,
+        id=job.id or f"job-{book.next_number}",
         number=book.next_number,
         submit_ms=now_ms,
         tenant=sys.intern(job.tenant),

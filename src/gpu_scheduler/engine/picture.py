@@ -185,6 +185,11 @@ class Picture:
             self.finish(running.allocation.id)
             self.start(running)
 
+    def remove_tenant(self, tenant_id: str) -> None:
+        """A tenant that has no jobs is gone."""
+        self.tenants.pop(tenant_id, None)
+        self._note_limits()
+
     def set_pool(self, pool: PoolQuota) -> None:
         """A pool's part of all GPUs changed."""
         self.pools[pool.pool] = pool

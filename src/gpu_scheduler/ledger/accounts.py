@@ -62,6 +62,7 @@ class Accounts:
         self.period = period
         self._sums: dict[_Key, list[int]] = {}
         self._charged_until: dict[str, int] = {}
+        self._changed: dict[_Key, None] = {}
         self._last_bounds = (0, 0)
 
     def begin(self, allocation_id: str, start_ms: int) -> None:
@@ -121,6 +122,16 @@ class Accounts:
         for key in old:
             del self._sums[key]
         return len(old)
+
+    def take_changed(self) -> list[TotalRow]:
+        """The totals that changed since this was last asked, for a store that writes only those."""
+        changed = []
+        for key in self._changed:
+            sums = self._sums.get(key)
+            if sums is not None:
+                changed.append((key[0], *tenant_and_user(key[1]), tuple(sums)))
+        self._changed.clear()
+        return changed
 
     def to_rows(self) -> tuple[list[TotalRow], list[RunningRow]]:
         """All totals and all running allocations, each in a fixed order."""
@@ -186,6 +197,7 @@ class Accounts:
                 sums = self._sums[key] = [0] * len(_PLACE)
             for place, amount in changes:
                 sums[place] += amount
+            self._changed[key] = None
 
 
 def _key_order(key: _Key) -> tuple[bool, int, tuple[str, bool, str]]:

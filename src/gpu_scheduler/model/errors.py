@@ -6,6 +6,7 @@ SchedulerError
 │   ├── InvalidInput       a file or a row of it cannot be read (carries file and line)
 │   ├── NeverFits          no known node could ever run this, even empty
 │   ├── QuotaTooSmall      more than the whole quota of the tenant
+│   ├── Forbidden          the caller may not do this
 │   ├── UnknownThing       a job, tenant, node or policy of that name does not exist
 │   ├── AlreadyExists      the id is taken
 │   └── WrongState         the job is in a state that does not allow this move
@@ -23,6 +24,8 @@ class SchedulerError(Exception):
 
     code = "error"
     exit_code = 1
+    index: int | None = None
+    """Of several things that were given at once, which one is at fault."""
 
 
 class CallerError(SchedulerError):
@@ -61,6 +64,12 @@ class QuotaTooSmall(CallerError):
     """The request alone is larger than the whole quota."""
 
     code = "quota_exceeded"
+
+
+class Forbidden(CallerError):
+    """The caller is known and may not do this."""
+
+    code = "forbidden"
 
 
 class UnknownThing(CallerError):

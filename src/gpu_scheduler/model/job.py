@@ -60,7 +60,8 @@ class Job:
 
     `members` holds one request per member: one for a plain job, several for a gang. The first
     `min_members` of them must start together; the others start with them if there is room.
-    `number` rises with every submission and decides every tie.
+    `number` rises with every submission and decides every tie. With `retry_exit_codes`, only an
+    attempt that ended so is tried again.
     """
 
     id: str
@@ -84,31 +85,32 @@ class Job:
     array: Array | None = None
     hold: bool = False
     retries: int = 0
+    retry_exit_codes: tuple[int, ...] = ()
     requeue_on_node_loss: bool = False
     same_rack: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself; fill in the gang's minimum."""
         if not self.members:
-            raise InvalidRequest(f"job {self.id} has no members; a gang needs at least one")
+            raise InvalidRequest(f"{called(self.id)} has no members; a gang needs at least one")
         if self.min_members == 0:
             object.__setattr__(self, "min_members", len(self.members))
         if not 1 <= self.min_members <= len(self.members):
             raise InvalidRequest(
-                f"job {self.id} wants at least {self.min_members} of {len(self.members)} members; "
-                "the minimum must lie between 1 and the maximum"
+                f"{called(self.id)} wants at least {self.min_members} of {len(self.members)} "
+                "members; the minimum must lie between 1 and the maximum"
             )
         if not 0 <= self.priority <= MAX_PRIORITY:
             raise InvalidRequest(
-                f"job {self.id} has priority {self.priority}; allowed is 0 to {MAX_PRIORITY}"
+                f"{called(self.id)} has priority {self.priority}; allowed is 0 to {MAX_PRIORITY}"
             )
         for name in ("max_runtime_ms", "estimate_ms", "deadline_ms", "begin_ms", "retries"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(
-                    f"job {self.id} has {name} {getattr(self, name)}; it must be 0 or more"
+                    f"{called(self.id)} has {name} {getattr(self, name)}; it must be 0 or more"
                 )
         if any(dependency.job_id == self.id for dependency in self.dependencies):
-            raise InvalidRequest(f"job {self.id} depends on itself; remove that dependency")
+            raise InvalidRequest(f"{called(self.id)} depends on itself; remove that dependency")
 
     @property
     def gpu_milli(self) -> int:
@@ -124,6 +126,13 @@ class Job:
     def task_count(self) -> int:
         """How many tasks the queue counts for this job."""
         return len(self.array.tasks) if self.array else 1
+
+
+def called(job_id: str) -> str:
+    """A job as people name it: `job-12` is job 12."""
+    if not job_id:
+        return "the job"
+    return f"job {job_id.removeprefix('job-')}"
 
 
 def over_nodes(request: Request, node_gpus: int) -> tuple[Request, ...]:

@@ -63,7 +63,10 @@ class ForeignUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU. `island` groups the devices of a node that NVLink joins at `bandwidth_gbps`."""
+    """One GPU. `island` groups the devices of a node that NVLink joins at `bandwidth_gbps`.
+
+    A person has `paused` it; it is `quarantined` because jobs kept dying on it.
+    """
 
     index: int
     uuid: str = ""
@@ -77,6 +80,7 @@ class Device:
     hot: bool = False
     health: Health = Health.HEALTHY
     paused: bool = False
+    quarantined: bool = False
     foreign: ForeignUse | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +98,7 @@ class Device:
         return (
             self.health is Health.HEALTHY
             and not self.paused
+            and not self.quarantined
             and not self.hot
             and self.foreign is None
         )

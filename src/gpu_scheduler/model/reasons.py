@@ -28,9 +28,15 @@ class ReasonCode(StrEnum):
     NOT_EXAMINED = "not_examined"
     DEPENDENCY_FAILED = "dependency_failed"
     NEVER_FITS = "never_fits"
+    TIME_LIMIT = "time_limit"
+    NODE_LOST = "node_lost"
+    NOT_STARTED = "not_started"
+    EXIT_UNKNOWN = "exit_unknown"
+    ENDED_BY = "ended_by"
 
 
 NEVER = frozenset({ReasonCode.DEPENDENCY_FAILED, ReasonCode.NEVER_FITS})
+"""Why a job could never start. What comes behind them in `ReasonCode` says why one has ended."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +62,11 @@ class Reason:
 
 class _Shown(dict[str, str | int]):
     """Data for a sentence; a piece that is not known shows as a question mark."""
+
+    def __init__(self, data: tuple[tuple[str, str | int], ...]) -> None:
+        super().__init__(data)
+        if "job" in self:
+            self["job"] = str(self["job"]).removeprefix("job-")
 
     def __missing__(self, key: str) -> str:
         return "?"
@@ -83,4 +94,9 @@ SENTENCES = {
     ReasonCode.NOT_EXAMINED: "not looked at yet; the next cycle goes on here",
     ReasonCode.DEPENDENCY_FAILED: "job {job} ended as {state}, so {kind} can never be met",
     ReasonCode.NEVER_FITS: "no known node could run it even when empty: {found}",
+    ReasonCode.TIME_LIMIT: "stopped at its time limit",
+    ReasonCode.NODE_LOST: "its node was lost",
+    ReasonCode.NOT_STARTED: "could not be started: {detail}",
+    ReasonCode.EXIT_UNKNOWN: "exit code unknown: {detail}",
+    ReasonCode.ENDED_BY: "{detail}",
 }

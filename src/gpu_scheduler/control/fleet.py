@@ -1,0 +1,182 @@
+"""Nodes and their devices: what agents found and measured, and what people decided about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.messages import DeviceRead, NodeFound, Outcome
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.node import Device, Health, Node, NodeState, hot_after
+from gpu_scheduler.store.rows import EventRow
+
+LEAST_COMMANDS = 3
+"""So many different commands must have died on a device before it is blamed."""
+
+
+def set_node(book: Book, node: Node, outcome: Outcome) -> None:
+    """A node appeared or changed as a whole."""
+    if node.id not in book.picture.index.by_id:
+        book.new_nodes = True
+    book.picture.set_node(node)
+    book.changed = True
+    outcome.writes.append(node)
+
+
+def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
+    """An agent has come (back): its node is online, unless it is to be drained."""
+    slot = book.picture.index.by_id.get(fact.node_id)
+    known = None if slot is None else slot.node
+    ordinal = len(book.picture.index.by_id) if known is None else known.ordinal
+    before = {} if known is None else {device.index: device for device in known.devices}
+    state = NodeState.ONLINE
+    if known is not None and known.state is NodeState.DRAINING:
+        state = known.state
+    node = Node(
+        id=fact.node_id,
+        ordinal=ordinal,
+        cpu_milli=fact.cpu_milli,
+        memory_mb=fact.memory_mb,
+        devices=tuple(_as_before(device, before.get(device.index)) for device in fact.devices),
+        labels=fact.labels,
+        rack=fact.rack,
+        state=state,
+    )
+    if node == known:
+        return
+    set_node(book, node, outcome)
+    if known is None or known.state is not state:
+        kind = "node_joined" if known is None else "node_online"
+        outcome.writes.append(_node_event(now_ms, kind, node.id))
+
+
+def silent(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
+    """Nothing is heard of a node. Its jobs keep what they hold, as they may well run."""
+    node = book.picture.index.slot(node_id).node
+    if node.state is NodeState.LOST:
+        return
+    set_node(book, replace(node, state=NodeState.LOST), outcome)
+    outcome.writes.append(_node_event(now_ms, "node_silent", node_id))
+
+
+def read(
+    book: Book, node_id: str, readings: tuple[DeviceRead, ...], now_ms: int, outcome: Outcome
+) -> None:
+    """Readings change who may get a device; temperatures alone are not worth a write."""
+    node = book.picture.index.slot(node_id).node
+    by_index = {reading.index: reading for reading in readings}
+    devices = tuple(_measured(book, device, by_index.get(device.index)) for device in node.devices)
+    if devices == node.devices:
+        return
+    set_node(book, replace(node, devices=devices), outcome)
+    for old, new in zip(node.devices, devices, strict=True):
+        for kind in _changes(old, new):
+            data = (("node", node_id), ("gpu", new.index))
+            outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))
+
+
+def pause(
+    book: Book, node_id: str, index: int, now_ms: int, outcome: Outcome, *, paused: bool
+) -> None:
+    """An admin takes a device out of use, or gives it back; that also ends a quarantine."""
+    slot = book.picture.index.by_id.get(node_id)
+    if slot is None:
+        known = ", ".join(sorted(book.picture.index.by_id)) or "none"
+        raise UnknownThing(f"node '{node_id}' is not known; known: {known}")
+    devices = list(slot.node.devices)
+    place = next((i for i, device in enumerate(devices) if device.index == index), None)
+    if place is None:
+        indices = ", ".join(str(device.index) for device in devices) or "none"
+        raise UnknownThing(f"node '{node_id}' has no GPU {index}; it has: {indices}")
+    quarantined = paused and devices[place].quarantined
+    changed = replace(devices[place], paused=paused, quarantined=quarantined)
+    if changed == devices[place]:
+        return
+    devices[place] = changed
+    set_node(book, replace(slot.node, devices=tuple(devices)), outcome)
+    kind = "gpu_paused" if paused else "gpu_resumed"
+    data = (("node", node_id), ("gpu", index))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))
+
+
+def note_end(book: Book, allocation: Allocation, died: str, now_ms: int, outcome: Outcome) -> None:
+    """Count attempts that died at once, by device: `died` is the command of one, else empty.
+
+    A device is set aside when the last few attempts on it all died at once, and of several
+    different commands, so that one mistyped command of one person costs nobody a device. The last
+    device of a node is never set aside.
+    """
+    for placement in allocation.placements:
+        for share in placement.devices:
+            key = (placement.node_id, share.index)
+            if not died:
+                book.early_deaths.pop(key, None)
+                continue
+            deaths = book.early_deaths.setdefault(key, [])
+            deaths.append(died)
+            limit = book.limits.quarantine_after
+            if limit and len(deaths) >= limit and len(set(deaths)) >= LEAST_COMMANDS:
+                del book.early_deaths[key]
+                _set_aside(book, placement.node_id, share.index, now_ms, outcome)
+
+
+def _set_aside(book: Book, node_id: str, index: int, now_ms: int, outcome: Outcome) -> None:
+    node = book.picture.index.slot(node_id).node
+    if sum(device.takes_work for device in node.devices) <= 1:
+        return
+    devices = tuple(
+        replace(device, quarantined=True) if device.index == index else device
+        for device in node.devices
+    )
+    set_node(book, replace(node, devices=devices), outcome)
+    data = (("node", node_id), ("gpu", index))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="gpu_quarantined", data=data))
+
+
+def _as_before(device: Device, before: Device | None) -> Device:
+    """A device as it was found, with what was decided or measured about it earlier."""
+    if before is None or before.uuid != device.uuid:
+        return device
+    return replace(
+        device,
+        paused=before.paused,
+        quarantined=before.quarantined,
+        hot=before.hot,
+        health=before.health,
+        foreign=before.foreign,
+        temperature_c=before.temperature_c,
+    )
+
+
+def _measured(book: Book, device: Device, reading: DeviceRead | None) -> Device:
+    if reading is None:
+        return device
+    limits = book.limits
+    hot = limits.hot_above_c > 0 and hot_after(
+        was_hot=device.hot,
+        temperature_c=reading.temperature_c,
+        threshold_c=limits.hot_above_c,
+        hysteresis_c=limits.hot_hysteresis_c,
+    )
+    healthy = Health.HEALTHY if reading.healthy else Health.UNHEALTHY
+    changed = replace(device, hot=hot, health=healthy, foreign=reading.foreign)
+    if changed == device:
+        return device
+    return replace(changed, temperature_c=reading.temperature_c)
+
+
+def _changes(old: Device, new: Device) -> list[str]:
+    """What about a device is worth a line of history."""
+    kinds = []
+    if old.hot != new.hot:
+        kinds.append("gpu_hot" if new.hot else "gpu_cool")
+    if old.health is not new.health:
+        kinds.append("gpu_unhealthy" if new.health is Health.UNHEALTHY else "gpu_healthy")
+    if (old.foreign is None) != (new.foreign is None):
+        kinds.append("gpu_foreign" if new.foreign is not None else "gpu_free")
+    return kinds
+
+
+def _node_event(now_ms: int, kind: str, node_id: str) -> EventRow:
+    return EventRow(at_ms=now_ms, kind=kind, data=(("node", node_id),))

@@ -1,0 +1,325 @@
+"""The shell around the core: messages come in from everywhere, and are answered once committed.
+
+One task owns the core. It takes all messages that have come, applies them, runs the cycle if
+anything changed, commits everything in one transaction, and only then answers, orders and
+publishes. While a commit is under way the next messages gather, so the disk is asked once for
+many. A commit that fails takes back the whole batch: the core is forgotten and read again from
+the store, and whoever waited for it is told that nothing was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+
+import structlog
+
+from gpu_scheduler.control import permit
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Command,
+    Effect,
+    Fact,
+    Outcome,
+    Retry,
+    RunCycle,
+    Submit,
+    SubmitAll,
+)
+from gpu_scheduler.control.restore import recall, restore
+from gpu_scheduler.model.caller import SYSTEM, Caller
+from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError
+from gpu_scheduler.store.rows import EventRow, Store, Write
+
+MOST_AT_ONCE = 2_000
+"""So many messages are applied before their commit, so that nobody waits for long."""
+PAUSE_AFTER_BUG_S = 1.0
+LARGEST_BACKLOG = 10_000
+"""A subscriber that is so many events behind is cut off."""
+
+Also = Callable[[Outcome], list[Write]]
+"""Makes rows from an outcome that are kept in the same commit."""
+log = structlog.get_logger("control")
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    message: Command | Fact
+    caller: Caller
+    also: Also | None
+    answer: asyncio.Future[Outcome]
+
+
+@dataclass(slots=True)
+class Figures:
+    """What the loop has done, for the metrics."""
+
+    messages: int = 0
+    refusals: int = 0
+    cycles: int = 0
+    commits: int = 0
+    failed_commits: int = 0
+
+
+class Loop:
+    """The one writer. `core` may be read at any time and must be changed by nobody else."""
+
+    def __init__(
+        self,
+        store: Store,
+        new_core: Callable[[], Core],
+        now_ms: Callable[[], int],
+        *,
+        sweep_ms: int = 1_000,
+    ) -> None:
+        """Read everything from the store."""
+        self.store = store
+        self.figures = Figures()
+        self._new_core = new_core
+        self._now_ms = now_ms
+        self._sweep_s = sweep_ms / 1000
+        self._requests: list[_Request] = []
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._release: list[Callable[[list[Effect]], None]] = []
+        self._on_reload: list[Callable[[], None]] = []
+        self._on_timing: list[Callable[[str, float], None]] = []
+        self._batch: list[_Request] = []
+        self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.core = self._read_core()
+
+    # --- for others
+
+    def on_effects(self, release: Callable[[list[Effect]], None]) -> None:
+        """Whoever carries out orders is told of them after their commit."""
+        self._release.append(release)
+
+    def on_reload(self, reload: Callable[[], None]) -> None:
+        """Whoever believes in the core is told when a failed commit has taken something back."""
+        self._on_reload.append(reload)
+
+    def on_timing(self, time_taken: Callable[[str, float], None]) -> None:
+        """Whoever keeps times is told how many seconds each cycle and each commit took."""
+        self._on_timing.append(time_taken)
+
+    def now_ms(self) -> int:
+        """The time by which the core goes."""
+        return self._now_ms()
+
+    async def apply(
+        self, message: Command | Fact, caller: Caller = SYSTEM, *, also: Also | None = None
+    ) -> Outcome:
+        """Do what the message says. Returns when that is committed, or raises and nothing is done.
+
+        `also` makes rows from the outcome that are kept in the same commit.
+        """
+        if self._closing:
+            raise ClusterError("the scheduler is shutting down; try again in a moment")
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._requests.append(_Request(message, caller, also, answer))
+        self._wake.set()
+        return await answer
+
+    async def apply_many(
+        self,
+        submissions: list[Submit],
+        caller: Caller = SYSTEM,
+        *,
+        also: Also | None = None,
+    ) -> Outcome:
+        """Submit many jobs: all of them, or none."""
+        return await self.apply(SubmitAll(tuple(submissions)), caller, also=also)
+
+    async def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
+        """Events with their sequence numbers, from behind `after` (None: from now on), for ever.
+
+        Ends when the subscriber falls too far behind, or the loop closes.
+        """
+        queue: asyncio.Queue[tuple[int, EventRow] | None] = asyncio.Queue(LARGEST_BACKLOG)
+        self._subscribers.add(queue)
+        try:
+            seen = self.store.last_event() if after is None else after
+            while page := self.store.events(seen):
+                for sequence, event in page:
+                    seen = sequence
+                    yield sequence, event
+            while (item := await queue.get()) is not None:
+                if item[0] > seen:
+                    seen = item[0]
+                    yield item
+        finally:
+            self._subscribers.discard(queue)
+
+    # --- life
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._task = asyncio.create_task(self._run(), name="control loop")
+
+    async def close(self) -> None:
+        """Finish what has come, then stop."""
+        self._closing = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        for queue in list(self._subscribers):
+            _end(queue)
+        self._writer.shutdown()
+
+    async def _run(self) -> None:
+        while True:
+            await self._sleep()
+            while self._requests or self._is_cycle_due():
+                try:
+                    await self._step()
+                except Exception:
+                    # A bug must cost one batch, not the scheduler.
+                    log.exception("a batch failed, nothing of it was done")
+                    self._take_back(InternalError("the scheduler made a mistake; see its log"))
+                    await asyncio.sleep(PAUSE_AFTER_BUG_S)
+            if self._closing and not self._requests:
+                return
+
+    async def _sleep(self) -> None:
+        """Until a message comes, a timer is due, or it is time for the periodic look."""
+        if self._requests or self._closing:
+            return
+        timeout = self._sweep_s
+        due_ms = self.core.next_timer_ms()
+        if due_ms is not None:
+            timeout = min(timeout, max(0.0, (due_ms - self._now_ms()) / 1000))
+        self._wake.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), timeout)
+
+    def _is_cycle_due(self) -> bool:
+        if self._closing:
+            return False
+        due_ms = self.core.next_timer_ms()
+        return self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
+
+    async def _step(self) -> None:
+        """One batch: apply, decide, commit, answer."""
+        batch, self._requests = self._requests[:MOST_AT_ONCE], self._requests[MOST_AT_ONCE:]
+        self._batch = batch
+        writes: list[Write] = []
+        effects: list[Effect] = []
+        answers: list[tuple[_Request, Outcome]] = []
+        for request in batch:
+            outcome = self._apply_one(request)
+            if outcome is not None:
+                writes += outcome.writes
+                effects += outcome.effects
+                answers.append((request, outcome))
+        if self._is_cycle_due():
+            outcome = self._cycle()
+            writes += outcome.writes
+            effects += outcome.effects
+        writes += self.core.ledger_writes()
+        if writes and not await self._commit(writes):
+            return
+        for request, outcome in answers:
+            if not request.answer.done():
+                request.answer.set_result(outcome)
+        if effects:
+            for release in self._release:
+                release(effects)
+
+    def _apply_one(self, request: _Request) -> Outcome | None:
+        """Apply a message, or tell its sender why not."""
+        self.figures.messages += 1
+        try:
+            self._recall_ends(request.message)
+            permit.check(self.core.book, request.caller, request.message)
+            outcome = self.core.apply(request.message, self._now_ms())
+            if request.also is not None:
+                outcome.writes += request.also(outcome)
+        except SchedulerError as error:
+            self.figures.refusals += 1
+            if not request.answer.done():
+                request.answer.set_exception(error)
+            return None
+        return outcome
+
+    def _recall_ends(self, message: Command | Fact) -> None:
+        """Jobs that ended long ago, and that the message is about, are fetched from the store."""
+        job_ids: list[str] = []
+        if isinstance(message, Submit):
+            job_ids = [dependency.job_id for dependency in message.job.dependencies]
+        elif isinstance(message, SubmitAll):
+            job_ids = [d.job_id for s in message.submissions for d in s.job.dependencies]
+        elif isinstance(message, Retry):
+            job_ids = [message.job_id]
+        book = self.core.book
+        for job_id in job_ids:
+            if job_id not in book.lives and job_id not in book.ended:
+                row = self.store.job(job_id)
+                if row is not None:
+                    tasks = self.store.tasks(job_id) if row.job.array is not None else []
+                    recall(book, row, tasks)
+
+    def _cycle(self) -> Outcome:
+        began = perf_counter()
+        outcome = self.core.apply(RunCycle(), self._now_ms())
+        if outcome.plan is not None:
+            seconds = perf_counter() - began
+            self.figures.cycles += 1
+            for time_taken in self._on_timing:
+                time_taken("cycle", seconds)
+        return outcome
+
+    async def _commit(self, writes: list[Write]) -> bool:
+        began = perf_counter()
+        try:
+            last = await asyncio.get_running_loop().run_in_executor(
+                self._writer, self.store.commit, writes
+            )
+        except SchedulerError as error:
+            log.warning("commit failed, nothing of it was done", error=str(error))
+            self._take_back(error)
+            return False
+        self.figures.commits += 1
+        for time_taken in self._on_timing:
+            time_taken("commit", perf_counter() - began)
+        self._publish(writes, last)
+        return True
+
+    def _take_back(self, error: SchedulerError) -> None:
+        """Forget what was not committed, and tell those who waited for it."""
+        self.figures.failed_commits += 1
+        self.core = self._read_core()
+        for request in self._batch:
+            if not request.answer.done():
+                request.answer.set_exception(error)
+        for reload in self._on_reload:
+            reload()
+
+    def _publish(self, writes: list[Write], last: int) -> None:
+        if not self._subscribers:
+            return
+        events = [write for write in writes if isinstance(write, EventRow)]
+        for sequence, event in enumerate(events, start=last - len(events) + 1):
+            for queue in list(self._subscribers):
+                try:
+                    queue.put_nowait((sequence, event))
+                except asyncio.QueueFull:
+                    self._subscribers.discard(queue)
+                    _end(queue)
+
+    def _read_core(self) -> Core:
+        core = self._new_core()
+        restore(core.book, self.store, self._now_ms())
+        return core
+
+
+def _end(queue: asyncio.Queue[tuple[int, EventRow] | None]) -> None:
+    """Tell a subscriber that nothing more comes, also if that costs it its oldest events."""
+    while queue.full():
+        queue.get_nowait()
+    queue.put_nowait(None)

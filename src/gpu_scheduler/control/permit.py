@@ -1,0 +1,61 @@
+"""Who may do what. A caller and a message come in; silence, or a refusal, comes out.
+
+A job of somebody else is refused as if it did not exist, so that a refusal tells nothing about it.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Command,
+    Fact,
+    Hold,
+    Release,
+    Reprioritise,
+    Retry,
+    Submit,
+    SubmitAll,
+    Update,
+)
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import Forbidden, UnknownThing
+from gpu_scheduler.model.job import called
+
+
+def check(book: Book, caller: Caller, message: Command | Fact) -> None:
+    """Refuse what the caller may not do."""
+    if caller.is_admin:
+        return
+    match message:
+        case Submit():
+            _check_own(caller, message)
+        case SubmitAll(submissions):
+            for submission in submissions:
+                _check_own(caller, submission)
+        case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
+            if not caller.may_touch(owner_of(book, message.job_id)):
+                raise UnknownThing(f"{called(message.job_id)} is not known")
+        case _:
+            raise Forbidden(
+                f"user '{caller.user}' asked for what only an admin may do "
+                f"({type(message).__name__}); ask the person who runs the scheduler"
+            )
+
+
+def owner_of(book: Book, job_id: str) -> str:
+    """Whose job this is; of a job that is not known, nobody's."""
+    life = book.lives.get(job_id)
+    if life is not None:
+        return life.job.user
+    end = book.ended.get(job_id)
+    return end.user if end is not None else ""
+
+
+def _check_own(caller: Caller, submission: Submit) -> None:
+    launch = submission.launch
+    if submission.job.user != caller.user or (launch is not None and launch.uid != caller.uid):
+        raise Forbidden(
+            f"user '{caller.user}' tried to submit a job as '{submission.job.user}'; "
+            "jobs run as the user who submits them"
+        )

@@ -1,0 +1,216 @@
+"""Begin again where the store left off: rows come in, the core knows all it knew.
+
+Nothing is written and nothing is ordered. What really runs is settled afterwards, when the agents
+say what they have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book, End
+from gpu_scheduler.control.cycle import LIMIT
+from gpu_scheduler.control.eligible import (
+    BACKOFF,
+    enqueue_if_ready,
+    wait_for_begin,
+    wait_for_job,
+)
+from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
+from gpu_scheduler.control.messages import Outcome
+from gpu_scheduler.control.submit import NO_NODE
+from gpu_scheduler.engine.capacity import ever_fits
+from gpu_scheduler.ledger.accounts import Accounts
+from gpu_scheduler.ledger.shares import Shares
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.snapshot import Running
+from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.store.rows import JobRow, Store, TaskRow
+
+LEARNT_FROM = 5_000
+"""From so many of the last ends expected run times are learnt again."""
+
+
+def restore(book: Book, store: Store, now_ms: int) -> None:
+    """Fill an empty book."""
+    book.next_number = store.next_number()
+    for tenant in store.tenants():
+        book.set_tenant(tenant)
+    for pool in store.pools():
+        book.picture.set_pool(pool)
+    for node in store.nodes():
+        book.picture.set_node(_not_heard_of_yet(node))
+    _restore_ledger(book, store)
+    _learn(book, store)
+    rows = store.live_jobs()
+    for row in rows:
+        _restore_life(book, row, store, now_ms)
+    for allocation in store.allocations():
+        _restore_running(book, allocation, now_ms)
+    for row in rows:
+        _restore_waiting(book, book.lives[row.job.id], row, now_ms)
+    book.changed = True
+
+
+def recall(book: Book, row: JobRow, tasks: list[TaskRow]) -> None:
+    """Remember an end again, so that the job can be retried or depended on."""
+    job = row.job
+    if job.id in book.lives or job.id in book.ended or row.state not in ENDED:
+        return
+    life = JobLife(replace(job, members=book.shared_members(job.members)))
+    _fill(life, row, tasks)
+    life.end_ms = row.end_ms
+    kept = None if row.state is JobState.COMPLETED else life
+    book.ended[job.id] = End(row.state, job.user, kept)
+    if len(book.ended) > book.limits.remembered_ends:
+        book.ended.popitem(last=False)
+
+
+def _not_heard_of_yet(node: Node) -> Node:
+    """A node takes no work until its agent has come back."""
+    return node if node.state is NodeState.DRAINING else replace(node, state=NodeState.LOST)
+
+
+def _restore_ledger(book: Book, store: Store) -> None:
+    limits = book.limits
+    book.shares = Shares.from_rows(
+        (
+            (row.tenant, row.user, row.usage, row.recent, row.rate, row.as_of_ms)
+            for row in store.shares()
+        ),
+        half_life_ms=limits.usage_half_life_ms,
+        recent_half_life_ms=limits.recent_half_life_ms,
+    )
+    book.accounts = Accounts.from_rows(
+        ((row.period_ms, row.tenant, row.user, row.totals) for row in store.usage()),
+        ((allocation.id, allocation.start_ms) for allocation in store.allocations()),
+        period=book.accounts.period,
+    )
+
+
+def _learn(book: Book, store: Store) -> None:
+    """Expected run times come from the last ends, in the order in which they came."""
+    for row in reversed(store.recent_ends(LEARNT_FROM)):
+        if row.start_ms is None or row.end_ms is None or row.stop_why:
+            continue
+        if row.state in {JobState.COMPLETED, JobState.FAILED}:
+            run_ms = row.attained_ms + max(0, row.end_ms - row.start_ms)
+            book.predictor.begin(row.job, row.start_ms)
+            book.predictor.end(row.job, run_ms, row.end_ms)
+
+
+def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
+    job = replace(row.job, members=book.shared_members(row.job.members))
+    life = JobLife(job)
+    _fill(life, row, store.tasks(job.id) if job.array is not None else [])
+    book.lives[job.id] = life
+    if job.hold:
+        life.wait_on(HELD, Reason(ReasonCode.HELD))
+    wait_for_begin(book, life, now_ms)
+    for dependency in job.dependencies:
+        if dependency.job_id not in row.met:
+            wait_for_job(book, life, dependency)
+    book.queued_tasks += _waiting_count(life)
+    only = life.only_task
+    if only is not None and only.resume_ms:
+        life.wait_on(BACKOFF, paused_until(only.resume_ms))
+        book.set_timer(only.resume_ms, BACKOFF, job.id)
+    for number, task in life.tasks.items():
+        if task.resume_ms:
+            book.set_timer(task.resume_ms, BACKOFF, job.id, number)
+
+
+def _waiting_count(life: JobLife) -> int:
+    """How many of its tasks count as queued."""
+    if life.job.array is None:
+        return int(life.state is JobState.PENDING)
+    return len(life.pending.union(life.paused))
+
+
+def _fill(life: JobLife, row: JobRow, tasks: list[TaskRow]) -> None:
+    """Give a life what its row and those of its tasks say."""
+    life.waited_ms = row.waited_ms
+    life.since_ms = row.since_ms
+    life.expected_ms = row.expected_ms
+    if life.job.array is None:
+        if row.attempt or row.state is not JobState.PENDING:
+            _fill_task(life.task(None), row)
+        return
+    states = dict(row.tasks)
+    life.pending = states.pop(JobState.PENDING, life.pending.minus(life.pending))
+    life.states = {state: numbers for state, numbers in states.items() if state in ENDED}
+    for task_row in tasks:
+        life.last_attempt = max(life.last_attempt, task_row.attempt)
+        number = task_row.task
+        if task_row.state not in ENDED:
+            _fill_task(life.task(number), task_row)
+            if task_row.resume_ms:
+                life.pending = life.pending.without(number)
+        elif number in life.pending:
+            # It had ended and was retried: attempts are counted on.
+            life.task(number).attempt = task_row.attempt
+
+
+def _fill_task(task: TaskLife, row: JobRow | TaskRow) -> None:
+    task.state = row.state
+    task.attempt = row.attempt
+    task.failures = row.failures
+    task.preemptions = row.preemptions
+    task.protected = row.protected
+    task.attained_ms = row.attained_ms
+    task.served_ms = row.served_ms
+    task.waited_ms = row.waited_ms
+    task.clock_ms = row.waited_ms
+    task.resume_ms = row.resume_ms
+    task.start_ms = row.start_ms
+    task.first_start_ms = row.first_start_ms
+    task.stop_why = row.stop_why
+    task.exit_code = row.exit_code
+    task.signal = row.signal
+
+
+def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
+    life = book.lives[allocation.job_id]
+    task = life.task(allocation.task)
+    task.allocation_id = allocation.id
+    book.by_allocation[allocation.id] = (life, allocation.task)
+    job = life.job
+    expected_ms = life.expected_ms or book.predictor.expect(job, allocation.start_ms)
+    limit_ms = book.picture.limit_ms(job)
+    book.picture.start(
+        Running(
+            job=job,
+            allocation=allocation,
+            expected_end_ms=max(
+                now_ms + 1, allocation.start_ms + max(1, expected_ms - task.attained_ms)
+            ),
+            limit_end_ms=allocation.start_ms + limit_ms,
+            attained_ms=task.attained_ms,
+            served_ms=task.served_ms,
+            waited_ms=task.waited_ms,
+            preemptions=task.preemptions,
+            stopping=bool(task.stop_why),
+            protected=task.protected,
+        )
+    )
+    book.set_timer(allocation.start_ms + limit_ms, LIMIT, allocation.id)
+    book.predictor.begin(job, allocation.start_ms)
+
+
+def _restore_waiting(book: Book, life: JobLife, row: JobRow, now_ms: int) -> None:
+    """Queue what was queued, as long as it has been."""
+    if life.job.array is None and life.state is not JobState.PENDING:
+        return
+    if row.since_ms:
+        life.waited_ms += max(0, now_ms - row.since_ms)
+    missing = ""
+    if book.picture.index.by_id:
+        missing = ever_fits(book.picture, book.picture.job_shape(life.job))
+    else:
+        book.unplaced[life.job.id] = None
+    if missing:
+        book.unplaced[life.job.id] = None
+        life.wait_on(NO_NODE, Reason(ReasonCode.NEVER_FITS, (("found", missing),)))
+    enqueue_if_ready(book, life, now_ms, Outcome())
