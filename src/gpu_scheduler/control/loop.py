@@ -10,7 +10,7 @@ the store, and whoever waited for it is told that nothing was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,8 +31,11 @@ from gpu_scheduler.control.messages import (
     SubmitAll,
 )
 from gpu_scheduler.control.restore import recall, restore
+from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.model.caller import SYSTEM, Caller
 from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.store.rows import EventRow, Store, Write
 
 MOST_AT_ONCE = 2_000
@@ -41,8 +44,8 @@ PAUSE_AFTER_BUG_S = 1.0
 LARGEST_BACKLOG = 10_000
 """A subscriber that is so many events behind is cut off."""
 
-Also = Callable[[Outcome], list[Write]]
-"""Makes rows from an outcome that are kept in the same commit."""
+Also = Callable[[Sequence[Outcome]], Sequence[Write]]
+"""Makes rows, from what messages led to, that are kept in the same commit."""
 log = structlog.get_logger("control")
 
 
@@ -52,17 +55,6 @@ class _Request:
     caller: Caller
     also: Also | None
     answer: asyncio.Future[Outcome]
-
-
-@dataclass(slots=True)
-class Figures:
-    """What the loop has done, for the metrics."""
-
-    messages: int = 0
-    refusals: int = 0
-    cycles: int = 0
-    commits: int = 0
-    failed_commits: int = 0
 
 
 class Loop:
@@ -78,7 +70,9 @@ class Loop:
     ) -> None:
         """Read everything from the store."""
         self.store = store
-        self.figures = Figures()
+        self.tallies = Tallies()
+        self.last_plan: Plan | None = None
+        self.telemetry: dict[str, NodeReadings] = {}
         self._new_core = new_core
         self._now_ms = now_ms
         self._sweep_s = sweep_ms / 1000
@@ -88,7 +82,6 @@ class Loop:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
-        self._on_timing: list[Callable[[str, float], None]] = []
         self._batch: list[_Request] = []
         self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -104,10 +97,6 @@ class Loop:
         """Whoever believes in the core is told when a failed commit has taken something back."""
         self._on_reload.append(reload)
 
-    def on_timing(self, time_taken: Callable[[str, float], None]) -> None:
-        """Whoever keeps times is told how many seconds each cycle and each commit took."""
-        self._on_timing.append(time_taken)
-
     def now_ms(self) -> int:
         """The time by which the core goes."""
         return self._now_ms()
@@ -119,22 +108,36 @@ class Loop:
 
         `also` makes rows from the outcome that are kept in the same commit.
         """
-        if self._closing:
-            raise ClusterError("the scheduler is shutting down; try again in a moment")
+        return await self.post(message, caller, also=also)
+
+    def post(
+        self, message: Command | Fact, caller: Caller = SYSTEM, *, also: Also | None = None
+    ) -> asyncio.Future[Outcome]:
+        """Like `apply`, for who has much to say at once: messages are taken in this order."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        if self._closing:
+            answer.set_exception(
+                ClusterError("the scheduler is shutting down; try again in a moment")
+            )
+            return answer
         self._requests.append(_Request(message, caller, also, answer))
         self._wake.set()
-        return await answer
+        return answer
 
     async def apply_many(
         self,
-        submissions: list[Submit],
+        submissions: Sequence[Submit],
         caller: Caller = SYSTEM,
         *,
         also: Also | None = None,
-    ) -> Outcome:
-        """Submit many jobs: all of them, or none."""
-        return await self.apply(SubmitAll(tuple(submissions)), caller, also=also)
+    ) -> list[Outcome]:
+        """Submit many jobs: all of them, or none. Returns what each one led to."""
+
+        def also_of_each(outcomes: Sequence[Outcome]) -> Sequence[Write]:
+            return () if also is None else also(_one_each(outcomes[0]))
+
+        outcome = await self.apply(SubmitAll(tuple(submissions)), caller, also=also_of_each)
+        return _one_each(outcome)
 
     async def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
         """Events with their sequence numbers, from behind `after` (None: from now on), for ever.
@@ -233,15 +236,15 @@ class Loop:
 
     def _apply_one(self, request: _Request) -> Outcome | None:
         """Apply a message, or tell its sender why not."""
-        self.figures.messages += 1
+        self.tallies.messages += 1
         try:
             self._recall_ends(request.message)
             permit.check(self.core.book, request.caller, request.message)
             outcome = self.core.apply(request.message, self._now_ms())
             if request.also is not None:
-                outcome.writes += request.also(outcome)
+                outcome.writes += request.also([outcome])
         except SchedulerError as error:
-            self.figures.refusals += 1
+            self.tallies.refusals += 1
             if not request.answer.done():
                 request.answer.set_exception(error)
             return None
@@ -268,10 +271,8 @@ class Loop:
         began = perf_counter()
         outcome = self.core.apply(RunCycle(), self._now_ms())
         if outcome.plan is not None:
-            seconds = perf_counter() - began
-            self.figures.cycles += 1
-            for time_taken in self._on_timing:
-                time_taken("cycle", seconds)
+            self.last_plan = outcome.plan
+            self.tallies.cycle_seconds.add(perf_counter() - began)
         return outcome
 
     async def _commit(self, writes: list[Write]) -> bool:
@@ -284,15 +285,14 @@ class Loop:
             log.warning("commit failed, nothing of it was done", error=str(error))
             self._take_back(error)
             return False
-        self.figures.commits += 1
-        for time_taken in self._on_timing:
-            time_taken("commit", perf_counter() - began)
+        self.tallies.commit_seconds.add(perf_counter() - began)
+        self.tallies.note(writes)
         self._publish(writes, last)
         return True
 
     def _take_back(self, error: SchedulerError) -> None:
         """Forget what was not committed, and tell those who waited for it."""
-        self.figures.failed_commits += 1
+        self.tallies.failed_commits += 1
         self.core = self._read_core()
         for request in self._batch:
             if not request.answer.done():
@@ -316,6 +316,10 @@ class Loop:
         core = self._new_core()
         restore(core.book, self.store, self._now_ms())
         return core
+
+
+def _one_each(outcome: Outcome) -> list[Outcome]:
+    return [Outcome(jobs=[job]) for job in outcome.jobs]
 
 
 def _end(queue: asyncio.Queue[tuple[int, EventRow] | None]) -> None:

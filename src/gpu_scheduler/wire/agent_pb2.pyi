@@ -45,14 +45,12 @@ class Hello(_message.Message):
     def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., boot_id: _Optional[str] = ..., instance: _Optional[str] = ..., token: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., runners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeldWork(_message.Message):
-    __slots__ = ("allocation_id", "member", "over")
+    __slots__ = ("allocation_id", "member")
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
-    OVER_FIELD_NUMBER: _ClassVar[int]
     allocation_id: str
     member: int
-    over: bool
-    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., over: _Optional[bool] = ...) -> None: ...
+    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("at_ms",)
@@ -178,26 +176,20 @@ class Facts(_message.Message):
     def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ...) -> None: ...
 
 class Fact(_message.Message):
-    __slots__ = ("sequence", "at_ms", "allocation_id", "member", "began", "over", "saved", "refused", "never_heard")
-    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("at_ms", "allocation_id", "member", "began", "over", "saved")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     SAVED_FIELD_NUMBER: _ClassVar[int]
-    REFUSED_FIELD_NUMBER: _ClassVar[int]
-    NEVER_HEARD_FIELD_NUMBER: _ClassVar[int]
-    sequence: int
     at_ms: int
     allocation_id: str
     member: int
     began: Began
     over: Over
     saved: Saved
-    refused: Refused
-    never_heard: NeverHeard
-    def __init__(self, sequence: _Optional[int] = ..., at_ms: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., never_heard: _Optional[_Union[NeverHeard, _Mapping]] = ...) -> None: ...
+    def __init__(self, at_ms: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ...) -> None: ...
 
 class Began(_message.Message):
     __slots__ = ("pid",)
@@ -225,16 +217,6 @@ class Saved(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class Refused(_message.Message):
-    __slots__ = ("detail",)
-    DETAIL_FIELD_NUMBER: _ClassVar[int]
-    detail: str
-    def __init__(self, detail: _Optional[str] = ...) -> None: ...
-
-class NeverHeard(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class LogChunk(_message.Message):
     __slots__ = ("request_id", "data", "offset", "end", "problem")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -250,40 +232,30 @@ class LogChunk(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "orders", "acknowledged", "log_request", "log_cancel", "goodbye")
+    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
-    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
-    acknowledged: Acknowledged
     log_request: LogRequest
     log_cancel: LogCancel
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[Acknowledged, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("version", "protocol", "term", "expected", "heartbeat_ms")
+    __slots__ = ("version", "protocol", "term", "heartbeat_ms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
     version: str
     protocol: int
     term: int
-    expected: _containers.RepeatedCompositeFieldContainer[HeldWork]
     heartbeat_ms: int
-    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., term: _Optional[int] = ..., expected: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
-
-class Acknowledged(_message.Message):
-    __slots__ = ("sequences",)
-    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
-    sequences: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., term: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("term", "orders")

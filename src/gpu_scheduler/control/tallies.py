@@ -1,0 +1,61 @@
+"""What the loop counts while it works. Cheap to keep; metrics are made from it when asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.store.rows import EventRow, JobRow, Write
+
+SHORT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+LONG_BOUNDS = (0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0, 7 * 86400.0)
+
+
+class Histogram:
+    """How many observations were at most each bound; the last count is of what was larger."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        """Start with nothing seen."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """One more observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class Tallies:
+    """Counts since the start of the process."""
+
+    def __init__(self) -> None:
+        """Start at zero."""
+        self.cycle_seconds = Histogram(SHORT_BOUNDS)
+        self.commit_seconds = Histogram(SHORT_BOUNDS)
+        self.wait_seconds = Histogram(LONG_BOUNDS)
+        self.jobs: dict[str, int] = {}
+        self.messages = 0
+        self.refusals = 0
+        self.failed_commits = 0
+
+    @property
+    def submissions(self) -> int:
+        """Accepted jobs."""
+        return self.jobs.get("submitted", 0)
+
+    @property
+    def preemptions(self) -> int:
+        """Attempts that were preempted."""
+        return self.jobs.get(JobState.PREEMPTED.value, 0)
+
+    def note(self, writes: list[Write]) -> None:
+        """Count what was committed."""
+        for write in writes:
+            if isinstance(write, EventRow):
+                if write.job_id:
+                    self.jobs[write.kind] = self.jobs.get(write.kind, 0) + 1
+            elif isinstance(write, JobRow) and write.state in ENDED and write.start_ms is not None:
+                self.wait_seconds.add(write.waited_ms / 1000)

@@ -1,0 +1,43 @@
+"""What was measured on the devices of a node. Shown and counted; decisions use `Device`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process on a device; `allocation_id` is empty if it is not ours."""
+
+    pid: int
+    user: str = ""
+    command: str = ""
+    memory_mb: int = 0
+    allocation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReading:
+    """One device at one moment. What the hardware does not tell is 0."""
+
+    index: int
+    utilisation_percent: int = 0
+    memory_used_mb: int = 0
+    temperature_c: int = 0
+    power_mw: int = 0
+    power_limit_mw: int = 0
+    sm_clock_mhz: int = 0
+    throttle_reasons: int = 0
+    ecc_errors: int = 0
+    xid: int = 0
+    healthy: bool = True
+    processes: tuple[DeviceProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReadings:
+    """All devices of a node; `problem` is set while they cannot be read."""
+
+    at_ms: int
+    readings: tuple[DeviceReading, ...] = ()
+    problem: str = ""
