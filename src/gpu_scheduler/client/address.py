@@ -1,0 +1,86 @@
+"""Where the server may be: a name, variables and files in, addresses to try out."""
+
+from __future__ import annotations
+
+import os
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.settings.places import ROOT_RUNTIME, SOCKET_NAME, STATE_VARIABLE, paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SERVER_VARIABLE = "TGPU_SERVER"
+DEFAULT_PORT = 8080
+
+
+class Address:
+    """A Unix socket by its path, or a host and port."""
+
+    __slots__ = ("host", "path", "port")
+
+    def __init__(self, *, path: str = "", host: str = "", port: int = 0) -> None:
+        self.path = path
+        self.host = host
+        self.port = port
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Address) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @property
+    def host_header(self) -> str:
+        """What the server is called in requests."""
+        return "localhost" if self.path else str(self).removeprefix("http://")
+
+
+def candidates(
+    server: str | None = None, environ: Mapping[str, str] | None = None
+) -> list[Address]:
+    """The addresses to try in turn: the one that is named, or one's own server, then the machine's.
+
+    A server of one's own was started on purpose, so it comes before the one of the machine.
+    """
+    variables = os.environ if environ is None else environ
+    named = server or variables.get(SERVER_VARIABLE)
+    if named:
+        return [read_address(named)]
+    own = Address(path=paths(environ=variables).server_socket)
+    if variables.get(STATE_VARIABLE):
+        return [own]
+    shared = Address(path=f"{ROOT_RUNTIME}/{SOCKET_NAME}")
+    return [own] if own == shared else [own, shared]
+
+
+def read_address(text: str) -> Address:
+    """`unix:/path`, `/path` of a socket or a state directory, `http://host:port` or `host:port`."""
+    if text.startswith(("unix:", "/", "./", "~")):
+        path = text.removeprefix("unix:").removeprefix("//")
+        path = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+        return Address(path=f"{path}/{SOCKET_NAME}" if os.path.isdir(path) else path)  # noqa: PTH112
+    if text.startswith("https://"):
+        raise InvalidRequest(f"server '{text}' asks for TLS, which this version does not speak")
+    rest = text.removeprefix("http://").rstrip("/")
+    host, port = _split_port(rest)
+    if not host or "/" in rest or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise InvalidRequest(
+            f"server '{text}' is no address; write unix:/path/server.sock or http://host:port"
+        )
+    return Address(host=host, port=int(port))
+
+
+def _split_port(rest: str) -> tuple[str, str]:
+    if rest.startswith("["):
+        host, _, port = rest[1:].partition("]")
+        return host, port.removeprefix(":") or str(DEFAULT_PORT)
+    host, _, port = rest.partition(":")
+    return host, port or str(DEFAULT_PORT)

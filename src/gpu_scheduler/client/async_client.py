@@ -1,0 +1,322 @@
+"""The asynchronous client: the same calls as `Client`, awaited, on one event loop.
+
+Each call uses a connection of its own, so any number may be under way at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from codecs import getincrementaldecoder
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from gpu_scheduler.client import forms
+from gpu_scheduler.client.address import Address, candidates
+from gpu_scheduler.client.connection import check_owner, peer_uid
+from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
+from gpu_scheduler.client.forms import API, job_path, joined, submission
+from gpu_scheduler.client.http1 import Answer, request_bytes, target
+from gpu_scheduler.client.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_SILENCE_S
+from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from gpu_scheduler.client.fields import Job, JobFields
+
+_PAGE = 1000
+_PIECE = 1 << 18
+_UPGRADED = 101
+_FIRST_ERROR = 400
+
+
+class AsyncJobHandle:
+    """A job that was submitted: its id, and what one may ask about it."""
+
+    __slots__ = ("_client", "id", "tasks")
+
+    def __init__(self, client: AsyncClient, job_id: str, tasks: int = 1) -> None:
+        self._client = client
+        self.id = job_id
+        self.tasks = tasks
+
+    def __repr__(self) -> str:
+        return f"AsyncJobHandle({self.id!r})"
+
+    async def info(self) -> Job:
+        """Everything the server says about the job."""
+        return await self._client.get(self.id)
+
+    async def state(self) -> str:
+        """Where the job is in its life: pending, scheduled, running, completed, failed, ..."""
+        return str((await self.info())["state"])
+
+    async def wait(self, timeout: float | None = None) -> Job:  # noqa: ASYNC109
+        """Wait for the end and return the job; `TimedOut` after so many seconds."""
+        return await self._client.wait(self.id, timeout)
+
+    async def result(self, timeout: float | None = None) -> int:  # noqa: ASYNC109
+        """Wait for the end; 0, or `JobFailed` when the job did not complete."""
+        job = await self.wait(timeout)
+        if job.get("state") != "completed":
+            raise JobFailed(job)
+        return forms.exit_code_of(job)
+
+    def logs(self, *, follow: bool = False) -> AsyncIterator[str]:
+        """The output as text, in pieces; with `follow` until the job ends."""
+        return self._client.logs(self.id, follow=follow)
+
+    async def cancel(self) -> Job:
+        """Stop it, or take it from the queue."""
+        return await self._client.cancel(self.id)
+
+
+class AsyncClient:
+    """A server, found as `Client` finds it."""
+
+    def __init__(self, server: str | None = None) -> None:
+        self._candidates = candidates(server)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is kept open between calls."""
+
+    async def submit(
+        self, command: Sequence[str] | None = None, **job: Unpack[JobFields]
+    ) -> AsyncJobHandle:
+        """Submit one job. A command that is one string is given to a shell."""
+        answer = await self.call("POST", f"{API}/jobs", submission(command, job), once=True)
+        return AsyncJobHandle(self, answer["job_id"], answer.get("tasks", 1))
+
+    async def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[AsyncJobHandle]:
+        """Submit several jobs, all or none; each is a mapping of fields with its `command`."""
+        bodies = [submission(job.get("command"), job) for job in jobs]
+        if not bodies:
+            return []
+        answer = await self.call("POST", f"{API}/jobs/bulk", bodies, once=True)
+        return [AsyncJobHandle(self, job_id) for job_id in answer["job_ids"]]
+
+    def job(self, job: str | int) -> AsyncJobHandle:
+        """A handle for a job that is there already."""
+        return AsyncJobHandle(self, forms.job_id(job))
+
+    async def get(self, job: str | int) -> Job:
+        """One job."""
+        return dict(await self.call("GET", job_path(job)))
+
+    async def list(
+        self, state: str | Iterable[str] | None = None, **query: object
+    ) -> AsyncIterator[Job]:
+        """All jobs that fit the query, page by page."""
+        query = {"limit": _PAGE} | query | {"state": joined(state)}
+        while True:
+            page = await self.call("GET", target(f"{API}/jobs", query))
+            for job in page["jobs"]:
+                yield job
+            if not page.get("next_cursor"):
+                return
+            query["cursor"] = page["next_cursor"]
+
+    async def update(self, job: str | int, **changes: object) -> Job:
+        """Change a job that waits."""
+        return dict(await self.call("PATCH", job_path(job), changes))
+
+    async def cancel(self, job: str | int, tasks: str | None = None) -> Job:
+        """Cancel a job, or some tasks of an array such as `1-3`."""
+        return dict(await self.call("DELETE", target(job_path(job), {"tasks": tasks})))
+
+    async def hold(self, job: str | int) -> Job:
+        """Keep a job from starting."""
+        return dict(await self.call("POST", job_path(job, "hold")))
+
+    async def release(self, job: str | int) -> Job:
+        """Let a held job start."""
+        return dict(await self.call("POST", job_path(job, "release")))
+
+    async def retry(self, job: str | int) -> Job:
+        """Put a job that ended back into the queue."""
+        return dict(await self.call("POST", job_path(job, "retry")))
+
+    async def explain(self, job: str | int) -> dict[str, Any]:
+        """Why a job waits, and until when it is expected to."""
+        return dict(await self.call("GET", job_path(job, "explain")))
+
+    async def tenants(self) -> Sequence[dict[str, Any]]:
+        """All tenants."""
+        return tuple((await self.call("GET", f"{API}/tenants"))["tenants"])
+
+    async def gpus(self) -> Sequence[dict[str, Any]]:
+        """All devices."""
+        return tuple((await self.call("GET", f"{API}/gpus"))["gpus"])
+
+    async def status(self) -> dict[str, Any]:
+        """The cluster in numbers."""
+        return dict(await self.call("GET", f"{API}/cluster/status"))
+
+    async def logs(
+        self, job: str | int, *, follow: bool = False, **query: object
+    ) -> AsyncIterator[str]:
+        """The output of a job as text, in pieces. Query: attempt, task, member, tail, offset."""
+        path = target(job_path(job, "logs"), query | {"follow": 1 if follow else None})
+        decoder = getincrementaldecoder("utf-8")("replace")
+        async with _Exchange(self._candidates) as exchange:
+            answer = await exchange.send("GET", path, {"Accept": "text/plain"}, None)
+            if answer.status >= _FIRST_ERROR:
+                forms.decoded(answer.status, await exchange.rest())
+            async for piece in exchange.pieces():
+                yield decoder.decode(piece)
+        if rest := decoder.decode(b"", final=True):
+            yield rest
+
+    async def events(self, after: int | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Events as they happen; with `after` also those since that sequence number."""
+        key = new_key()
+        async with _Exchange(self._candidates) as exchange:
+            path = target(f"{API}/events", {"after": after})
+            answer = await exchange.send("GET", path, handshake_headers(key), None)
+            accepted = answer.headers.get("sec-websocket-accept") == accept_of(key)
+            if answer.status != _UPGRADED or not accepted:
+                raise Unreadable("the server has no stream of events")
+            async for message in exchange.messages(answer):
+                yield json.loads(message)
+
+    async def wait(self, job: str | int, timeout: float | None = None) -> Job:  # noqa: ASYNC109
+        """Wait until a job has ended, through restarts of the server."""
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._wait(job)
+        except TimeoutError:
+            raise TimedOut(f"{forms.job_id(job)} has not ended in the time given") from None
+
+    async def _wait(self, job: str | int) -> Job:
+        """As `waiting.wait_for`: look, and let events say when to look again."""
+        found: Job | None = await self.get(job)
+        pause_s = FIRST_PAUSE_S
+        while found is None or not forms.is_over(found):
+            try:
+                found = await self._watch(job)
+            except (NoServer, Unreadable):
+                found = None
+            if found is None:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        return found
+
+    async def _watch(self, job: str | int) -> Job | None:
+        """The job once it is over; None when the stream ended or there is none."""
+        key = new_key()
+        names = {forms.job_id(job), forms.job_id(job).partition("_")[0]}
+        async with _Exchange(self._candidates) as exchange:
+            answer = await exchange.send("GET", f"{API}/events", handshake_headers(key), None)
+            messages = exchange.messages(answer)
+            while True:
+                found = await self.get(job)
+                if forms.is_over(found):
+                    return found
+                if answer.status != _UPGRADED or not await _named(messages, names):
+                    return None
+
+    async def call(self, method: str, path: str, body: object = None, *, once: bool = False) -> Any:
+        """Any request of the REST API: the answer's document, or the error as an exception."""
+        headers = forms.headers_for(body, once=once)
+        async with _Exchange(self._candidates) as exchange:
+            answer = await exchange.send(method, path, headers, forms.encoded(body))
+            return forms.decoded(answer.status, await exchange.rest())
+
+
+class _Exchange:
+    """One request and its answer on a connection of its own."""
+
+    def __init__(self, addresses: list[Address]) -> None:
+        self._addresses = addresses
+        self._answer = Answer()
+        self._first: list[bytes] = []
+
+    async def __aenter__(self) -> Self:
+        self._address, self._reader, self._writer = await _connect(self._addresses)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._writer.close()
+
+    async def send(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Answer:
+        """Send, and wait for the head of the answer."""
+        host = self._address.host_header
+        self._writer.write(request_bytes(method, path, host, headers, body))
+        while not self._answer.status:
+            self._first += self._answer.feed(await self._read())
+        return self._answer
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes."""
+        for piece in self._first:
+            yield piece
+        while not self._answer.done:
+            for piece in self._answer.feed(await self._read()):
+                yield piece
+
+    async def rest(self) -> bytes:
+        """The whole body."""
+        return b"".join([piece async for piece in self.pieces()])
+
+    async def messages(self, answer: Answer) -> AsyncIterator[bytes]:
+        """What comes after a change of protocol."""
+        frames = Frames()
+        data = answer.rest
+        while not frames.closed:
+            for message in frames.feed(data):
+                yield message
+            if frames.reply:
+                self._writer.write(bytes(frames.reply))
+                frames.reply.clear()
+            data = await self._read()
+            if not data:
+                return
+
+    async def _read(self) -> bytes:
+        try:
+            return await self._reader.read(_PIECE)
+        except OSError as error:
+            raise Unreadable(f"the server broke off: {error}") from error
+
+
+async def _named(messages: AsyncIterator[bytes], names: set[str]) -> bool:
+    """Wait for an event about a job, or for a while; False when the stream has ended."""
+    try:
+        async with asyncio.timeout(LONGEST_SILENCE_S):
+            async for message in messages:
+                if json.loads(message).get("job_id") in names:
+                    return True
+    except TimeoutError:
+        # The stream cannot be read on after an interrupted read.
+        return False
+    return False
+
+
+async def _connect(
+    addresses: list[Address],
+) -> tuple[Address, asyncio.StreamReader, asyncio.StreamWriter]:
+    tried = []
+    for address in addresses:
+        try:
+            if not address.path:
+                streams = await asyncio.open_connection(address.host, address.port)
+                return address, *streams
+            streams = await asyncio.open_unix_connection(address.path)
+        except OSError as error:
+            tried.append(f"{address} ({error.strerror or error})")
+            continue
+        raw: socket.socket = streams[1].get_extra_info("socket")
+        try:
+            check_owner(address.path, peer_uid(raw))
+        except NoServer:
+            streams[1].close()
+            raise
+        return address, *streams
+    raise NoServer(f"no scheduler answers at {' or '.join(tried)}; start one with 'tgpu up'")

@@ -1,0 +1,241 @@
+"""The blocking client.
+
+Calls come in, jobs and documents as the server describes them go out. Errors are the exceptions of
+`gpu_scheduler.model.errors` and `gpu_scheduler.client.errors`.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.client import forms
+from gpu_scheduler.client.address import candidates
+from gpu_scheduler.client.connection import Connection
+from gpu_scheduler.client.errors import JobFailed, Unreadable
+from gpu_scheduler.client.forms import API, job_path, joined, submission
+from gpu_scheduler.client.http1 import target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any, Self, Unpack
+
+    from gpu_scheduler.client.fields import Job, JobFields
+
+_PAGE = 1000
+
+
+class JobHandle:
+    """A job that was submitted: its id, and what one may ask about it."""
+
+    __slots__ = ("_client", "id", "tasks")
+
+    def __init__(self, client: Client, job_id: str, tasks: int = 1) -> None:
+        self._client = client
+        self.id = job_id
+        self.tasks = tasks
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.id!r})"
+
+    def info(self) -> Job:
+        """Everything the server says about the job."""
+        return self._client.get(self.id)
+
+    def state(self) -> str:
+        """Where the job is in its life: pending, scheduled, running, completed, failed, ..."""
+        return str(self.info()["state"])
+
+    def wait(self, timeout: float | None = None) -> Job:
+        """Wait for the end and return the job; `TimedOut` after so many seconds."""
+        return self._client.wait(self.id, timeout)
+
+    def result(self, timeout: float | None = None) -> int:
+        """Wait for the end; 0, or `JobFailed` when the job did not complete."""
+        job = self.wait(timeout)
+        if job.get("state") != "completed":
+            raise JobFailed(job)
+        return forms.exit_code_of(job)
+
+    def logs(self, *, follow: bool = False) -> Iterator[str]:
+        """The output as text, in pieces; with `follow` until the job ends."""
+        return self._client.logs(self.id, follow=follow)
+
+    def cancel(self) -> Job:
+        """Stop it, or take it from the queue."""
+        return self._client.cancel(self.id)
+
+
+class Client:
+    """A server, by default the one of this machine.
+
+    `server` is `unix:/path`, the path of a state directory, or `http://host:port`; else the
+    variable TGPU_SERVER; else one's own server, then that of the machine. Not for several threads
+    at once: give each its own.
+    """
+
+    def __init__(self, server: str | None = None) -> None:
+        self.connection = Connection(candidates(server))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; a later call opens it again."""
+        self.connection.close()
+
+    # --- jobs
+
+    def submit(self, command: Sequence[str] | None = None, **job: Unpack[JobFields]) -> JobHandle:
+        """Submit one job. A command that is one string is given to a shell."""
+        answer = self.call("POST", f"{API}/jobs", submission(command, job), once=True)
+        return JobHandle(self, answer["job_id"], answer.get("tasks", 1))
+
+    def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[JobHandle]:
+        """Submit several jobs, all or none; each is a mapping of fields with its `command`."""
+        bodies = [submission(job.get("command"), job) for job in jobs]
+        if not bodies:
+            return []
+        answer = self.call("POST", f"{API}/jobs/bulk", bodies, once=True)
+        return [JobHandle(self, job_id) for job_id in answer["job_ids"]]
+
+    def job(self, job: str | int) -> JobHandle:
+        """A handle for a job that is there already."""
+        return JobHandle(self, forms.job_id(job))
+
+    def get(self, job: str | int) -> Job:
+        """One job."""
+        return self._object("GET", job_path(job))
+
+    def page(self, **query: object) -> dict[str, Any]:
+        """One page of jobs: `jobs`, `total` and `next_cursor`. Query as in the REST API."""
+        return self._object("GET", target(f"{API}/jobs", query))
+
+    def list(self, state: str | Iterable[str] | None = None, **query: object) -> Iterator[Job]:
+        """All jobs that fit the query, page by page."""
+        query = {"limit": _PAGE} | query | {"state": joined(state)}
+        while True:
+            page = self.page(**query)
+            yield from page["jobs"]
+            if not page.get("next_cursor"):
+                return
+            query["cursor"] = page["next_cursor"]
+
+    def update(self, job: str | int, **changes: object) -> Job:
+        """Change a job that waits."""
+        return self._object("PATCH", job_path(job), changes)
+
+    def cancel(self, job: str | int, tasks: str | None = None) -> Job:
+        """Cancel a job, or some tasks of an array such as `1-3`."""
+        return self._object("DELETE", target(job_path(job), {"tasks": tasks}))
+
+    def hold(self, job: str | int) -> Job:
+        """Keep a job from starting."""
+        return self._object("POST", job_path(job, "hold"))
+
+    def release(self, job: str | int) -> Job:
+        """Let a held job start."""
+        return self._object("POST", job_path(job, "release"))
+
+    def retry(self, job: str | int) -> Job:
+        """Put a job that ended back into the queue."""
+        return self._object("POST", job_path(job, "retry"))
+
+    def explain(self, job: str | int) -> dict[str, Any]:
+        """Why a job waits, and until when it is expected to."""
+        return self._object("GET", job_path(job, "explain"))
+
+    def attempts(self, job: str | int) -> Any:
+        """Every attempt of a job."""
+        return self.call("GET", job_path(job, "attempts"))
+
+    def tasks(self, job: str | int) -> Any:
+        """The tasks of an array that have been started."""
+        return self.call("GET", job_path(job, "tasks"))
+
+    def logs(self, job: str | int, *, follow: bool = False, **query: object) -> Iterator[str]:
+        """The output of a job as text, in pieces. Query: attempt, task, member, tail, offset."""
+        from codecs import getincrementaldecoder  # noqa: PLC0415
+
+        decoder = getincrementaldecoder("utf-8")("replace")
+        for piece in self.log_bytes(job, follow=follow, **query):
+            yield decoder.decode(piece)
+        if rest := decoder.decode(b"", final=True):
+            yield rest
+
+    def log_bytes(
+        self, job: str | int, *, follow: bool = False, **query: object
+    ) -> Iterator[bytes]:
+        """The output of a job as it is."""
+        path = target(job_path(job, "logs"), query | {"follow": 1 if follow else None})
+        answer, pieces = self.connection.stream(path, {"Accept": "text/plain"})
+        if answer.status >= 400:
+            forms.decoded(answer.status, b"".join(pieces))
+        return pieces
+
+    def wait(self, job: str | int, timeout: float | None = None) -> Job:
+        """Wait until a job has ended, through restarts of the server."""
+        from gpu_scheduler.client.waiting import wait_for  # noqa: PLC0415
+
+        return wait_for(self, job, timeout)
+
+    # --- the rest
+
+    def tenants(self) -> Sequence[dict[str, Any]]:
+        """All tenants."""
+        return list(self.call("GET", f"{API}/tenants")["tenants"])
+
+    def gpus(self) -> Sequence[dict[str, Any]]:
+        """All devices."""
+        return list(self.call("GET", f"{API}/gpus")["gpus"])
+
+    def nodes(self) -> Sequence[dict[str, Any]]:
+        """All nodes."""
+        return list(self.call("GET", f"{API}/nodes")["nodes"])
+
+    def status(self) -> dict[str, Any]:
+        """The cluster in numbers."""
+        return self._object("GET", f"{API}/cluster/status")
+
+    def health(self) -> dict[str, Any]:
+        """Whether the server and its parts are well."""
+        answer, body = self.connection.request(
+            "GET", f"{API}/health", forms.headers_for(None), None
+        )
+        # An unhealthy server says so with 503 and the same document.
+        return dict(forms.decoded(200 if b'"status"' in body else answer.status, body))
+
+    def usage(self, **query: object) -> Any:
+        """Who used how much. Query: tenant_id, user, period."""
+        return self.call("GET", target(f"{API}/usage", query))
+
+    def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
+        """Events as they happen; with `after` also those since that sequence number."""
+        from gpu_scheduler.client.waiting import EventStream  # noqa: PLC0415
+
+        stream = EventStream.open(self.connection, after)
+        if stream is None:
+            raise Unreadable("the server has no stream of events")
+        with stream:
+            while (event := stream.next(None)) is not None:
+                yield event
+
+    def call(self, method: str, path: str, body: object = None, *, once: bool = False) -> Any:
+        """Any request of the REST API: the answer's document, or the error as an exception."""
+        headers = forms.headers_for(body, once=once)
+        answer, content = self.connection.request(method, path, headers, forms.encoded(body))
+        return forms.decoded(answer.status, content)
+
+    def text(self, path: str) -> str:
+        """A page that is not JSON, such as the metrics."""
+        answer, content = self.connection.request("GET", path, {"Accept": "text/plain"}, None)
+        if answer.status >= 400:
+            forms.decoded(answer.status, content)
+        return content.decode("utf-8", "replace")
+
+    def _object(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        answer = self.call(method, path, body)
+        if not isinstance(answer, dict):
+            raise Unreadable("the server's answer is not what it should be")
+        return answer

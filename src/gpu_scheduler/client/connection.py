@@ -1,0 +1,182 @@
+"""A blocking connection to one server: requests out, answers in, over a Unix or TCP socket.
+
+The connection is kept between requests. A request is sent again only if the server cannot have
+seen it, or if it carries an idempotency key.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+
+from gpu_scheduler.client.errors import NoServer, TimedOut, Unreadable
+from gpu_scheduler.client.http1 import Answer, request_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from gpu_scheduler.client.address import Address
+
+REPLY_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 5.0
+_PIECE = 1 << 18
+
+
+class Connection:
+    """One server, reached when it is first needed."""
+
+    def __init__(self, candidates: list[Address]) -> None:
+        self._candidates = candidates
+        self._socket: socket.socket | None = None
+        self.address: Address | None = None
+
+    def close(self) -> None:
+        """Let go of the socket; the next request opens another."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[Answer, bytes]:
+        """Send a request and wait for the whole answer."""
+        answer, pieces = self._begin(method, path, headers, body)
+        held = self._held()
+        try:
+            while not answer.done:
+                pieces += answer.feed(held.recv(_PIECE))
+        except TimeoutError:
+            self.close()
+            raise TimedOut(f"the server at {self.address} took too long to answer") from None
+        except OSError as error:
+            self.close()
+            raise Unreadable(f"the server at {self.address} broke off: {error}") from error
+        except Unreadable:
+            self.close()
+            raise
+        if not answer.keeps_alive:
+            self.close()
+        return answer, b"".join(pieces)
+
+    def stream(self, path: str, headers: Mapping[str, str]) -> tuple[Answer, Iterator[bytes]]:
+        """Send a GET and hand out the body as it comes, on a connection of its own."""
+        own = Connection([self.address] if self.address else self._candidates)
+        answer, pieces = own._begin("GET", path, headers, None)
+        return answer, own._pieces(answer, pieces)
+
+    def upgrade(self, path: str, headers: Mapping[str, str]) -> tuple[Answer, socket.socket | None]:
+        """Ask for another protocol on a connection of its own; None when it is refused."""
+        own = Connection([self.address] if self.address else self._candidates)
+        answer, _ = own._begin("GET", path, headers, None)
+        if answer.status != 101:
+            own.close()
+            return answer, None
+        return answer, own._held()
+
+    def _pieces(self, answer: Answer, first: list[bytes]) -> Iterator[bytes]:
+        """The rest of a body; what is followed may be silent for as long as it likes."""
+        held = self._held()
+        held.settimeout(None)
+        try:
+            yield from first
+            while not answer.done:
+                try:
+                    data = held.recv(_PIECE)
+                except OSError as error:
+                    raise Unreadable(f"the server broke off: {error}") from error
+                yield from answer.feed(data)
+        finally:
+            self.close()
+
+    def _begin(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[Answer, list[bytes]]:
+        """Send, and read until the head of the answer is there."""
+        kept = self._socket is not None
+        may_repeat = method == "GET" or "Idempotency-Key" in headers
+        while True:
+            held = self._connected()
+            host = self.address.host_header if self.address else "localhost"
+            try:
+                held.sendall(request_bytes(method, path, host, headers, body))
+                return _read_head(held)
+            except TimeoutError:
+                self.close()
+                raise TimedOut(f"the server at {self.address} took too long to answer") from None
+            except (OSError, Unreadable) as error:
+                self.close()
+                # A kept connection may have been closed by the server while it was idle.
+                if kept and may_repeat:
+                    kept = False
+                    continue
+                if isinstance(error, Unreadable):
+                    raise
+                raise Unreadable(f"the server at {self.address} broke off: {error}") from error
+
+    def _held(self) -> socket.socket:
+        if self._socket is None:
+            raise NoServer("the connection is closed")
+        return self._socket
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self.address, self._socket = connect(self._candidates)
+        return self._socket
+
+
+def connect(candidates: list[Address]) -> tuple[Address, socket.socket]:
+    """The first address that answers, with its socket."""
+    tried = []
+    for address in candidates:
+        try:
+            return address, _open(address)
+        except OSError as error:
+            tried.append(f"{address} ({error.strerror or error})")
+    raise NoServer(f"no scheduler answers at {' or '.join(tried)}; start one with 'tgpu up'")
+
+
+def check_owner(path: str, uid: int) -> None:
+    """Refuse a socket that is neither root's nor one's own: it would get our environment."""
+    if uid not in (0, os.geteuid()):
+        raise NoServer(
+            f"the socket {path} belongs to uid {uid}, neither root nor you; it is not trusted"
+        )
+
+
+def _open(address: Address) -> socket.socket:
+    if not address.path:
+        opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.settimeout(REPLY_TIMEOUT_S)
+        return opened
+    status = os.stat(address.path)  # noqa: PTH116
+    if stat.S_ISSOCK(status.st_mode):
+        check_owner(address.path, status.st_uid)
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(REPLY_TIMEOUT_S)
+        opened.connect(address.path)
+        check_owner(address.path, peer_uid(opened))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def peer_uid(connected: socket.socket) -> int:
+    """Who listens at the other end of a Unix socket, by the kernel's word."""
+    size = struct.calcsize("3i")
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    uid: int = struct.unpack("3i", credentials)[1]
+    return uid
+
+
+def _read_head(held: socket.socket) -> tuple[Answer, list[bytes]]:
+    answer = Answer()
+    pieces: list[bytes] = []
+    while not answer.status:
+        pieces += answer.feed(held.recv(_PIECE))
+    return answer, pieces

@@ -1,0 +1,101 @@
+"""What is sent and what comes back, without sending it: paths, bodies and errors.
+
+Both clients use these, so that they cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from gpu_scheduler.client.errors import Unreadable, error_of
+from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.client.surroundings import capture
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+API = "/api/v1"
+ENDED = frozenset({"completed", "failed", "cancelled"})
+ACTIVE = ("running", "scheduled", "preempted", "pending")
+_RENAMED = {
+    "gpus": "gpu_count",
+    "tenant": "tenant_id",
+    "time_limit_seconds": "max_runtime_seconds",
+}
+
+
+def job_id(job: str | int) -> str:
+    """`12` and `12_4` become `job-12` and `job-12_4`; what has a name keeps it."""
+    text = str(job)
+    return f"job-{text}" if text[:1].isdecimal() else text
+
+
+def job_path(job: str | int, *more: str) -> str:
+    """The path of a job, or of something of it."""
+    return "/".join([f"{API}/jobs/{quoted(job_id(job))}", *more])
+
+
+def submission(command: Sequence[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a submission: the command, the fields, and the surroundings of the caller."""
+    if isinstance(command, str):
+        command = ["/bin/sh", "-c", command]
+    body: dict[str, Any] = {} if command is None else {"command": [str(word) for word in command]}
+    for name, value in fields.items():
+        if name != "capture" and value is not None:
+            body[_RENAMED.get(name, name)] = value
+    if fields.get("capture", True):
+        for name, value in capture().items():
+            body.setdefault(name, value)
+    return body
+
+
+def is_over(job: Mapping[str, Any]) -> bool:
+    """Whether nothing more will happen to a job by itself."""
+    return job.get("state") in ENDED
+
+
+def exit_code_of(job: Mapping[str, Any]) -> int:
+    """As a shell says it: the code, 128 + signal, or 1 when a job ended badly without either."""
+    if job.get("signal"):
+        return 128 + int(job["signal"])
+    if job.get("exit_code") is not None:
+        return int(job["exit_code"])
+    return 0 if job.get("state") == "completed" else 1
+
+
+def encoded(body: object) -> bytes | None:
+    """JSON bytes of a body; lone surrogates (odd bytes in names) become JSON escapes."""
+    return None if body is None else json.dumps(body, separators=(",", ":")).encode("utf-8")
+
+
+def headers_for(body: object, *, once: bool = False) -> dict[str, str]:
+    """The headers of a request; `once` makes a repetition harmless."""
+    headers = {"Accept": "application/json"}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    if once:
+        headers["Idempotency-Key"] = os.urandom(16).hex()
+    return headers
+
+
+def decoded(status: int, body: bytes) -> Any:
+    """The answer's document; an error is raised as the exception that it names."""
+    try:
+        answer = json.loads(body) if body else {}
+    except ValueError:
+        answer = None
+    if status >= 400:
+        raise error_of(status, answer)
+    if answer is None:
+        raise Unreadable("the server's answer is not JSON; is that really gpu-scheduler?")
+    return answer
+
+
+def joined(values: str | Iterable[str] | None) -> str | None:
+    """One word or several, as a query says them."""
+    if values is None or isinstance(values, str):
+        return values
+    return ",".join(values)

@@ -1,0 +1,153 @@
+"""HTTP/1.1 without sockets: bytes come in, the answer's head and pieces of its body go out.
+
+Both the blocking and the asynchronous client feed it. It must never wait or read by itself.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.client.errors import Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LARGEST_HEAD = 65_536
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_NO_BODY = (204, 304)
+
+
+def quoted(text: str) -> str:
+    """Text as a part of a path or query."""
+    return "".join(
+        chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8")
+    )
+
+
+def target(path: str, query: Mapping[str, object]) -> str:
+    """A path with those parts of the query that have a value."""
+    parts = [
+        f"{name}={quoted(str(value))}"
+        for name, value in query.items()
+        if value is not None and value != ""
+    ]
+    return f"{path}?{'&'.join(parts)}" if parts else path
+
+
+def request_bytes(
+    method: str, path: str, host: str, headers: Mapping[str, str], body: bytes | None
+) -> bytes:
+    """One request, ready to send."""
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    if body is not None:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
+
+
+class Answer:
+    """One answer being read. `status` is 0 until the head is there."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.done = False
+        self._buffer = bytearray()
+        self._left: int | None = None
+        self._chunked = False
+        self._in_trailer = False
+
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether the connection can be used again."""
+        return self.done and self.headers.get("connection", "").lower() != "close"
+
+    @property
+    def rest(self) -> bytes:
+        """What came after the answer (after 101: the other protocol)."""
+        return bytes(self._buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take what was received (empty: the end); give what of the body is complete."""
+        if not data:
+            return self._end()
+        self._buffer += data
+        if not self.status and not self._read_head():
+            return []
+        if self.done:
+            return []
+        return self._chunks() if self._chunked else self._plain()
+
+    def _end(self) -> list[bytes]:
+        if self.status and self._left is None and not self._chunked:
+            self.done = True
+            return []
+        raise Unreadable("the server broke off in the middle of its answer; try again")
+
+    def _read_head(self) -> bool:
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > LARGEST_HEAD:
+                raise Unreadable("what answers there does not speak HTTP")
+            return False
+        lines = self._buffer[:end].decode("latin-1").split("\r\n")
+        del self._buffer[: end + 4]
+        words = lines[0].split(" ", 2)
+        if not words[0].startswith("HTTP/1.") or len(words) < 2 or not words[1].isdecimal():
+            raise Unreadable("what answers there does not speak HTTP")
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            self.headers[name.strip().lower()] = value.strip()
+        self.status = int(words[1])
+        self._prepare_body()
+        return True
+
+    def _prepare_body(self) -> None:
+        if self.status == 101 or self.status in _NO_BODY:
+            self.done = True
+        elif "chunked" in self.headers.get("transfer-encoding", "").lower():
+            self._chunked = True
+        elif self.headers.get("content-length", "").isdecimal():
+            self._left = int(self.headers["content-length"])
+            self.done = self._left == 0
+        else:
+            self.headers["connection"] = "close"
+
+    def _plain(self) -> list[bytes]:
+        if self._left is None:
+            piece = bytes(self._buffer)
+            self._buffer.clear()
+        else:
+            piece = bytes(self._buffer[: self._left])
+            del self._buffer[: self._left]
+            self._left -= len(piece)
+            self.done = self._left == 0
+        return [piece] if piece else []
+
+    def _chunks(self) -> list[bytes]:
+        pieces = []
+        while not self.done:
+            if self._left is None:
+                line_end = self._buffer.find(b"\r\n")
+                if line_end < 0:
+                    break
+                line = bytes(self._buffer[:line_end])
+                del self._buffer[: line_end + 2]
+                self._start_chunk(line)
+            elif len(self._buffer) < self._left + 2:
+                break
+            else:
+                pieces.append(bytes(self._buffer[: self._left]))
+                del self._buffer[: self._left + 2]
+                self._left = None
+        return pieces
+
+    def _start_chunk(self, line: bytes) -> None:
+        if self._in_trailer:
+            self.done = not line
+            return
+        try:
+            size = int(line.split(b";")[0], 16)
+        except ValueError:
+            raise Unreadable("the server's answer is broken: a chunk has no size") from None
+        self._in_trailer = size == 0
+        self._left = size or None

@@ -1,0 +1,95 @@
+"""WebSocket without sockets: enough of RFC 6455 to listen to a server that sends text."""
+
+from __future__ import annotations
+
+import os
+from binascii import b2a_base64
+
+from gpu_scheduler.client.errors import Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+_LARGEST_MESSAGE = 16_000_000
+_TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
+
+
+def new_key() -> str:
+    """A fresh key for a handshake."""
+    return b2a_base64(os.urandom(16), newline=False).decode("ascii")
+
+
+def handshake_headers(key: str) -> dict[str, str]:
+    """What asks a server to change the protocol."""
+    return {
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": key,
+        "Sec-WebSocket-Version": "13",
+    }
+
+
+def accept_of(key: str) -> str:
+    """What the server must answer to a key."""
+    from hashlib import sha1  # noqa: PLC0415
+
+    digest = sha1(key.encode("ascii") + _MAGIC, usedforsecurity=False).digest()
+    return b2a_base64(digest, newline=False).decode("ascii")
+
+
+class Frames:
+    """Bytes from the server in, whole messages out; `reply` holds what must be sent back."""
+
+    def __init__(self, already: bytes = b"") -> None:
+        self.closed = False
+        self.reply = bytearray()
+        self._buffer = bytearray(already)
+        self._message = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Take what was received; give each message that is complete."""
+        self._buffer += data
+        while not self.closed:
+            frame = self._next_frame()
+            if frame is None:
+                return
+            final, kind, payload = frame
+            if kind == _PING:
+                self.reply += masked(_PONG, payload)
+            elif kind == _CLOSE:
+                self.closed = True
+                self.reply += masked(_CLOSE, payload[:2])
+            elif kind != _PONG:
+                self._message += payload
+                if final:
+                    message = bytes(self._message)
+                    self._message.clear()
+                    yield message
+
+    def _next_frame(self) -> tuple[bool, int, bytes] | None:
+        buffer = self._buffer
+        if len(buffer) < 2:
+            return None
+        length, start = buffer[1] & 0x7F, 2
+        if length >= 126:
+            start = 4 if length == 126 else 10
+            if len(buffer) < start:
+                return None
+            length = int.from_bytes(buffer[2:start], "big")
+        if buffer[1] & 0x80 or length + len(self._message) > _LARGEST_MESSAGE:
+            raise Unreadable("the server sent a message that no server of ours sends")
+        if len(buffer) < start + length:
+            return None
+        payload = bytes(buffer[start : start + length])
+        final, kind = bool(buffer[0] & 0x80), buffer[0] & 0x0F
+        del buffer[: start + length]
+        return final, kind, payload
+
+
+def masked(kind: int, payload: bytes) -> bytes:
+    """A short frame of a client, which must be masked."""
+    key = os.urandom(4)
+    hidden = bytes(byte ^ key[place % 4] for place, byte in enumerate(payload[:125]))
+    return bytes((0x80 | kind, 0x80 | len(hidden))) + key + hidden

@@ -1,0 +1,103 @@
+"""The asynchronous client does what the other one does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler import AsyncClient, JobFailed, NoServer, TimedOut
+from gpu_scheduler.client.connection import check_owner
+from gpu_scheduler.client.errors import Unreadable
+from gpu_scheduler.model.errors import UnknownThing
+from tests.unit.client.fake_server import FakeServer, a_server
+
+Story = Callable[[FakeServer, AsyncClient], Awaitable[None]]
+
+
+def play(story: Story) -> None:
+    async def told() -> None:
+        with a_server() as server:
+            async with AsyncClient(f"unix:{server.path}") as client:
+                await story(server, client)
+
+    asyncio.run(told())
+
+
+async def gathered(source: AsyncIterator[str]) -> str:
+    return "".join([piece async for piece in source])
+
+
+def test_a_job_is_submitted_awaited_and_read() -> None:
+    async def story(server: FakeServer, client: AsyncClient) -> None:
+        job = await client.submit(["true"], gpus=1)
+        assert await job.state() == "pending"
+        ended = asyncio.create_task(job.result(timeout=20))
+        await asyncio.sleep(0.02)
+        server.write(job.id, b"done\n")
+        server.end(job.id)
+        assert await ended == 0
+        assert await gathered(job.logs(follow=True)) == "done\n"
+        assert repr(job) == "AsyncJobHandle('job-1')"
+
+    play(story)
+
+
+def test_waiting_works_without_a_stream_and_ends_after_its_time() -> None:
+    async def story(server: FakeServer, client: AsyncClient) -> None:
+        server.has_events = False
+        job = await client.submit(["true"])
+        with pytest.raises(TimedOut):
+            await job.wait(timeout=0.05)
+        ended = asyncio.create_task(job.result(timeout=20))
+        await asyncio.sleep(0.02)
+        server.end(job.id, 1)
+        with pytest.raises(JobFailed):
+            await ended
+        with pytest.raises(Unreadable):
+            await anext(client.events())
+
+    play(story)
+
+
+def test_many_calls_may_be_under_way_at_once() -> None:
+    async def story(server: FakeServer, client: AsyncClient) -> None:
+        jobs = await asyncio.gather(*(client.submit(["true"]) for _ in range(10)))
+        assert len({job.id for job in jobs}) == 10
+        assert len([job async for job in client.list(limit=3)]) == 10
+        more = await client.submit_many([{"command": ["a"]}, {"command": ["b"]}])
+        assert [job.id for job in more] == ["job-11", "job-12"]
+        assert await client.submit_many([]) == []
+
+    play(story)
+
+
+def test_commands_and_questions_reach_the_server() -> None:
+    async def story(server: FakeServer, client: AsyncClient) -> None:
+        job = await client.submit(["x"])
+        assert (await client.hold(1))["hold"] is True
+        assert (await client.release(1))["hold"] is False
+        assert (await client.update(1, priority=9))["priority"] == 9
+        assert (await client.explain(1))["position"] == 3
+        assert (await job.cancel())["status"] == "cancelled"
+        assert (await client.retry(1))["state"] == "pending"
+        assert (await client.tenants())[0]["id"] == "default"
+        assert len(await client.gpus()) == 2
+        assert (await client.status())["total_jobs"] == 1
+        event = await anext(client.events(after=0))
+        assert event["sequence"] == 1
+        assert (await client.job(1).info())["id"] == "job-1"
+        with pytest.raises(UnknownThing):
+            await gathered(client.logs(99))
+
+    play(story)
+
+
+def test_without_a_server_the_client_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NoServer, match="start one with 'tgpu up'"):
+        asyncio.run(AsyncClient(str(tmp_path)).status())
+
+
+def test_a_server_of_somebody_else_is_not_trusted() -> None:
+    with pytest.raises(NoServer, match="uid 12345, neither root nor you"):
+        check_owner("/x.sock", 12345)

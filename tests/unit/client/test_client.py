@@ -1,0 +1,230 @@
+"""The client speaks to a server over a real socket, and says clearly what goes wrong."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpu_scheduler
+from gpu_scheduler import Client, JobFailed, NoServer, TimedOut
+from gpu_scheduler.client.errors import Unreadable
+from gpu_scheduler.model.errors import (
+    ClusterError,
+    Forbidden,
+    InvalidInput,
+    QuotaTooSmall,
+    UnknownThing,
+    WrongState,
+)
+from tests.unit.client.fake_server import FakeServer, a_server
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with a_server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: FakeServer) -> Iterator[Client]:
+    with Client(server.directory) as connected:
+        yield connected
+
+
+def test_a_job_is_submitted_with_the_surroundings_of_the_caller(
+    server: FakeServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("MY_SECRET", "x")
+    job = client.submit(["python", "train.py"], gpus=2, name="train", tenant="vision", hold=None)
+    assert job.id == "job-1"
+    body = server.bodies[0]
+    assert body["command"] == ["python", "train.py"]
+    assert (body["gpu_count"], body["tenant_id"], body["name"]) == (2, "vision", "train")
+    assert body["working_directory"] == str(Path.cwd())
+    assert body["captured_environment"]["MY_SECRET"] == "x"
+    assert "CUDA_VISIBLE_DEVICES" not in body["captured_environment"]
+    assert "hold" not in body
+    assert body["umask"] == os.umask(body["umask"])
+
+
+def test_a_command_that_is_one_string_goes_to_a_shell(server: FakeServer, client: Client) -> None:
+    client.submit("echo $HOME", capture=False)
+    assert server.bodies == [{"command": ["/bin/sh", "-c", "echo $HOME"]}]
+
+
+def test_many_jobs_are_one_request(server: FakeServer, client: Client) -> None:
+    jobs = client.submit_many({"command": ["true"], "gpus": n} for n in range(3))
+    assert [job.id for job in jobs] == ["job-1", "job-2", "job-3"]
+    assert server.requests == ["POST /api/v1/jobs/bulk"]
+    assert client.submit_many([]) == []
+
+
+def test_the_result_of_a_job_is_awaited(server: FakeServer, client: Client) -> None:
+    job = client.submit(["true"])
+    threading.Timer(0.05, server.end, [job.id]).start()
+    assert job.result(timeout=20) == 0
+    assert job.state() == "completed"
+
+
+def test_waiting_works_without_a_stream_of_events(server: FakeServer, client: Client) -> None:
+    server.has_events = False
+    job = client.submit(["true"])
+    threading.Timer(0.05, server.end, [job.id]).start()
+    assert job.wait(timeout=20)["state"] == "completed"
+
+
+def test_waiting_ends_after_its_time(client: Client) -> None:
+    job = client.submit(["sleep", "9"])
+    with pytest.raises(TimedOut, match="job-1 has not ended"):
+        job.wait(timeout=0.05)
+
+
+def test_a_failed_job_raises_with_code_and_reason(server: FakeServer, client: Client) -> None:
+    job = client.submit(["false"])
+    server.end(job.id, 3, reason="exit code 3")
+    with pytest.raises(JobFailed, match="job-1 failed with exit code 3: exit code 3") as caught:
+        job.result()
+    assert caught.value.job["exit_code"] == 3
+    server.end(job.id, 0, signal=9)
+    with pytest.raises(JobFailed, match="by signal 9"):
+        job.result()
+
+
+def test_logs_are_followed_until_the_end(server: FakeServer, client: Client) -> None:
+    job = client.submit(["x"])
+    server.write(job.id, "grüße\n".encode()[:3])
+    pieces = job.logs(follow=True)
+    first = next(pieces)
+    server.write(job.id, "grüße\n".encode()[3:])
+    server.end(job.id)
+    assert first + "".join(pieces) == "grüße\n"
+    assert "".join(job.logs()) == "grüße\n"
+
+
+def test_events_arrive_in_order_and_can_be_resumed(server: FakeServer, client: Client) -> None:
+    job = client.submit(["x"])
+    server.change(job.id, name="a")
+    server.change(job.id, name="b")
+    events = client.events(after=0)
+    assert [next(events)["sequence"], next(events)["sequence"]] == [1, 2]
+    server.change(job.id, name="c")
+    assert next(events)["sequence"] == 3
+    events.close()
+    server.has_events = False
+    with pytest.raises(Unreadable):
+        next(client.events())
+
+
+def test_jobs_are_listed_page_by_page(server: FakeServer, client: Client) -> None:
+    client.submit_many({"command": ["true"]} for _ in range(5))
+    assert [job["number"] for job in client.list(limit=2)] == [1, 2, 3, 4, 5]
+    assert list(client.list(state=["running", "failed"])) == []
+
+
+def test_commands_about_a_job_reach_the_server(server: FakeServer, client: Client) -> None:
+    job = client.submit(["x"])
+    assert client.hold(1)["hold"] is True
+    assert client.release("1")["hold"] is False
+    assert client.update("job-1", priority=900)["priority"] == 900
+    assert client.explain(1)["code"] == "resources"
+    assert client.attempts(1) == {"attempts": []}
+    assert client.tasks(1) == {"tasks": []}
+    assert client.job(1).info()["id"] == "job-1"
+    assert job.cancel()["status"] == "cancelled"
+    assert client.retry(1)["state"] == "pending"
+    assert client.cancel(1, tasks="1-3")["status"] == "cancelled"
+    assert server.requests[-1] == "DELETE /api/v1/jobs/job-1?tasks=1-3"
+    assert repr(job) == "JobHandle('job-1')"
+
+
+def test_the_cluster_can_be_asked(client: Client) -> None:
+    assert client.tenants()[0]["id"] == "default"
+    assert client.gpus()[1]["index"] == 1
+    assert client.nodes()[0]["name"] == "box"
+    assert client.status()["total_gpus"] == 2
+    assert client.health()["status"] == "healthy"
+    assert client.usage()["usage"][0]["gpu_hours"] == 1.5
+    assert "queue_size" in client.text("/metrics")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "exit_code"),
+    [
+        (404, "not_found", UnknownThing, 4),
+        (403, "quota_exceeded", QuotaTooSmall, 5),
+        (403, "forbidden", Forbidden, 5),
+        (401, "unauthenticated", Forbidden, 5),
+        (409, "wrong_state", WrongState, 2),
+        (400, "invalid_input", InvalidInput, 2),
+        (503, "brand_new", ClusterError, 1),
+    ],
+)
+def test_errors_come_back_as_the_exceptions_of_the_model(
+    server: FakeServer,
+    client: Client,
+    status: int,
+    code: str,
+    kind: type[Exception],
+    exit_code: int,
+) -> None:
+    server.refusal = (status, {"error": "no: because", "code": code, "details": {"index": 3}})
+    with pytest.raises(kind, match="no: because") as caught:
+        client.submit(["x"])
+    assert caught.value.exit_code == exit_code
+    assert caught.value.code == code
+    assert caught.value.details == {"index": 3}
+
+
+def test_an_answer_that_is_no_json_is_no_success(server: FakeServer, client: Client) -> None:
+    server.refusal = (200, b"<html>")  # type: ignore[assignment]
+    with pytest.raises(Unreadable, match="not JSON"):
+        client.status()
+    server.refusal = (502, b"<html>")  # type: ignore[assignment]
+    with pytest.raises(ClusterError, match="status 502"):
+        client.status()
+
+
+def test_without_a_server_the_client_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NoServer, match=r"no scheduler answers at unix:.*start one with 'tgpu up'"):
+        Client(str(tmp_path)).status()
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(tmp_path / "server.sock"))
+    dead.close()
+    with pytest.raises(NoServer, match="Connection refused"):
+        Client(str(tmp_path)).status()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_socket_of_somebody_else_is_not_trusted(server: FakeServer, client: Client) -> None:
+    os.chown(server.path, 12345, 12345)
+    with pytest.raises(NoServer, match="uid 12345, neither root nor you"):
+        client.submit(["x"])
+    assert server.requests == []
+
+
+def test_a_kept_connection_that_the_server_closed_is_opened_again(
+    server: FakeServer, client: Client
+) -> None:
+    client.status()
+    assert client.connection._socket is not None
+    client.connection._socket.shutdown(socket.SHUT_RDWR)
+    assert client.status()["total_gpus"] == 2
+    client.connection._socket.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(Unreadable):
+        client.hold(1)
+
+
+def test_importing_the_package_loads_no_client() -> None:
+    script = "import sys, gpu_scheduler; print(*[m for m in sys.modules if 'client' in m])"
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == ""
+    with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
+        _ = gpu_scheduler.Cleint

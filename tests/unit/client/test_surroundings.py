@@ -1,0 +1,55 @@
+"""A job takes along what it should, and nothing that would mislead it."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.client.surroundings import described, directory, exported
+from gpu_scheduler.model.errors import InvalidRequest
+
+VARIABLES = {"PATH": "/bin", "A": "1", "CUDA_VISIBLE_DEVICES": "3", "TGPU_JOB_ID": "9", "_": "x"}
+
+
+@pytest.mark.parametrize(
+    ("export", "carried", "given"),
+    [
+        (None, {"PATH": "/bin", "A": "1"}, {}),
+        ("ALL", {"PATH": "/bin", "A": "1"}, {}),
+        ("NONE", {}, {}),
+        ("A,B=c", {"A": "1"}, {"B": "c"}),
+        ("ALL,B=c=d", {"PATH": "/bin", "A": "1"}, {"B": "c=d"}),
+        ("MISSING,CUDA_VISIBLE_DEVICES", {}, {}),
+    ],
+)
+def test_variables_are_exported_as_asked(
+    export: str | None, carried: dict[str, str], given: dict[str, str]
+) -> None:
+    assert exported(export, VARIABLES) == (carried, given)
+
+
+@pytest.mark.parametrize("export", ["NONE,A", "=x", "ALL=1"])
+def test_a_wrong_export_is_refused(export: str) -> None:
+    with pytest.raises(InvalidRequest, match="--export"):
+        exported(export, VARIABLES)
+
+
+def test_the_directory_keeps_the_name_that_its_user_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    monkeypatch.chdir(real)
+    assert directory({"PWD": str(link)}) == str(link)
+    assert directory({"PWD": "/nowhere"}) == str(real)
+    real.rmdir()
+    with pytest.raises(InvalidRequest, match="does not exist any more"):
+        directory({})
+
+
+def test_the_python_environment_is_named() -> None:
+    assert described({"VIRTUAL_ENV": "/v"}) == "virtual environment /v"
+    assert described({"CONDA_PREFIX": "/c"}) == "conda environment /c"
+    assert described({"UV_PROJECT_ENVIRONMENT": "/u"}) == "uv environment /u"
+    assert described({}) == ""
