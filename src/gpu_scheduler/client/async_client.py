@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpu_scheduler.client import forms
 from gpu_scheduler.client.address import Address, candidates
-from gpu_scheduler.client.connection import check_owner, peer_uid
+from gpu_scheduler.client.connection import CONNECT_TIMEOUT_S, check_owner, peer_uid
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
@@ -308,7 +308,7 @@ async def _connect(
             if not address.path:
                 streams = await asyncio.open_connection(address.host, address.port)
                 return address, *streams
-            streams = await asyncio.open_unix_connection(address.path)
+            streams = await _open_unix(address.path)
         except OSError as error:
             tried.append(f"{address} ({error.strerror or error})")
             continue
@@ -320,3 +320,15 @@ async def _connect(
             raise
         return address, *streams
     raise NoServer(f"no scheduler answers at {' or '.join(tried)}; start one with 'tgpu up'")
+
+
+async def _open_unix(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect; while the server's backlog is full, try again."""
+    end = asyncio.get_running_loop().time() + CONNECT_TIMEOUT_S
+    while True:
+        try:
+            return await asyncio.open_unix_connection(path)
+        except BlockingIOError:
+            if asyncio.get_running_loop().time() > end:
+                raise
+            await asyncio.sleep(FIRST_PAUSE_S)

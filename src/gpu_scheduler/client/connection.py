@@ -157,8 +157,12 @@ def _open(address: Address) -> socket.socket:
         check_owner(address.path, status.st_uid)
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        opened.settimeout(REPLY_TIMEOUT_S)
+        # Blocking, with the kernel's own time limit: a socket with a timeout would be refused at
+        # once when the server's backlog is full.
+        limit = struct.pack("ll", int(CONNECT_TIMEOUT_S), 0)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         opened.connect(address.path)
+        opened.settimeout(REPLY_TIMEOUT_S)
         check_owner(address.path, peer_uid(opened))
     except BaseException:
         opened.close()

@@ -143,6 +143,12 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     fake: FakeServer
 
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except ConnectionError:
+            """The client has left."""
+
     def address_string(self) -> str:
         return "unix"
 

@@ -8,7 +8,8 @@ from gpu_scheduler.client.websocket import Frames, masked
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nA: b\r\n\r\n"
 )
 
 
