@@ -323,12 +323,22 @@ async def _connect(
 
 
 async def _open_unix(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect; while the server's backlog is full, try again."""
+    """Connect; while the server's backlog is full, try again.
+
+    Not by asyncio's own connect, which takes a full backlog for a connection under way.
+    """
     end = asyncio.get_running_loop().time() + CONNECT_TIMEOUT_S
-    while True:
-        try:
-            return await asyncio.open_unix_connection(path)
-        except BlockingIOError:
-            if asyncio.get_running_loop().time() > end:
-                raise
-            await asyncio.sleep(FIRST_PAUSE_S)
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened.setblocking(False)
+    try:
+        while True:
+            try:
+                opened.connect(path)
+                return await asyncio.open_unix_connection(sock=opened)
+            except BlockingIOError:
+                if asyncio.get_running_loop().time() > end:
+                    raise
+                await asyncio.sleep(FIRST_PAUSE_S)
+    except BaseException:
+        opened.close()
+        raise
