@@ -29,7 +29,8 @@ class Work:
     `environment` is complete: the launcher adds nothing but what it alone knows. `scratch_dir`
     belongs to the job's user and holds the checkpoint and stop-reason files. `closed_devices` are
     device nodes of GPUs that the job must not open. A `limit_ms` of 0 means no limit. Prolog and
-    epilog run as the launcher's own user.
+    epilog run as the launcher's own user. `log_of_user`: the log path was named by the user, so it
+    is opened with the user's rights and not capped.
     """
 
     allocation_id: str
@@ -62,6 +63,7 @@ class Work:
     log_path: str = ""
     log_max_bytes: int = 0
     log_files: int = 1
+    log_of_user: bool = False
     scratch_dir: str = ""
     prolog: tuple[str, ...] = ()
     epilog: tuple[str, ...] = ()

@@ -90,6 +90,7 @@ def resume(book: Book, life: JobLife, number: int | None, now_ms: int, outcome: 
         enqueue_if_ready(book, life, now_ms, outcome)
     else:
         life.pending = life.pending.with_number(number)
+        outcome.writes.append(life.task_row(number, task))
         update_tasks(book, life, now_ms, outcome)
 
 

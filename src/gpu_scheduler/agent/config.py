@@ -1,0 +1,58 @@
+"""What an agent must know before it has a server to ask. Written by who starts it, read once."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpu_scheduler.model.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """`target` is a gRPC address such as `unix:/path`; `dir` belongs to agent and launcher."""
+
+    node: str
+    target: str
+    dir: str
+    logs_dir: str
+    scratch_dir: str
+    detection_method: str = "auto"
+    simulate: str = ""
+    most_devices: int = 0
+    cpu_milli: int | None = None
+    memory_mb: int | None = None
+    monitor_interval_s: float = 5.0
+    utilization_window_s: float = 60.0
+    memory_threshold: float = 0.8
+    load_threshold: float = 0.8
+    heartbeat_interval_s: float = 5.0
+    grace_ms: int = 10_000
+    log_max_bytes: int = 100 << 20
+    log_files: int = 1
+    prolog: tuple[str, ...] = ()
+    epilog: tuple[str, ...] = ()
+    hook_timeout_ms: int = 60_000
+    enforce_limits: bool = True
+    default_memory_mb: int = 0
+    log_level: str = "INFO"
+
+    def write(self, path: Path) -> None:
+        """Keep it where only the owner can read it."""
+        fresh = path.with_name(f"{path.name}.new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file, indent=1)
+        fresh.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> AgentConfig:
+        """What was written."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            lists = {name: tuple(values.pop(name, ())) for name in ("prolog", "epilog")}
+            return cls(**values, **lists)
+        except (OSError, ValueError, TypeError) as error:
+            raise InvalidInput(f"not an agent's configuration: {error}", file=str(path)) from error

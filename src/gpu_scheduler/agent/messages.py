@@ -1,0 +1,92 @@
+"""The protobuf forms of what an agent has to say."""
+
+from __future__ import annotations
+
+from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.devices.watch import Telemetry
+from gpu_scheduler.agent.work import Began, Over, Report
+from gpu_scheduler.wire import agent_pb2 as pb
+
+
+def fact_of(report: Report) -> pb.Fact:
+    """What happened to one member."""
+    fact = pb.Fact(at_ms=report.at_ms, allocation_id=report.allocation_id, member=report.member)
+    if isinstance(report, Began):
+        fact.began.CopyFrom(pb.Began(pid=report.pid))
+    elif isinstance(report, Over):
+        fact.over.CopyFrom(
+            pb.Over(
+                exit_code=report.exit_code,
+                signal=report.signal,
+                ran=report.ran,
+                run_ms=report.run_ms,
+                stopped_by=report.stopped_by,
+                detail=report.detail,
+            )
+        )
+    else:
+        fact.saved.CopyFrom(pb.Saved())
+    return fact
+
+
+def inventory_of(found: Found) -> pb.Inventory:
+    """What the node has."""
+    return pb.Inventory(
+        cpu_milli=found.cpu_milli,
+        memory_mb=found.memory_mb,
+        labels=dict(found.labels),
+        detection=found.detection,
+        problem=found.problem,
+        devices=[
+            pb.Device(
+                index=device.index,
+                uuid=device.uuid,
+                model=device.model,
+                memory_mb=device.memory_mb,
+                island=device.island,
+                bandwidth_gbps=device.bandwidth_gbps,
+                pci_bus_id=device.pci_bus_id,
+                path=device.path,
+                numa_node=device.numa_node,
+                mig_slices=[
+                    pb.MigSlice(profile=piece.profile, count=len(piece.uuids), uuids=piece.uuids)
+                    for piece in device.mig_slices
+                ],
+            )
+            for device in found.devices
+        ],
+    )
+
+
+def telemetry_of(telemetry: Telemetry) -> pb.Telemetry:
+    """What was measured."""
+    return pb.Telemetry(
+        at_ms=telemetry.at_ms,
+        problem=telemetry.problem,
+        readings=[
+            pb.DeviceReading(
+                index=reading.index,
+                utilisation_percent=reading.utilisation_percent,
+                memory_used_mb=reading.memory_used_mb,
+                temperature_c=reading.temperature_c,
+                power_mw=reading.power_mw,
+                power_limit_mw=reading.power_limit_mw,
+                sm_clock_mhz=reading.sm_clock_mhz,
+                throttle_reasons=reading.throttle_reasons,
+                ecc_errors=reading.ecc_errors,
+                xid=reading.xid,
+                healthy=reading.healthy,
+                processes=[
+                    pb.DeviceProcess(
+                        pid=process.pid,
+                        user=process.user,
+                        command=process.command,
+                        memory_mb=process.memory_mb,
+                        allocation_id=process.allocation_id,
+                    )
+                    for process in reading.processes
+                ],
+            )
+            for reading in telemetry.readings
+        ],
+    )

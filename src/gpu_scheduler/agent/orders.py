@@ -1,0 +1,139 @@
+"""An order from the server becomes work for the launcher."""
+
+from __future__ import annotations
+
+import socket
+
+from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.environment import PLAIN_PATH, job_environment, work_devices
+from gpu_scheduler.agent.work import Work
+from gpu_scheduler.wire import agent_pb2 as pb
+
+
+class Orders:
+    """Translates orders, with what this node knows: device nodes, MIG slices, free ports."""
+
+    def __init__(self, config: AgentConfig, found: Found) -> None:
+        """For one node."""
+        self._config = config
+        self._devices = {device.index: device for device in found.devices}
+        self._ports: dict[str, int] = {}
+        self._slices: dict[tuple[str, int], dict[int, str]] = {}
+
+    def work(self, order: pb.Order) -> Work:
+        """What the launcher needs to run one member."""
+        config, start = self._config, order.start
+        name = f"{order.allocation_id}.{order.member}"
+        scratch = f"{config.scratch_dir}/{name}"
+        held = {device.index: device for device in start.devices}
+        slices = self._take_slices(order)
+        devices = work_devices(held, self._devices, slices)
+        environment = job_environment(order, devices, scratch, self._port(order))
+        closed = tuple(
+            device.path
+            for index, device in sorted(self._devices.items())
+            if device.path and index not in held
+        )
+        return Work(
+            allocation_id=order.allocation_id,
+            member=order.member,
+            job_id=start.job_id,
+            task=start.task if start.HasField("task") else None,
+            attempt=start.attempt,
+            name=start.name,
+            argv=_in_conda(tuple(start.argv), start.conda, environment),
+            script=start.script,
+            workdir=start.workdir or environment.get("HOME", "/"),
+            environment=environment,
+            uid=start.uid,
+            gid=start.gid,
+            user=start.user,
+            umask=start.umask,
+            runner=start.runner or "process",
+            image=start.image,
+            mounts=tuple((m.source, m.target, m.read_only) for m in start.mounts),
+            devices=devices,
+            closed_devices=closed,
+            cpu_milli=start.cpu_milli if config.enforce_limits else 0,
+            memory_mb=self._memory_limit(start.memory_mb),
+            cpus=self._near(held),
+            max_processes=start.max_processes,
+            limit_ms=start.limit_ms,
+            warn_signal=start.warn_signal,
+            warn_before_ms=start.warn_before_ms,
+            grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
+            log_path=start.output or self.log_path(start.job_id, order.allocation_id, order.member),
+            log_max_bytes=0 if start.output else config.log_max_bytes,
+            log_files=config.log_files,
+            scratch_dir=scratch,
+            prolog=config.prolog,
+            epilog=config.epilog,
+            hook_timeout_ms=config.hook_timeout_ms,
+        )
+
+    def log_path(self, job_id: str, allocation_id: str, member: int) -> str:
+        """Where the output of a member is kept."""
+        return f"{self._config.logs_dir}/{job_id}/{allocation_id}.{member}.log"
+
+    def forget(self, allocation_id: str, member: int) -> None:
+        """The work is over for good."""
+        self._ports.pop(allocation_id, None)
+        self._slices.pop((allocation_id, member), None)
+
+    def _memory_limit(self, asked_mb: int) -> int:
+        return (asked_mb or self._config.default_memory_mb) if self._config.enforce_limits else 0
+
+    def _near(self, held: dict[int, pb.HeldDevice]) -> tuple[int, ...]:
+        """The CPUs near the devices, if the topology is known for all of them."""
+        near: set[int] = set()
+        for index in held:
+            device = self._devices.get(index)
+            if device is None or not device.cpus:
+                return ()
+            near.update(device.cpus)
+        return tuple(sorted(near))
+
+    def _port(self, order: pb.Order) -> int:
+        """A port that was free a moment ago, the same one for all members of an allocation."""
+        if not order.start.HasField("rendezvous"):
+            return 0
+        port = self._ports.get(order.allocation_id)
+        if port is None:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = self._ports[order.allocation_id] = probe.getsockname()[1]
+        return port
+
+    def _take_slices(self, order: pb.Order) -> dict[int, str]:
+        """MIG slices of the right profile that no other work holds, by device."""
+        key = (order.allocation_id, order.member)
+        if key in self._slices:
+            return self._slices[key]
+        taken = {uuid for slices in self._slices.values() for uuid in slices.values()}
+        mine: dict[int, str] = {}
+        for held in order.start.devices:
+            device = self._devices.get(held.index)
+            if held.mig_profile and device is not None:
+                free = [
+                    uuid
+                    for piece in device.mig_slices
+                    if piece.profile == held.mig_profile
+                    for uuid in piece.uuids
+                    if uuid not in taken
+                ]
+                if free:
+                    mine[held.index] = free[0]
+        if mine:
+            self._slices[key] = mine
+        return mine
+
+
+def _in_conda(argv: tuple[str, ...], conda: str, environment: dict[str, str]) -> tuple[str, ...]:
+    """The command inside a conda environment, found by the submitter's own conda."""
+    if not conda:
+        return argv
+    program = environment.get("CONDA_EXE", "conda")
+    environment.setdefault("PATH", PLAIN_PATH)
+    where = "-p" if "/" in conda else "-n"
+    return (program, "run", "--no-capture-output", where, conda, *argv)

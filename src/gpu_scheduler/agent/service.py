@@ -1,0 +1,248 @@
+"""The agent: orders of the server go to the launcher, reports of the launcher go to the server.
+
+It keeps nothing on disk: the launcher's records are the journal, and on every new stream all of
+them are told again until the server says that one can be forgotten. So the agent can be killed at
+any moment, and the server can be away for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+import uuid
+from pathlib import Path
+
+import grpc
+import structlog
+
+from gpu_scheduler import __version__
+from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.logs import read_log
+from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
+from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.agent.work import Over, Report, Saved
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.orders import PROTOCOL, SESSION_METHOD
+
+FIRST_WAIT_S = 0.05
+LONGEST_WAIT_S = 5.0
+MOST_FACTS_AT_ONCE = 1000
+Key = tuple[str, int]
+log = structlog.get_logger("agent")
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(
+        self, config: AgentConfig, launcher: Launcher, found: Found, watcher: Watcher | None
+    ) -> None:
+        """`watcher` is None on a node without devices."""
+        self._config = config
+        self._launcher = launcher
+        self._found = found
+        self._watcher = watcher
+        self._orders = Orders(config, found)
+        self._known: dict[Key, list[Report]] = {}
+        self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
+        self._readers: dict[int, asyncio.Task[None]] = {}
+        self._telemetry: pb.AgentMessage | None = None
+        self._instance = uuid.uuid4().hex
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._hear_launcher())
+            tasks.create_task(self._serve())
+            tasks.create_task(self._beat())
+            if self._watcher is not None:
+                tasks.create_task(self._watch(self._watcher))
+
+    # --- the launcher's side
+
+    async def _hear_launcher(self) -> None:
+        async for report in self._launcher.reports():
+            key = (report.allocation_id, report.member)
+            told = self._known.setdefault(key, [])
+            if any(type(report) is type(old) for old in told) and not isinstance(report, Saved):
+                continue
+            if not isinstance(report, Saved):
+                told.append(report)
+            self._send(fact_of(report))
+
+    async def _watch(self, watcher: Watcher) -> None:
+        while True:
+            telemetry = telemetry_of(await asyncio.to_thread(watcher.look))
+            self._telemetry = pb.AgentMessage(telemetry=telemetry)
+            self._send(self._telemetry)
+            await asyncio.sleep(watcher.settings.monitor_interval_s)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.heartbeat_interval_s * random.uniform(0.8, 1.0))
+            self._send(pb.AgentMessage(heartbeat=pb.Heartbeat(at_ms=_now_ms())))
+
+    def _send(self, item: pb.AgentMessage | pb.Fact) -> None:
+        """Tell the server, if it is there; else it is told when it comes back."""
+        if self._outbox is not None:
+            self._outbox.put_nowait(item)
+
+    # --- the server's side
+
+    async def _serve(self) -> None:
+        """Keep a stream open, and open it again whenever it breaks."""
+        wait_s = FIRST_WAIT_S
+        while True:
+            began = time.monotonic()
+            try:
+                await self._session()
+            except grpc.aio.AioRpcError as error:
+                log.debug("no session", code=error.code().name, details=error.details())
+            finally:
+                self._outbox = None
+                self._stop_readers()
+            wait_s = FIRST_WAIT_S if time.monotonic() - began > LONGEST_WAIT_S else wait_s
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+            wait_s = min(LONGEST_WAIT_S, wait_s * 1.6)
+
+    async def _session(self) -> None:
+        async with grpc.aio.insecure_channel(self._config.target, options=_OPTIONS) as channel:
+            call = channel.stream_stream(
+                SESSION_METHOD,
+                request_serializer=pb.AgentMessage.SerializeToString,
+                response_deserializer=pb.ServerMessage.FromString,
+            )()
+            await call.write(pb.AgentMessage(hello=await self._hello()))
+            self._outbox = asyncio.Queue()
+            for reports in self._known.values():
+                for report in reports:
+                    self._send(fact_of(report))
+            if self._telemetry is not None:
+                self._send(self._telemetry)
+            sender = asyncio.create_task(self._write(call, self._outbox))
+            try:
+                async for message in call:
+                    await self._obey(message)
+            finally:
+                sender.cancel()
+                with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                    await sender
+
+    async def _hello(self) -> pb.Hello:
+        held = await self._launcher.held()
+        return pb.Hello(
+            node=self._config.node,
+            version=__version__,
+            protocol=PROTOCOL,
+            boot_id=boot_id(),
+            instance=self._instance,
+            inventory=inventory_of(self._found),
+            held=[pb.HeldWork(allocation_id=work[0], member=work[1]) for work in held],
+            runners=self._launcher_runners(),
+        )
+
+    def _launcher_runners(self) -> list[str]:
+        return ["process", "tmux", "screen", "container"]
+
+    async def _write(
+        self,
+        call: grpc.aio.StreamStreamCall[pb.AgentMessage, pb.ServerMessage],
+        outbox: asyncio.Queue[pb.AgentMessage | pb.Fact],
+    ) -> None:
+        """Send what is to be sent; facts that wait together travel together."""
+        while True:
+            item = await outbox.get()
+            facts: list[pb.Fact] = []
+            while isinstance(item, pb.Fact):
+                facts.append(item)
+                if outbox.empty() or len(facts) >= MOST_FACTS_AT_ONCE:
+                    break
+                item = outbox.get_nowait()
+            if facts:
+                await call.write(pb.AgentMessage(facts=pb.Facts(facts=facts)))
+            if isinstance(item, pb.AgentMessage):
+                await call.write(item)
+
+    async def _obey(self, message: pb.ServerMessage) -> None:
+        match message.WhichOneof("message"):
+            case "orders":
+                await self._obey_orders(message.orders)
+            case "log_request":
+                request = message.log_request
+                task = asyncio.create_task(self._read_log(request))
+                self._readers[request.request_id] = task
+                task.add_done_callback(lambda _: self._readers.pop(request.request_id, None))
+            case "log_cancel":
+                reader = self._readers.pop(message.log_cancel.request_id, None)
+                if reader is not None:
+                    reader.cancel()
+            case "welcome":
+                log.info("connected", server=message.welcome.version)
+
+    async def _obey_orders(self, orders: pb.Orders) -> None:
+        starts = [self._orders.work(o) for o in orders.orders if o.WhichOneof("order") == "start"]
+        if starts:
+            await self._launcher.start_many(starts)
+        for order in orders.orders:
+            kind = order.WhichOneof("order")
+            if kind == "stop":
+                await self._launcher.stop(order.allocation_id, order.member, order.stop.why)
+            elif kind == "forget":
+                self._known.pop((order.allocation_id, order.member), None)
+                self._orders.forget(order.allocation_id, order.member)
+                await self._launcher.forget(order.allocation_id, order.member)
+
+    # --- logs
+
+    async def _read_log(self, request: pb.LogRequest) -> None:
+        key = (request.allocation_id, request.member)
+        path = Path(self._orders.log_path(request.job_id, *key))
+
+        def is_over() -> bool:
+            reports = self._known.get(key)
+            return reports is None or any(isinstance(report, Over) for report in reports)
+
+        def chunk(data: bytes = b"", *, end: bool = False) -> pb.AgentMessage:
+            piece = pb.LogChunk(request_id=request.request_id, data=data, end=end)
+            return pb.AgentMessage(log_chunk=piece)
+
+        pieces = read_log(
+            path,
+            offset=request.offset,
+            limit=request.limit,
+            follow=request.follow,
+            is_over=is_over,
+        )
+        async for data in pieces:
+            self._send(chunk(data))
+        self._send(chunk(end=True))
+
+    def _stop_readers(self) -> None:
+        for reader in list(self._readers.values()):
+            reader.cancel()
+        self._readers.clear()
+
+
+def boot_id() -> str:
+    """Names this run of the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    # A connection that a former process left behind must not be used again.
+    ("grpc.use_local_subchannel_pool", 1),
+)

@@ -1,0 +1,389 @@
+"""The server's side of the agents' protocol: orders go out, facts come in.
+
+Orders are sent only after their commit, and facts are answered (by an order to forget) only after
+theirs. A stream that breaks loses nothing: the agent says all again, and what differs is repaired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+import grpc
+import structlog
+
+from gpu_scheduler import __version__
+from gpu_scheduler.api.node_logs import NodeLogs
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.members import MemberEnd, Members
+from gpu_scheduler.control.messages import (
+    Checkpointed,
+    DeviceRead,
+    DevicesRead,
+    Effect,
+    Ended,
+    Fact,
+    NodeFound,
+    NodeSilent,
+    Outcome,
+    Started,
+    StartOrder,
+    StopOrder,
+)
+from gpu_scheduler.control.reconcile import reconcile
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.node import ForeignUse
+from gpu_scheduler.model.readings import DeviceReading
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.orders import (
+    PROTOCOL,
+    SESSION_METHOD,
+    devices_of,
+    readings_of,
+    start_order,
+)
+
+MOST_ORDERS_AT_ONCE = 500
+log = structlog.get_logger("agents")
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One agent, as long as its stream lasts."""
+
+    node: str
+    outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
+
+    def send(self, item: pb.ServerMessage | pb.Order) -> None:
+        """Queue something for the agent."""
+        self.outbox.put_nowait(item)
+
+    def close(self) -> None:
+        """Let the stream end when all before has been sent."""
+        self.outbox.put_nowait(None)
+
+
+class Agents:
+    """All agents that are connected. Carries out the loop's orders through them."""
+
+    def __init__(self, loop: Loop, *, silent_after_s: float = 15.0) -> None:
+        """Listen to the loop."""
+        self.logs = NodeLogs(self._send_to_node)
+        self._loop = loop
+        self._silent_after_s = silent_after_s
+        self._sessions: dict[str, Session] = {}
+        self._members = Members()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._answers: set[asyncio.Future[Outcome]] = set()
+        loop.on_effects(self.carry_out)
+        loop.on_reload(self.reconnect_all)
+
+    @property
+    def connected(self) -> list[str]:
+        """The nodes whose agents are connected."""
+        return sorted(self._sessions)
+
+    def expect_nodes(self) -> None:
+        """Nodes that are known and do not come back in time are silent; called at the start."""
+        for node_id in self._loop.core.book.picture.index.by_id:
+            self._watch_silence(node_id)
+
+    # --- orders
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        """Send what was decided and committed."""
+        for effect in effects:
+            if isinstance(effect, StartOrder):
+                self._send_start(effect)
+            else:
+                self._send_stop(effect)
+
+    def reconnect_all(self) -> None:
+        """What was believed of the agents may be wrong: let all of them begin anew."""
+        self._members = Members()
+        for session in list(self._sessions.values()):
+            session.close()
+
+    def _send_start(self, order: StartOrder, *, only: str | None = None) -> None:
+        allocation, job = order.allocation, order.job
+        store = self._loop.store
+        launch = store.launch(job.id)
+        if launch is None:
+            detail = "how to run it was not submitted with it"
+            self._tell(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
+            return
+        captured = store.environment(launch.captured) if launch.captured else None
+        limit_ms = self._loop.core.book.picture.limit_ms(job)
+        for placement in allocation.placements:
+            session = self._sessions.get(placement.node_id)
+            if session is not None and only in {None, placement.node_id}:
+                session.send(start_order(allocation, placement, job, launch, captured, limit_ms))
+
+    def _send_stop(self, order: StopOrder) -> None:
+        running = self._loop.core.book.picture.running.get(order.allocation_id)
+        if running is not None:
+            allocation = running.running.allocation
+            self._stop_members(allocation, [p.member for p in allocation.placements], order.why)
+
+    def _stop_members(self, allocation: Allocation, members: Iterable[int], why: str) -> None:
+        nodes = {placement.member: placement.node_id for placement in allocation.placements}
+        for member in members:
+            session = self._sessions.get(nodes[member])
+            if session is not None:
+                stop = pb.Stop(why=why)
+                session.send(pb.Order(allocation_id=allocation.id, member=member, stop=stop))
+
+    def _send_to_node(self, node_id: str, message: pb.ServerMessage) -> bool:
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.send(message)
+        return session is not None
+
+    # --- sessions
+
+    async def session(
+        self,
+        requests: AsyncIterator[pb.AgentMessage],
+        context: grpc.aio.ServicerContext[pb.AgentMessage, pb.ServerMessage],
+    ) -> AsyncIterator[pb.ServerMessage]:
+        """One agent's stream, from hello to its end."""
+        first = await anext(aiter(requests), None)
+        if first is None or first.WhichOneof("message") != "hello":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be hello")
+        hello = first.hello
+        if hello.protocol < PROTOCOL:
+            text = f"agent speaks protocol {hello.protocol}, this server {PROTOCOL}; update it"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        session = self._open(hello.node)
+        listener = asyncio.create_task(self._listen(session, hello, requests))
+        try:
+            async for message in _messages(session):
+                yield message
+        finally:
+            listener.cancel()
+            self._close(session)
+
+    def _open(self, node_id: str) -> Session:
+        old = self._sessions.get(node_id)
+        if old is not None:
+            old.close()
+        session = Session(node_id)
+        self._sessions[node_id] = session
+        timer = self._timers.pop(node_id, None)
+        if timer is not None:
+            timer.cancel()
+        welcome = pb.Welcome(version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000)
+        session.send(pb.ServerMessage(welcome=welcome))
+        return session
+
+    def _close(self, session: Session) -> None:
+        if self._sessions.get(session.node) is session:
+            del self._sessions[session.node]
+            self.logs.node_gone(session.node)
+            log.warning("agent disconnected", node=session.node)
+            self._watch_silence(session.node)
+
+    def _watch_silence(self, node_id: str) -> None:
+        if node_id not in self._timers:
+            timer = asyncio.get_running_loop().call_later(
+                self._silent_after_s, self._gone_silent, node_id
+            )
+            self._timers[node_id] = timer
+
+    def _gone_silent(self, node_id: str) -> None:
+        del self._timers[node_id]
+        if node_id not in self._sessions:
+            self._tell(NodeSilent(node_id))
+
+    async def _listen(
+        self, session: Session, hello: pb.Hello, requests: AsyncIterator[pb.AgentMessage]
+    ) -> None:
+        """Take in all that one agent says."""
+        try:
+            await self._welcome(session, hello)
+            async for message in requests:
+                self._hear(session, message)
+        except SchedulerError as error:
+            log.warning("agent refused", node=session.node, error=str(error))
+        finally:
+            session.close()
+
+    async def _welcome(self, session: Session, hello: pb.Hello) -> None:
+        await self._loop.apply(_found(hello.node, hello.inventory))
+        held = {(work.allocation_id, work.member) for work in hello.held}
+        committed = {allocation.id for allocation in self._loop.store.allocations()}
+        repairs = reconcile(self._loop.core.book, hello.node, held, committed)
+        log.info(
+            "agent connected",
+            node=hello.node,
+            gpus=len(hello.inventory.devices),
+            detection=hello.inventory.detection,
+            held=len(held),
+        )
+        for order in repairs.starts:
+            self._note_repair("ordered again", order.allocation.id)
+            self._send_start(order, only=hello.node)
+        for stop in repairs.stops:
+            self._note_repair("told to stop again", stop.allocation_id)
+            self._send_stop(stop)
+        for end in repairs.ends:
+            self._note_repair("given up, its record is gone", end.allocation_id)
+            self._tell(end)
+        for allocation_id, member in repairs.unknown:
+            self._note_repair("stopped, as it is not known here", allocation_id)
+            stop_unknown = pb.Stop(why="unknown")
+            session.send(pb.Order(allocation_id=allocation_id, member=member, stop=stop_unknown))
+
+    def _note_repair(self, what: str, allocation_id: str) -> None:
+        log.warning("repair", what=what, allocation=allocation_id)
+
+    # --- facts
+
+    def _hear(self, session: Session, message: pb.AgentMessage) -> None:
+        match message.WhichOneof("message"):
+            case "facts":
+                for fact in message.facts.facts:
+                    self._hear_fact(session, fact)
+            case "telemetry":
+                self._hear_readings(session.node, message.telemetry)
+            case "inventory":
+                self._tell(_found(session.node, message.inventory))
+            case "log_chunk":
+                self.logs.hear(message.log_chunk)
+
+    def _hear_fact(self, session: Session, fact: pb.Fact) -> None:
+        running = self._loop.core.book.picture.running.get(fact.allocation_id)
+        kind = fact.WhichOneof("fact")
+        if running is None:
+            # Its end is committed, or it was never ours: either way there is nothing to learn.
+            if kind == "over" and not self._is_still_stored(fact.allocation_id):
+                session.send(_forget(fact.allocation_id, fact.member))
+            return
+        allocation = running.running.allocation
+        if kind == "began":
+            if self._members.began(allocation, fact.member):
+                self._tell(Started(allocation.id))
+        elif kind == "saved":
+            self._tell(Checkpointed(allocation.id))
+        elif kind == "over":
+            self._hear_over(allocation, fact, running.running.checkpoint_ms)
+
+    def _is_still_stored(self, allocation_id: str) -> bool:
+        return any(a.id == allocation_id for a in self._loop.store.allocations())
+
+    def _hear_over(self, allocation: Allocation, fact: pb.Fact, checkpoint_ms: int) -> None:
+        over = fact.over
+        end = MemberEnd(
+            exit_code=over.exit_code if over.HasField("exit_code") else None,
+            signal=over.signal if over.HasField("signal") else None,
+            ran=over.ran,
+            stopped_by="timeout" if over.stopped_by == "timeout" else "",
+            detail=over.detail,
+        )
+        ended = self._members.over(allocation, fact.member, end)
+        if ended is None:
+            self._stop_members(allocation, self._members.to_stop(allocation), "gang")
+            return
+        self._members.forget(allocation.id)
+        saved_ms = max(0, checkpoint_ms - allocation.start_ms) if checkpoint_ms else 0
+        answer = self._tell(
+            Ended(
+                ended.allocation_id,
+                exit_code=ended.exit_code,
+                signal=ended.signal,
+                progress_ms=saved_ms,
+                stopped_by=ended.stopped_by,
+                detail=ended.detail,
+                ran=ended.ran,
+            )
+        )
+        answer.add_done_callback(lambda done: self._forget_members(allocation, done))
+
+    def _forget_members(self, allocation: Allocation, answer: asyncio.Future[Outcome]) -> None:
+        """The end is committed, so the nodes need not keep it."""
+        if answer.cancelled() or answer.exception() is not None:
+            return
+        for placement in allocation.placements:
+            session = self._sessions.get(placement.node_id)
+            if session is not None:
+                session.send(_forget(allocation.id, placement.member))
+
+    def _hear_readings(self, node_id: str, telemetry: pb.Telemetry) -> None:
+        readings = readings_of(telemetry)
+        self._loop.telemetry[node_id] = readings
+        self._tell(DevicesRead(node_id, tuple(_device_read(r) for r in readings.readings)))
+
+    def _tell(self, fact: Fact) -> asyncio.Future[Outcome]:
+        answer = self._loop.post(fact)
+        self._answers.add(answer)
+        answer.add_done_callback(self._told)
+        return answer
+
+    def _told(self, answer: asyncio.Future[Outcome]) -> None:
+        self._answers.discard(answer)
+        if not answer.cancelled() and (error := answer.exception()) is not None:
+            log.warning("fact not taken in", error=str(error))
+
+
+def add_agent_service(server: grpc.aio.Server, agents: Agents) -> None:
+    """Offer the agents' service on a gRPC server."""
+    service, method = SESSION_METHOD.strip("/").split("/")
+    handler = grpc.stream_stream_rpc_method_handler(
+        agents.session,
+        request_deserializer=pb.AgentMessage.FromString,
+        response_serializer=pb.ServerMessage.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {method: handler}),)
+    )
+
+
+async def _messages(session: Session) -> AsyncIterator[pb.ServerMessage]:
+    """What is in the outbox; orders that wait together travel together."""
+    while (item := await session.outbox.get()) is not None:
+        if isinstance(item, pb.ServerMessage):
+            yield item
+            continue
+        orders = [item]
+        following: pb.ServerMessage | pb.Order | None = item
+        while len(orders) < MOST_ORDERS_AT_ONCE and not session.outbox.empty():
+            following = session.outbox.get_nowait()
+            if not isinstance(following, pb.Order):
+                break
+            orders.append(following)
+        yield pb.ServerMessage(orders=pb.Orders(orders=orders))
+        if following is None:
+            return
+        if isinstance(following, pb.ServerMessage):
+            yield following
+
+
+def _found(node_id: str, inventory: pb.Inventory) -> NodeFound:
+    return NodeFound(
+        node_id=node_id,
+        cpu_milli=inventory.cpu_milli,
+        memory_mb=inventory.memory_mb,
+        devices=devices_of(inventory),
+        labels=tuple(sorted(inventory.labels.items())),
+        rack=inventory.rack,
+    )
+
+
+def _forget(allocation_id: str, member: int) -> pb.Order:
+    return pb.Order(allocation_id=allocation_id, member=member, forget=pb.Forget())
+
+
+def _device_read(reading: DeviceReading) -> DeviceRead:
+    strangers = [process for process in reading.processes if not process.allocation_id]
+    foreign = None
+    if strangers:
+        most = max(strangers, key=lambda process: (process.memory_mb, -process.pid))
+        foreign = ForeignUse(pid=most.pid, user=most.user, memory_mb=most.memory_mb)
+    return DeviceRead(
+        index=reading.index,
+        temperature_c=reading.temperature_c,
+        healthy=reading.healthy,
+        foreign=foreign,
+    )

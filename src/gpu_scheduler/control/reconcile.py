@@ -1,0 +1,68 @@
+"""What the core believes, and what a node says that it holds: where they differ, what is to do.
+
+Reads only. Work that a node has no record of either never began there (it is ordered again, which
+is safe), or its record is gone (its end can never be known, and is not guessed).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.messages import Ended, StartOrder, StopOrder
+from gpu_scheduler.model.states import JobState
+
+Held = tuple[str, int]
+"""Allocation id and member."""
+
+
+@dataclass(slots=True)
+class Repairs:
+    """`unknown` work runs without the core knowing of it; it is to be stopped and forgotten."""
+
+    starts: list[StartOrder] = field(default_factory=list)
+    stops: list[StopOrder] = field(default_factory=list)
+    ends: list[Ended] = field(default_factory=list)
+    unknown: list[Held] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Tell whether anything differs."""
+        return bool(self.starts or self.stops or self.ends or self.unknown)
+
+
+def reconcile(book: Book, node_id: str, held: set[Held], committed: set[str]) -> Repairs:
+    """Compare, for one node.
+
+    What has changed since the last commit is left alone: its own orders follow with its commit.
+    """
+    repairs = Repairs()
+    slot = book.picture.index.by_id.get(node_id)
+    believed = {} if slot is None else book.picture.by_node.get(slot.ordinal, {})
+    for allocation_id in believed:
+        if allocation_id in committed:
+            _compare(book, node_id, allocation_id, held, repairs)
+    repairs.unknown = sorted(
+        item for item in held if item[0] not in believed and item[0] not in committed
+    )
+    return repairs
+
+
+def _compare(
+    book: Book, node_id: str, allocation_id: str, held: set[Held], repairs: Repairs
+) -> None:
+    found = book.running(allocation_id)
+    if found is None:
+        return
+    life, _, task = found
+    allocation = book.picture.running[allocation_id].running.allocation
+    members = [p.member for p in allocation.placements if p.node_id == node_id]
+    missing = [member for member in members if (allocation_id, member) not in held]
+    if missing and task.state is JobState.RUNNING:
+        detail = "the node has no record of it any more"
+        repairs.ends.append(Ended(allocation_id, exit_code=None, detail=detail))
+    elif missing and task.stop_why:
+        repairs.ends.append(Ended(allocation_id, exit_code=None, ran=False))
+    elif missing:
+        repairs.starts.append(StartOrder(allocation, life.job))
+    elif task.stop_why:
+        repairs.stops.append(StopOrder(allocation_id, task.stop_why))

@@ -1,0 +1,129 @@
+"""The protobuf forms of orders, inventories and readings."""
+
+from __future__ import annotations
+
+from gpu_scheduler.model.allocation import Allocation, Placement
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.node import Device, DeviceMode
+from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.wire import agent_pb2 as pb
+
+PROTOCOL = 1
+SESSION_METHOD = "/gpu_scheduler.v1.AgentService/Session"
+
+
+def start_order(
+    allocation: Allocation,
+    placement: Placement,
+    job: Job,
+    launch: Launch,
+    captured: dict[str, str] | None,
+    limit_ms: int,
+) -> pb.Order:
+    """What an agent must know to run one member."""
+    environment = {**(captured or {}), **dict(launch.environment)}
+    start = pb.Start(
+        job_id=job.id,
+        task=allocation.task,
+        attempt=allocation.attempt,
+        name=job.name,
+        argv=launch.argv,
+        script=launch.script,
+        workdir=launch.workdir,
+        environment=environment,
+        captured=captured is not None,
+        uid=launch.uid,
+        gid=launch.gid,
+        user=launch.user,
+        umask=launch.umask,
+        runner=launch.runner.value,
+        image=launch.image,
+        mounts=[
+            pb.Mount(source=mount.source, target=mount.target, read_only=mount.read_only)
+            for mount in launch.mounts
+        ],
+        conda=launch.conda,
+        output=launch.output,
+        devices=[
+            pb.HeldDevice(
+                index=share.index,
+                share_milli=share.share_milli,
+                memory_mb=share.memory_mb,
+                mig_profile=share.mig_profile,
+            )
+            for share in placement.devices
+        ],
+        cpu_milli=placement.cpu_milli,
+        memory_mb=placement.memory_mb,
+        max_processes=launch.max_processes,
+        limit_ms=limit_ms,
+        warn_signal=launch.warn_signal,
+        warn_before_ms=launch.warn_before_ms,
+        grace_ms=launch.grace_ms,
+    )
+    if job.is_gang:
+        start.rendezvous.CopyFrom(_rendezvous(allocation, placement))
+    return pb.Order(allocation_id=allocation.id, member=placement.member, start=start)
+
+
+def _rendezvous(allocation: Allocation, placement: Placement) -> pb.Rendezvous:
+    """Ranks go by member; the first member's node is where all meet."""
+    members = sorted(allocation.placements, key=lambda p: p.member)
+    return pb.Rendezvous(
+        rank=members.index(placement),
+        world_size=len(members),
+        master_address=members[0].node_id,
+        hosts=[member.node_id for member in members],
+    )
+
+
+def devices_of(inventory: pb.Inventory) -> tuple[Device, ...]:
+    """The devices of a node as an agent found them."""
+    return tuple(
+        Device(
+            index=device.index,
+            uuid=device.uuid,
+            model=device.model,
+            memory_mb=device.memory_mb,
+            island=device.island,
+            bandwidth_gbps=device.bandwidth_gbps,
+            mode=DeviceMode.MIG if device.mig_slices else DeviceMode.WHOLE,
+            mig_slices=tuple((piece.profile, piece.count) for piece in device.mig_slices),
+        )
+        for device in inventory.devices
+    )
+
+
+def readings_of(telemetry: pb.Telemetry) -> NodeReadings:
+    """What an agent measured."""
+    return NodeReadings(
+        at_ms=telemetry.at_ms,
+        problem=telemetry.problem,
+        readings=tuple(
+            DeviceReading(
+                index=reading.index,
+                utilisation_percent=reading.utilisation_percent,
+                memory_used_mb=reading.memory_used_mb,
+                temperature_c=reading.temperature_c,
+                power_mw=reading.power_mw,
+                power_limit_mw=reading.power_limit_mw,
+                sm_clock_mhz=reading.sm_clock_mhz,
+                throttle_reasons=reading.throttle_reasons,
+                ecc_errors=reading.ecc_errors,
+                xid=reading.xid,
+                healthy=reading.healthy,
+                processes=tuple(
+                    DeviceProcess(
+                        pid=process.pid,
+                        user=process.user,
+                        command=process.command,
+                        memory_mb=process.memory_mb,
+                        allocation_id=process.allocation_id,
+                    )
+                    for process in reading.processes
+                ),
+            )
+            for reading in telemetry.readings
+        ),
+    )

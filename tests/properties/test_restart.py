@@ -1,0 +1,95 @@
+"""Promise: a scheduler that is killed and started again goes on as if nothing had been."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import SetNode
+from gpu_scheduler.control.restore import recall, restore
+from gpu_scheduler.model.states import ENDED
+from tests.properties.rig import Rig
+from tests.properties.strategies import Scenario, policies, scenarios
+
+
+class CrashingRig(Rig):
+    """Its core is thrown away again and again, and made anew from the store."""
+
+    def __init__(self, scenario: Scenario, policy: str) -> None:
+        super().__init__(scenario, policy)
+        self.now_ms = 1  # in rows, 0 stands for a time that never was
+
+    def apply(self, message: object):
+        answer = super().apply(message)
+        self.store.commit(self.core.ledger_writes())
+        return answer
+
+    def crash(self) -> None:
+        old = self.core
+        self.core = Core(old.book.policy, self.predictor, Limits(backoff_ms=1_000))
+        restore(self.core.book, self.store, self.now_ms)
+        for row in self.store.jobs():
+            if row.state in ENDED:
+                recall(self.core.book, row, self.store.tasks(row.job.id))
+        for node in self.audit.nodes.values():
+            self.apply(SetNode(node))
+        assert known(self.core, self.now_ms) == known(old, self.now_ms)
+
+
+def known(core: Core, now_ms: int) -> dict[str, object]:
+    """All that must survive; guesses about the future may be made anew."""
+    book = core.book
+    return {
+        "lives": {
+            job_id: replace(life.row(), reason="", expected_ms=0, since_ms=0, waited_ms=0)
+            for job_id, life in sorted(book.lives.items())
+        },
+        "waited": {
+            entry.waiting.job.id: entry.waiting.waited_at(now_ms)
+            for entry in book.picture.queue.in_order()
+        },
+        "queued": [
+            (entry.waiting.job, entry.waiting.tasks, entry.waiting.served_ms)
+            for entry in sorted(book.picture.queue.in_order(), key=lambda entry: entry.number)
+        ],
+        "running": {
+            allocation_id: (entry.running.allocation, entry.running.stopping)
+            for allocation_id, entry in sorted(book.picture.running.items())
+        },
+        "queued_tasks": book.queued_tasks,
+        "next_number": book.next_number,
+        "dependents": {job_id: set(others) for job_id, others in book.dependents.items()},
+        "shares": book.shares.to_rows(),
+        "accounts": book.accounts.to_rows()[0],
+    }
+
+
+@settings(max_examples=150)
+@given(scenario=scenarios(), policy=policies(), every=st.integers(1, 5))
+def test_a_restored_scheduler_knows_all_that_it_knew(
+    scenario: Scenario, policy: str, every: int
+) -> None:
+    rig = CrashingRig(scenario, policy)
+    for moment in range(400):
+        if not rig.advance():
+            break
+        if moment % every == 0:
+            rig.crash()
+
+
+@settings(max_examples=100)
+@given(scenario=scenarios(limits=False), policy=policies(), every=st.integers(1, 4))
+def test_every_job_ends_although_the_scheduler_is_killed_all_the_time(
+    scenario: Scenario, policy: str, every: int
+) -> None:
+    rig = CrashingRig(scenario, policy)
+    for moment in range(2_000):
+        if not rig.advance():
+            break
+        if moment % every == 0:
+            rig.crash()
+    assert rig.waiting() == []
+    assert all(row.state in ENDED for row in rig.store.jobs())
+    assert not rig.store.allocations()
