@@ -1,0 +1,165 @@
+"""Choose how the devices of this node are seen.
+
+The setting `gpu.detection_method` in, a source out whose `find` has worked once. Where nothing was
+found the source is empty, and says in a sentence what was tried and what to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_scheduler.agent.devices.deadline import Bounded
+from gpu_scheduler.agent.devices.declared import EXAMPLE, DeclaredSource
+from gpu_scheduler.agent.devices.host import Host
+from gpu_scheduler.agent.devices.inventory import DeviceSource, DevicesUnreadable, Found, Reading
+from gpu_scheduler.agent.devices.smi import SmiSource
+from gpu_scheduler.model.errors import InvalidRequest
+
+METHODS = ("auto", "nvml", "nvidia-smi", "declared", "none")
+OFFER = "to try without a GPU, declare some: --simulate 8xA100-80GB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for: a method, and what each method needs.
+
+    `declared` alone chooses that method. CPU and memory replace those of the node, in every method.
+    """
+
+    method: str = "auto"
+    declared: str = ""
+    node: str = ""
+    cpu_milli: int | None = None
+    memory_mb: int | None = None
+    readings_file: Path | None = None
+    nvidia_smi: str = "nvidia-smi"
+    deadline_s: float = 5.0
+
+
+def detect(wanted: Wanted, *, host: Host | None = None) -> DeviceSource:
+    """The source to use. Raises only for a wish that no machine could grant."""
+    host = host or Host()
+    method = "declared" if wanted.method == "auto" and wanted.declared else wanted.method
+    if method not in METHODS:
+        raise InvalidRequest(
+            f"gpu.detection_method is '{wanted.method}'; expected one of {', '.join(METHODS)}"
+        )
+    if method == "declared":
+        return _declared(wanted, host)
+    if method == "none":
+        return _given(NoDevices(host, "GPUs are switched off by gpu.detection_method"), wanted)
+    tries = {"nvml": lambda: _nvml(wanted, host), "nvidia-smi": lambda: _smi(wanted, host)}
+    names = tuple(tries) if method == "auto" else (method,)
+    return _given(_first(names, tries, host), wanted)
+
+
+class NoDevices:
+    """A node without GPUs, and why that is so."""
+
+    def __init__(self, host: Host, problem: str) -> None:
+        self._host = host
+        self._problem = problem
+
+    def find(self) -> Found:
+        return Found(
+            cpu_milli=self._host.cpu_milli(),
+            memory_mb=self._host.memory_mb(),
+            problem=self._problem,
+        )
+
+    def read(self) -> list[Reading]:
+        return []
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Given:
+    """A source whose CPU and memory are as somebody said."""
+
+    def __init__(self, source: DeviceSource, cpu_milli: int | None, memory_mb: int | None) -> None:
+        self._source = source
+        self._cpu_milli = cpu_milli
+        self._memory_mb = memory_mb
+
+    def find(self) -> Found:
+        found = self._source.find()
+        return Found(
+            cpu_milli=found.cpu_milli if self._cpu_milli is None else self._cpu_milli,
+            memory_mb=found.memory_mb if self._memory_mb is None else self._memory_mb,
+            devices=found.devices,
+            labels=found.labels,
+            detection=found.detection,
+            problem=found.problem,
+        )
+
+    def read(self) -> list[Reading]:
+        return self._source.read()
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _given(source: DeviceSource, wanted: Wanted) -> DeviceSource:
+    if wanted.cpu_milli is None and wanted.memory_mb is None:
+        return source
+    return _Given(source, wanted.cpu_milli, wanted.memory_mb)
+
+
+def _first(
+    names: tuple[str, ...], tries: dict[str, Callable[[], DeviceSource]], host: Host
+) -> DeviceSource:
+    """The first source that sees a GPU, or an empty one that tells of all attempts."""
+    told: list[str] = []
+    for name in names:
+        try:
+            source = tries[name]()
+        except DevicesUnreadable as error:
+            told.append(f"{name}: {error}")
+            continue
+        if source.find().devices:
+            return source
+        source.close()
+        told.append(f"{name}: it works, and there is no GPU")
+    return NoDevices(host, f"no GPU was found ({'; '.join(told)}); {OFFER}")
+
+
+def _declared(wanted: Wanted, host: Host) -> DeviceSource:
+    if not wanted.declared:
+        raise InvalidRequest(
+            "gpu.detection_method is 'declared', but no GPUs are declared; "
+            f"name them, such as {EXAMPLE}"
+        )
+    return DeclaredSource(
+        wanted.declared,
+        node=wanted.node,
+        cpu_milli=wanted.cpu_milli,
+        memory_mb=wanted.memory_mb,
+        host=host,
+        readings_file=wanted.readings_file,
+    )
+
+
+def _nvml(wanted: Wanted, host: Host) -> DeviceSource:
+    """The binding is large, so it is imported only where the library loads."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise DevicesUnreadable("libnvidia-ml.so.1 cannot be loaded; is a driver there?") from error
+    from gpu_scheduler.agent.devices.nvml import NvmlSource  # noqa: PLC0415
+
+    return _tried(Bounded(NvmlSource(host), deadline_s=wanted.deadline_s))
+
+
+def _smi(wanted: Wanted, host: Host) -> DeviceSource:
+    source = SmiSource(wanted.nvidia_smi, host=host, timeout_s=wanted.deadline_s)
+    # A command that the kernel does not let die would hold us up, so there is a second limit.
+    return _tried(Bounded(source, deadline_s=4 * wanted.deadline_s + 1))
+
+
+def _tried(source: DeviceSource) -> DeviceSource:
+    source.find()
+    return source

@@ -1,0 +1,116 @@
+"""Whose the processes on a device are, and which of the others keep it from our jobs.
+
+Readings in, processes with their owners out. What is ignored is left out, as if it were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_scheduler.agent.devices.inventory import Process, Reading
+
+DESKTOP = (
+    "X",
+    "Xorg",
+    "Xwayland",
+    "gnome-shell",
+    "gnome-remote-desktop-daemon",
+    "kwin_x11",
+    "kwin_wayland",
+    "plasmashell",
+    "mutter",
+    "sway",
+    "Hyprland",
+    "gdm",
+    "sddm",
+    "lightdm",
+)
+SERVICES = (
+    "nvidia-persistenced",
+    "nvidia-powerd",
+    "nvidia-cuda-mps-server",
+    "nvidia-cuda-mps-control",
+    "nv-hostengine",
+    "dcgm-exporter",
+    "nvidia-smi",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignRule:
+    """When a process that is not ours takes a device.
+
+    One that computes always does. One that only draws does above `memory_threshold` of the device's
+    memory. Where nobody can be seen and nothing of ours is there, the device counts as taken above
+    `memory_threshold` of its memory or `load_threshold` of its time. A process that was ours a
+    moment ago is given `leftover_s` to end.
+    """
+
+    memory_threshold: float = 0.8
+    load_threshold: float = 0.8
+    ignore_names: tuple[str, ...] = DESKTOP + SERVICES
+    ignore_users: tuple[str, ...] = ()
+    ignore_pids: tuple[int, ...] = ()
+    leftover_s: float = 10.0
+
+
+class Attribution:
+    """Finds the owner of each process, by a callable that knows our work."""
+
+    def __init__(self, owner_of: Callable[[int], str | None], rule: ForeignRule) -> None:
+        self._owner_of = owner_of
+        self._rule = rule
+        self._ours: dict[int, dict[int, tuple[str, float]]] = {}
+
+    def attribute(
+        self, reading: Reading, load_percent: int | None, memory_mb: int, now: float
+    ) -> list[tuple[Process, str]]:
+        """The processes that matter, each with its allocation, or '' if it is foreign."""
+        before = self._ours.get(reading.index, {})
+        ours: dict[int, tuple[str, float]] = {}
+        found: list[tuple[Process, str]] = []
+        for process in reading.processes:
+            owner = self._owner(process.pid, before, ours, now)
+            if owner or self._is_foreign(process, memory_mb):
+                found.append((process, owner))
+        self._ours[reading.index] = ours
+        if not found and not reading.processes:
+            found.extend(self._unseen(reading, load_percent, memory_mb))
+        return found
+
+    def _owner(
+        self,
+        pid: int,
+        before: dict[int, tuple[str, float]],
+        ours: dict[int, tuple[str, float]],
+        now: float,
+    ) -> str:
+        owner = self._owner_of(pid)
+        if owner:
+            ours[pid] = owner, now
+        elif pid in before and now - before[pid][1] <= self._rule.leftover_s:
+            ours[pid] = before[pid]
+            owner = before[pid][0]
+        return owner or ""
+
+    def _is_foreign(self, process: Process, memory_mb: int) -> bool:
+        rule = self._rule
+        if (
+            process.pid in rule.ignore_pids
+            or (process.user and process.user in rule.ignore_users)
+            or process.command in rule.ignore_names
+        ):
+            return False
+        return not process.graphics or (process.memory_mb or 0) > rule.memory_threshold * memory_mb
+
+    def _unseen(
+        self, reading: Reading, load_percent: int | None, memory_mb: int
+    ) -> list[tuple[Process, str]]:
+        """Somebody whom we cannot see, as processes of another container."""
+        used_mb = reading.memory_used_mb or 0
+        by_memory = memory_mb > 0 and used_mb > self._rule.memory_threshold * memory_mb
+        by_load = (load_percent or 0) > self._rule.load_threshold * 100
+        if not by_memory and not by_load:
+            return []
+        return [(Process(pid=0, command="unseen", memory_mb=used_mb), "")]

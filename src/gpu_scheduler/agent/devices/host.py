@@ -1,0 +1,158 @@
+"""What the kernel says about this machine: cores, memory, topology, processes.
+
+Reads /proc and /sys below `root`, writes nothing. Limits of the cgroup that we live in count, in v2
+and in v1, and so does the CPU affinity: more than that could not be given to any job.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """This machine. `cores` is the CPU affinity; None means that of this process."""
+
+    root: Path = Path("/")
+    cores: int | None = None
+
+    def cpu_milli(self) -> int:
+        """The cores that work here can use, in thousandths."""
+        cores = self.cores if self.cores is not None else len(os.sched_getaffinity(0))
+        limits = [limit for group in self._groups() if (limit := _cpu_limit(group))]
+        return min([cores * 1000, *limits])
+
+    def memory_mb(self) -> int:
+        """The memory that work here can use."""
+        limits = [limit for group in self._groups() if (limit := _memory_limit(group))]
+        return min([self._whole_memory(), *limits]) // 1024**2
+
+    def numa_node(self, bus_id: str) -> int:
+        """The NUMA node that a PCI device is attached to, or -1."""
+        text = _text(self._pci(bus_id) / "numa_node")
+        return int(text) if text.lstrip("-").isdigit() else -1
+
+    def near_cpus(self, bus_id: str) -> tuple[int, ...]:
+        """The CPUs near a PCI device, or none if that is not known."""
+        return cpu_list(_text(self._pci(bus_id) / "local_cpulist"))
+
+    def device_path(self, bus_id: str) -> str:
+        """The device node of a GPU, found by the driver's minor number."""
+        facts = self.root / "proc/driver/nvidia/gpus" / bus_id / "information"
+        for line in _text(facts).splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "Device Minor" and value.strip().isdigit():
+                return f"/dev/nvidia{value.strip()}"
+        return ""
+
+    def process(self, pid: int) -> tuple[str, str]:
+        """The user and the command of a process; empty if it cannot be seen from here."""
+        place = self.root / "proc" / str(pid)
+        try:
+            user = _user_name(place.stat().st_uid)
+        except OSError:
+            return "", ""
+        first = _text(place / "cmdline").partition("\0")[0]
+        # Servers write their title over argv, so only the first word of it is the program.
+        words = first.split()
+        return user, Path(words[0]).name if words else _text(place / "comm")
+
+    def _pci(self, bus_id: str) -> Path:
+        return self.root / "sys/bus/pci/devices" / bus_id
+
+    def _whole_memory(self) -> int:
+        for line in _text(self.root / "proc/meminfo").splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def _groups(self) -> Iterator[Path]:
+        """Every cgroup directory that we live in, from our own up to the top of its mount."""
+        mounts = tuple(self._mounts())
+        for line in _text(self.root / "proc/self/cgroup").splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            wanted = frozenset(controllers.split(",")) if controllers else frozenset()
+            for names, top, place in mounts:
+                if wanted == names or wanted & names:
+                    yield from _upwards(self.root / place.lstrip("/"), _below(path, top))
+
+    def _mounts(self) -> Iterator[tuple[frozenset[str], str, str]]:
+        """Each cgroup mount: its controllers (v2: none), the group at its top, where it is."""
+        for line in _text(self.root / "proc/self/mountinfo").splitlines():
+            left, _, right = line.partition(" - ")
+            fields, kind = left.split(), right.split()
+            if len(fields) < 5 or len(kind) < 3:
+                continue
+            if kind[0] == "cgroup2":
+                yield frozenset(), fields[3], fields[4]
+            elif kind[0] == "cgroup":
+                names = frozenset(kind[2].split(",")) - {"rw", "ro"}
+                yield names, fields[3], fields[4]
+
+
+def plain_bus_id(text: str) -> str:
+    """A PCI bus id as the kernel writes it: '00000000:3B:00.0' becomes '0000:3b:00.0'."""
+    domain, _, rest = text.strip().lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if rest and domain else text.strip().lower()
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """'0-2,8' as (0, 1, 2, 8). What is not such a list has no CPUs."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            continue
+        cpus.update(range(int(first), int(last if dash else first) + 1))
+    return tuple(sorted(cpus))
+
+
+def _below(path: str, top: str) -> str:
+    """The path of a group inside a mount whose top is the group `top`."""
+    if top == "/":
+        return path.strip("/")
+    inside = path == top or path.startswith(f"{top}/")
+    return path[len(top) :].strip("/") if inside else ""
+
+
+def _upwards(top: Path, path: str) -> Iterator[Path]:
+    group = top / path
+    yield group
+    while group != top:
+        group = group.parent
+        yield group
+
+
+def _cpu_limit(group: Path) -> int | None:
+    quota, _, period = _text(group / "cpu.max").partition(" ")
+    if not quota:
+        quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return int(quota) * 1000 // int(period)
+
+
+def _memory_limit(group: Path) -> int | None:
+    text = _text(group / "memory.max") or _text(group / "memory.limit_in_bytes")
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip("\n ")
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=1024)
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
