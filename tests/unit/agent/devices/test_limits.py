@@ -1,0 +1,182 @@
+"""What happens when a driver hangs or fails: deadline and breaker."""
+
+import threading
+
+import pytest
+
+from gpu_scheduler.agent.devices.breaker import Breaker, BreakerState
+from gpu_scheduler.agent.devices.deadline import Bounded
+from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, Found, Reading
+from gpu_scheduler.agent.devices.nvml import NvmlSource
+from tests.fakes.nvml import FakeNvml
+
+
+class Clock:
+    """Time that passes only when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Flaky:
+    """A source that fails while `error` is set, and waits while `gate` is closed."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.reads = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.back = threading.Event()
+
+    def find(self) -> Found:
+        return Found(cpu_milli=1, memory_mb=1)
+
+    def read(self) -> list[Reading]:
+        self.reads += 1
+        self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.back.set()
+        return [Reading(index=0, temperature_c=self.reads)]
+
+    def close(self) -> None:
+        self.gate.wait()
+
+
+def test_a_call_that_comes_in_time_is_passed_on() -> None:
+    bounded = Bounded(Flaky(), deadline_s=30)
+    assert bounded.find().cpu_milli == 1
+    assert bounded.read()[0].temperature_c == 1
+    bounded.close()
+
+
+def test_errors_of_the_source_are_passed_on() -> None:
+    source = Flaky()
+    source.error = DevicesUnreadable("no")
+    with pytest.raises(DevicesUnreadable, match="no"):
+        Bounded(source, deadline_s=30).read()
+
+
+def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() -> None:
+    clock, source = Clock(), Flaky()
+    bounded = Bounded(source, deadline_s=0.02, clock=clock)
+    source.gate.clear()
+    threads = threading.active_count()
+    with pytest.raises(DevicesUnreadable, match=r"did not answer within 0\.02 s"):
+        bounded.read()
+    clock.now += 40
+    for _ in range(3):
+        with pytest.raises(DevicesUnreadable, match="has not answered for 40 s"):
+            bounded.read()
+    bounded.close()
+    assert source.reads == 1
+    assert threading.active_count() == threads + 1
+    stuck = next(thread for thread in threading.enumerate() if thread.name == "devices")
+    source.gate.set()
+    stuck.join(10)
+    assert bounded.read()[0].temperature_c == 2
+
+
+def test_a_hanging_driver_does_not_hang_the_reader(fake_nvml: FakeNvml) -> None:
+    bounded = Bounded(NvmlSource(), deadline_s=5)
+    bounded.find()
+    impatient = Bounded(bounded, deadline_s=0.1)
+    fake_nvml.hang("nvmlDeviceGetPowerUsage")
+    with pytest.raises(DevicesUnreadable, match="may be hanging"):
+        impatient.read()
+    stuck = [thread for thread in threading.enumerate() if thread.name == "devices"]
+    fake_nvml.mend()
+    for thread in stuck:
+        thread.join(10)
+    assert len(impatient.read()) == 8
+    impatient.close()
+
+
+def a_breaker(source: Flaky, clock: Clock) -> Breaker:
+    return Breaker(source, failures=3, backoff_s=10, most_backoff_s=30, clock=clock)
+
+
+def test_while_all_is_well_every_look_reads() -> None:
+    source, clock = Flaky(), Clock()
+    breaker = a_breaker(source, clock)
+    held = [breaker.read() for _ in range(3)]
+    assert [h.readings[0].temperature_c for h in held] == [1, 2, 3]
+    assert not any(h.stale or h.problem for h in held)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_a_failure_holds_the_last_readings_and_says_how_old_they_are() -> None:
+    source, clock = Flaky(), Clock()
+    breaker = a_breaker(source, clock)
+    breaker.read()
+    source.error = DevicesUnreadable("driver asleep")
+    clock.now += 5
+    held = breaker.read()
+    assert held.stale
+    assert held.readings[0].temperature_c == 1
+    assert held.problem == "GPUs cannot be read: driver asleep; the last readings are 5 s old"
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_failures_in_a_row_open_it_and_the_source_is_spared() -> None:
+    source, clock = Flaky(), Clock()
+    breaker = a_breaker(source, clock)
+    source.error = DevicesUnreadable("no")
+    for _ in range(3):
+        breaker.read()
+    assert breaker.state is BreakerState.OPEN
+    held = breaker.read()
+    assert source.reads == 3
+    assert held.readings == ()
+    assert held.problem == "GPUs cannot be read: no; next try in 10 s"
+
+
+def test_failures_that_are_not_in_a_row_do_not_open_it() -> None:
+    source, clock = Flaky(), Clock()
+    breaker = a_breaker(source, clock)
+    for error in (DevicesUnreadable("no"), DevicesUnreadable("no"), None) * 3:
+        source.error = error
+        breaker.read()
+        assert breaker.state is BreakerState.CLOSED
+
+
+def test_after_the_pause_one_look_tries_and_the_pause_doubles_up_to_a_limit() -> None:
+    source, clock = Flaky(), Clock()
+    breaker = a_breaker(source, clock)
+    source.error = DevicesUnreadable("no")
+    for _ in range(3):
+        breaker.read()
+    for pause, following in ((10, 20), (20, 30), (30, 30)):
+        clock.now += pause
+        assert breaker.state is BreakerState.HALF_OPEN
+        reads = source.reads
+        assert breaker.read().problem.endswith(f"next try in {following} s")
+        assert source.reads == reads + 1
+        assert breaker.state is BreakerState.OPEN
+
+
+def test_it_closes_by_itself_when_the_source_is_back() -> None:
+    source, clock = Flaky(), Clock()
+    breaker = a_breaker(source, clock)
+    source.error = DevicesUnreadable("no")
+    for _ in range(3):
+        breaker.read()
+    source.error = None
+    clock.now += 10
+    held = breaker.read()
+    assert not held.stale
+    assert held.problem == ""
+    assert breaker.state is BreakerState.CLOSED
+    source.error = DevicesUnreadable("no")
+    breaker.read()
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_an_error_of_our_own_is_not_hidden() -> None:
+    source = Flaky()
+    source.error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        a_breaker(source, Clock()).read()

@@ -1,0 +1,240 @@
+"""What the server hears."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import gpu_scheduler
+from gpu_scheduler.agent.devices.foreign import ForeignRule
+from gpu_scheduler.agent.devices.inventory import (
+    DevicesUnreadable,
+    Found,
+    FoundDevice,
+    Process,
+    Reading,
+)
+from gpu_scheduler.agent.devices.watch import (
+    DeviceProcess,
+    DeviceReading,
+    Telemetry,
+    Watcher,
+    WatchSettings,
+    since_boot,
+)
+
+FOUND = Found(
+    cpu_milli=1,
+    memory_mb=1,
+    devices=(FoundDevice(index=0, uuid="GPU-a", memory_mb=80_000),),
+)
+
+
+class Bench:
+    """A watcher over one device whose next reading, owners and clock the test sets."""
+
+    def __init__(self, memory: Path | None = None, boot_id: str = "boot-1") -> None:
+        self.now = 10_000.0
+        self.next: Reading | Exception = Reading(index=0)
+        self.owners: dict[int, str] = {}
+        self.watcher = Watcher(
+            self,
+            FOUND,
+            self.owners.get,
+            settings=WatchSettings(foreign=ForeignRule(ignore_users=("gdm",), ignore_pids=(99,))),
+            memory=memory,
+            boot_id=boot_id,
+            clock=lambda: self.now,
+            wall_clock=lambda: 1_700_000_000.5,
+        )
+
+    def find(self) -> Found:
+        return FOUND
+
+    def read(self) -> list[Reading]:
+        if isinstance(self.next, Exception):
+            raise self.next
+        return [self.next]
+
+    def close(self) -> None: ...
+
+    def look(self, **values: object) -> Telemetry:
+        self.next = Reading(index=0, **values)  # type: ignore[arg-type]
+        return self.watcher.look()
+
+    def processes(self, *processes: Process, **values: object) -> tuple[DeviceProcess, ...]:
+        return self.look(processes=processes, **values).readings[0].processes
+
+
+def test_readings_become_telemetry() -> None:
+    telemetry = Bench().look(
+        utilisation_percent=50,
+        memory_used_mb=3,
+        temperature_c=88,
+        power_mw=7,
+        power_limit_mw=8,
+        sm_clock_mhz=9,
+        throttle_reasons=64,
+        ecc_errors=1,
+    )
+    assert telemetry.at_ms == 1_700_000_000_500
+    assert telemetry.problem == ""
+    assert telemetry.readings[0] == DeviceReading(
+        index=0,
+        utilisation_percent=50,
+        memory_used_mb=3,
+        temperature_c=88,
+        power_mw=7,
+        power_limit_mw=8,
+        sm_clock_mhz=9,
+        throttle_reasons=64,
+        ecc_errors=1,
+    )
+
+
+def test_what_is_unknown_is_zero_on_the_wire() -> None:
+    assert Bench().look().readings[0] == DeviceReading(index=0)
+
+
+@pytest.mark.parametrize("value", [Telemetry, DeviceReading, DeviceProcess])
+def test_the_values_have_the_fields_of_the_wire(value: type) -> None:
+    proto = Path(gpu_scheduler.__file__).with_name("wire") / "agent.proto"
+    body = re.search(rf"message {value.__name__} {{(.*?)\n}}", proto.read_text(), re.DOTALL)
+    assert body is not None
+    wire = set(re.findall(r"(\w+) = \d+;", body[1]))
+    assert wire - {field.name for field in fields(value)} == set()
+    assert {field.name for field in fields(value)} - wire <= {"why"}
+
+
+def test_utilisation_is_the_mean_over_the_window() -> None:
+    bench = Bench()
+    for load in (100, 0, 50):
+        bench.look(utilisation_percent=load)
+        bench.now += 5
+    assert bench.look(utilisation_percent=50).readings[0].utilisation_percent == 50
+    bench.now += 61
+    assert bench.look(utilisation_percent=10).readings[0].utilisation_percent == 10
+
+
+def test_a_process_of_ours_bears_its_allocation() -> None:
+    bench = Bench()
+    bench.owners[7] = "job-1.1"
+    assert bench.processes(Process(pid=7, user="eve", command="python3", memory_mb=5)) == (
+        DeviceProcess(pid=7, user="eve", command="python3", memory_mb=5, allocation_id="job-1.1"),
+    )
+
+
+def test_a_process_that_computes_and_is_not_ours_is_foreign_at_once() -> None:
+    found = Bench().processes(Process(pid=8, user="bob", command="python3", memory_mb=300))
+    assert found == (DeviceProcess(pid=8, user="bob", command="python3", memory_mb=300),)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        Process(pid=8, command="Xorg", memory_mb=79_000),
+        Process(pid=8, command="gnome-shell", graphics=True),
+        Process(pid=8, command="nvidia-cuda-mps-server"),
+        Process(pid=8, user="gdm", command="something"),
+        Process(pid=99, command="something"),
+        Process(pid=8, command="firefox", memory_mb=900, graphics=True),
+    ],
+)
+def test_the_desktop_and_what_is_ignored_does_not_take_a_device(process: Process) -> None:
+    assert Bench().processes(process) == ()
+
+
+def test_a_program_that_draws_takes_a_device_when_it_fills_it() -> None:
+    game = Process(pid=8, command="game", memory_mb=70_000, graphics=True)
+    assert [process.pid for process in Bench().processes(game)] == [8]
+
+
+def test_a_process_that_was_ours_is_given_time_to_end() -> None:
+    bench = Bench()
+    bench.owners[7] = "job-1.1"
+    left = Process(pid=7)
+    bench.processes(left)
+    bench.owners.clear()
+    bench.now += 5
+    assert bench.processes(left)[0].allocation_id == "job-1.1"
+    bench.now += 6
+    assert bench.processes(left)[0].allocation_id == ""
+
+
+def test_a_full_device_on_which_nobody_is_seen_is_taken() -> None:
+    taken = DeviceProcess(pid=0, command="unseen", memory_mb=70_000)
+    assert Bench().processes(memory_used_mb=70_000) == (taken,)
+    assert Bench().processes(memory_used_mb=60_000) == ()
+
+
+def test_a_busy_device_on_which_nobody_is_seen_is_taken() -> None:
+    assert Bench().processes(utilisation_percent=95)[0].pid == 0
+    assert Bench().processes(utilisation_percent=70) == ()
+
+
+def test_a_full_device_with_our_own_job_is_not_taken() -> None:
+    bench = Bench()
+    bench.owners[7] = "job-1.1"
+    found = bench.processes(Process(pid=7), memory_used_mb=79_000, utilisation_percent=100)
+    assert [process.allocation_id for process in found] == ["job-1.1"]
+
+
+def test_an_xid_of_a_program_is_told_once_and_harms_nothing() -> None:
+    bench = Bench()
+    reading = bench.look(xids=(31,)).readings[0]
+    assert (reading.xid, reading.healthy) == (31, True)
+    assert bench.look().readings[0].xid == 0
+
+
+def test_a_fatal_xid_is_told_until_the_device_is_healthy_again() -> None:
+    bench = Bench()
+    reading = bench.look(xids=(79,)).readings[0]
+    assert (reading.xid, reading.healthy) == (79, False)
+    assert reading.why == "XID 79: the GPU has fallen off the bus"
+    bench.now += 300
+    assert bench.look().readings[0].xid == 79
+    bench.now += 300
+    assert bench.look().readings[0].healthy
+    assert bench.look().readings[0].xid == 0
+
+
+def test_while_devices_cannot_be_read_the_last_telemetry_holds_with_the_problem() -> None:
+    bench = Bench()
+    bench.look(temperature_c=40)
+    bench.next = DevicesUnreadable("driver asleep")
+    telemetry = bench.watcher.look()
+    assert telemetry.readings[0].temperature_c == 40
+    assert telemetry.problem.startswith("GPUs cannot be read: driver asleep")
+    assert bench.look(temperature_c=41).problem == ""
+
+
+def test_distrust_outlives_the_agent_but_not_a_reboot(tmp_path: Path) -> None:
+    path = tmp_path / "health.json"
+    Bench(path).look(xids=(79,))
+    assert not Bench(path).look().readings[0].healthy
+    assert Bench(path, boot_id="boot-2").look().readings[0].healthy
+
+
+def test_nothing_is_written_while_all_is_well(tmp_path: Path) -> None:
+    path = tmp_path / "health.json"
+    bench = Bench(path)
+    bench.look(ecc_errors=0)
+    bench.look(ecc_errors=0)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"boot_id": "boot-1"}', '{"boot_id": "boot-1", '])
+def test_a_memory_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "health.json"
+    path.write_text(text)
+    assert Bench(path).look().readings[0].healthy
+
+
+def test_a_memory_that_cannot_be_written_costs_only_the_memory(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "missing" / "health.json")
+    assert not bench.look(xids=(79,)).readings[0].healthy
+
+
+def test_the_clock_counts_from_boot() -> None:
+    assert 0 < since_boot() <= since_boot()
