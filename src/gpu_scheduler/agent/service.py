@@ -186,6 +186,8 @@ class Agent:
 
     async def _obey_orders(self, orders: pb.Orders) -> None:
         starts = [self._orders.work(o) for o in orders.orders if o.WhichOneof("order") == "start"]
+        for work in starts:
+            self._known.setdefault((work.allocation_id, work.member), [])
         if starts:
             await self._launcher.start_many(starts)
         for order in orders.orders:

@@ -159,6 +159,10 @@ class Loop:
         finally:
             self._subscribers.discard(queue)
 
+    async def maintain(self, work: Callable[[], int]) -> int:
+        """Do something to the store between two commits, as only its one writer may."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+
     # --- life
 
     def start(self) -> None:

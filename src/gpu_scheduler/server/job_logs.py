@@ -1,0 +1,51 @@
+"""Finds the node that has a job's log, and reads it from there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.model.allocation import Placement
+from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.wire import agent_pb2 as pb
+
+
+class JobLogs:
+    """The output of jobs, wherever they run or ran."""
+
+    def __init__(self, loop: Loop, agents: Agents) -> None:
+        """`loop` knows where, `agents` bring it."""
+        self._loop = loop
+        self._agents = agents
+
+    async def read_log(
+        self, job_id: str, allocation_id: str, member: int, offset: int, limit: int, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """Bytes of one member's log; see `api.service.LogSource`."""
+        node_id = self._node_of(job_id, allocation_id, member)
+        request = pb.LogRequest(
+            job_id=job_id,
+            allocation_id=allocation_id,
+            member=member,
+            offset=offset,
+            limit=limit,
+            follow=follow,
+        )
+        async for data in self._agents.logs.read(node_id, request):
+            yield data
+
+    def _node_of(self, job_id: str, allocation_id: str, member: int) -> str:
+        for placement in self._placements(job_id, allocation_id):
+            if placement.member == member:
+                return placement.node_id
+        raise UnknownThing(f"attempt {allocation_id} has no member {member}")
+
+    def _placements(self, job_id: str, allocation_id: str) -> tuple[Placement, ...]:
+        running = self._loop.core.book.picture.running.get(allocation_id)
+        if running is not None:
+            return running.running.allocation.placements
+        for attempt in self._loop.store.attempts(job_id):
+            if attempt.allocation_id == allocation_id:
+                return attempt.placements
+        raise UnknownThing(f"there is no attempt {allocation_id}")

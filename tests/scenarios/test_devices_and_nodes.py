@@ -1,0 +1,129 @@
+"""What agents find and measure, and what people decide about devices."""
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.messages import (
+    DeviceRead,
+    DevicesRead,
+    NodeFound,
+    NodeSilent,
+    PauseDevice,
+    ResumeDevice,
+)
+from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.node import Device, ForeignUse
+from tests.builders import HOUR, a_device, a_job, a_node
+from tests.scenarios.lab import Lab
+
+
+def found(gpus: int = 2, **changes: object) -> NodeFound:
+    devices = tuple(a_device(index=index, uuid=f"GPU-{index}") for index in range(gpus))
+    return NodeFound(node_id="box", cpu_milli=16_000, memory_mb=64_000, devices=devices, **changes)
+
+
+def device(lab: Lab, index: int, node: str = "box") -> Device:
+    return lab.core.book.picture.index.slot(node).node.devices[index]
+
+
+def test_a_job_waits_until_an_agent_brings_a_node() -> None:
+    lab = Lab(nodes=[])
+    lab.submit(a_job(number=1, gpus=2))
+    assert lab.running() == []
+    lab.do(found())
+    assert lab.running() == ["j1"]
+
+
+def test_a_silent_node_gets_no_work_and_keeps_what_it_runs() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found())
+    lab.submit(a_job(number=1, gpus=1))
+    lab.do(NodeSilent("box"))
+    lab.submit(a_job(number=2, gpus=1))
+    assert lab.running() == ["j1"]
+    lab.do(found())
+    assert lab.running() == ["j1", "j2"]
+
+
+def test_a_paused_device_stays_paused_when_the_agent_comes_back() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found(), PauseDevice("box", 0), NodeSilent("box"), found())
+    assert device(lab, 0).paused
+    lab.submit(a_job(number=1, gpus=1), a_job(number=2, gpus=1))
+    assert lab.running() == ["j1"]
+    lab.do(ResumeDevice("box", 0))
+    assert lab.running() == ["j1", "j2"]
+
+
+def test_a_device_that_does_not_exist_cannot_be_paused() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)])
+    with pytest.raises(UnknownThing, match="has no GPU 7; it has: 0, 1"):
+        lab.tell(PauseDevice(a_node().id, 7))
+    with pytest.raises(UnknownThing, match="node 'nowhere' is not known"):
+        lab.tell(PauseDevice("nowhere", 0))
+
+
+def test_a_hot_device_rests_until_it_is_well_below_the_threshold() -> None:
+    lab = Lab(nodes=[], limits=Limits(hot_above_c=75, hot_hysteresis_c=5))
+    lab.do(found(gpus=1), DevicesRead("box", (DeviceRead(index=0, temperature_c=76),)))
+    lab.submit(a_job(number=1, gpus=1))
+    assert lab.running() == []
+    lab.do(DevicesRead("box", (DeviceRead(index=0, temperature_c=72),)))
+    assert lab.running() == []
+    lab.do(DevicesRead("box", (DeviceRead(index=0, temperature_c=70),)))
+    assert lab.running() == ["j1"]
+
+
+def test_a_device_with_a_foreign_process_is_left_alone_until_that_is_gone() -> None:
+    lab = Lab(nodes=[])
+    stranger = ForeignUse(pid=4711, user="eve", memory_mb=900)
+    lab.do(found(gpus=1), DevicesRead("box", (DeviceRead(index=0, foreign=stranger),)))
+    lab.submit(a_job(number=1, gpus=1))
+    assert lab.running() == []
+    lab.do(DevicesRead("box", (DeviceRead(index=0),)))
+    assert lab.running() == ["j1"]
+
+
+def test_readings_that_change_nothing_write_nothing() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found(gpus=1))
+    outcome = lab.tell(DevicesRead("box", (DeviceRead(index=0, temperature_c=33),)))
+    assert outcome.writes == []
+
+
+def die_at_once(lab: Lab, *commands: str) -> None:
+    for command in commands:
+        number = lab.core.book.next_number
+        lab.submit(a_job(number=number, gpus=1, command=(command,)))
+        lab.ends(f"j{number}", exit_code=1)
+
+
+def test_a_device_on_which_different_jobs_keep_dying_is_set_aside_and_can_be_given_back() -> None:
+    lab = Lab(nodes=[], limits=Limits(quarantine_after=4))
+    lab.do(found(gpus=2))
+    die_at_once(lab, "a", "b", "c", "d")
+    bad = [index for index in (0, 1) if device(lab, index).quarantined]
+    assert len(bad) == 1
+    lab.submit(a_job(number=lab.core.book.next_number, gpus=1))
+    assert lab.store.allocations()[0].placements[0].devices[0].index != bad[0]
+    lab.do(ResumeDevice("box", bad[0]))
+    assert not device(lab, bad[0]).quarantined
+
+
+def test_one_mistyped_command_costs_nobody_a_device() -> None:
+    lab = Lab(nodes=[], limits=Limits(quarantine_after=4))
+    lab.do(found(gpus=2))
+    die_at_once(lab, *["pyton"] * 20)
+    assert not any(device(lab, index).quarantined for index in (0, 1))
+
+
+def test_an_attempt_that_ran_for_a_while_clears_a_device() -> None:
+    lab = Lab(nodes=[], limits=Limits(quarantine_after=4))
+    lab.do(found(gpus=2))
+    die_at_once(lab, "a", "b", "c")
+    number = lab.core.book.next_number
+    lab.submit(a_job(number=number, gpus=1))
+    lab.at(HOUR)
+    lab.ends(f"j{number}", exit_code=1)
+    die_at_once(lab, "d")
+    assert not any(device(lab, index).quarantined for index in (0, 1))

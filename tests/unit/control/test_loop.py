@@ -1,0 +1,281 @@
+"""The shell around the core: nothing is said before it is committed, nothing half-done stays."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Effect,
+    Ended,
+    Hold,
+    PauseDevice,
+    Retry,
+    SetNode,
+    Started,
+    StartOrder,
+    Submit,
+    SubmitAll,
+)
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import (
+    ClusterError,
+    Forbidden,
+    InternalError,
+    NeverFits,
+    StoreUnavailable,
+    UnknownThing,
+)
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import EventRow, Write
+from tests.builders import a_core, a_job, a_node, after
+
+ANN = Caller(user="ann", uid=1000)
+BOB = Caller(user="bob", uid=1001)
+
+
+class Disk(MemoryStore):
+    """A store whose disk can be full, and that remembers its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.batches: list[list[Write]] = []
+
+    def commit(self, writes: list[Write]) -> int:
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+        self.batches.append(writes)
+        return super().commit(writes)
+
+
+class Bench:
+    """A loop on virtual time, with its orders."""
+
+    def __init__(self, store: Disk) -> None:
+        self.store = store
+        self.now_ms = 1_000
+        self.reloads = 0
+        self.orders: list[Effect] = []
+        self.loop = Loop(store, self._core, lambda: self.now_ms, sweep_ms=5)
+        self.loop.on_effects(self.orders.extend)
+        self.loop.on_reload(self._reloaded)
+        self.loop.start()
+
+    def _core(self) -> Core:
+        return a_core(nodes=[])
+
+    def _reloaded(self) -> None:
+        self.reloads += 1
+
+
+def with_loop(test: Callable[[Bench], Awaitable[None]], store: Disk | None = None) -> Bench:
+    """Run a test against a fresh loop with one node of eight GPUs."""
+
+    async def run() -> Bench:
+        bench = Bench(store or Disk())
+        await bench.loop.apply(SetNode(a_node()))
+        try:
+            await asyncio.wait_for(test(bench), 20)
+        finally:
+            await bench.loop.close()
+        return bench
+
+    return asyncio.run(run())
+
+
+def a_submission(**changes: Any) -> Submit:
+    return Submit(a_job(id="", **changes))
+
+
+def test_an_answer_comes_after_the_commit_with_the_job_and_its_order() -> None:
+    async def test(bench: Bench) -> None:
+        outcome = await bench.loop.apply(a_submission(gpus=2))
+        assert outcome.jobs[0].id == "job-1"
+        row = bench.store.job("job-1")
+        assert row is not None
+        assert row.state is JobState.SCHEDULED
+        assert [order.allocation.id for order in bench.orders if isinstance(order, StartOrder)] == [
+            "job-1.1"
+        ]
+
+    with_loop(test)
+
+
+def test_messages_that_come_together_are_committed_together() -> None:
+    async def test(bench: Bench) -> None:
+        before = len(bench.store.batches)
+        answers = [bench.loop.post(a_submission(number=0, gpus=0)) for _ in range(50)]
+        await asyncio.gather(*answers)
+        assert len(bench.store.batches) - before <= 2
+        assert len(bench.store.jobs()) == 50
+
+    with_loop(test)
+
+
+def test_a_refusal_costs_only_the_one_who_asked() -> None:
+    async def test(bench: Bench) -> None:
+        good = bench.loop.post(a_submission(gpus=1))
+        bad = bench.loop.post(a_submission(gpus=99, number=2))
+        with pytest.raises(NeverFits):
+            await bad
+        await good
+        assert len(bench.store.jobs()) == 1
+
+    with_loop(test)
+
+
+def test_many_jobs_are_accepted_together_or_not_at_all() -> None:
+    async def test(bench: Bench) -> None:
+        good, bad = a_submission(gpus=1), a_submission(gpus=99)
+        with pytest.raises(NeverFits) as refused:
+            await bench.loop.apply(SubmitAll((good, good, bad)))
+        assert refused.value.index == 2
+        assert bench.store.jobs() == []
+        assert not bench.loop.core.book.lives
+        outcome = await bench.loop.apply(SubmitAll((good, good)))
+        assert [job.id for job in outcome.jobs] == ["job-1", "job-2"]
+
+    with_loop(test)
+
+
+def test_a_commit_that_fails_takes_everything_back() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=8))
+        bench.store.full = True
+        with pytest.raises(StoreUnavailable):
+            await bench.loop.apply(a_submission(number=2, gpus=1))
+        assert bench.reloads == 1
+        assert set(bench.loop.core.book.lives) == {"job-1"}
+        assert "job-1.1" in bench.loop.core.book.picture.running
+        assert len(bench.orders) == 1
+        bench.store.full = False
+        outcome = await bench.loop.apply(a_submission(number=2, gpus=1))
+        assert outcome.jobs[0].id == "job-2", "the number was not given to anybody"
+
+    with_loop(test)
+
+
+def test_a_bug_costs_one_batch_and_not_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async def test(bench: Bench) -> None:
+        monkeypatch.setattr(bench.loop.core, "apply", broken)
+        with pytest.raises(InternalError):
+            await bench.loop.apply(a_submission(gpus=1))
+        assert bench.reloads == 1
+        await bench.loop.apply(a_submission(gpus=1))
+
+    with_loop(test)
+
+
+def test_a_new_loop_goes_on_where_the_old_one_was() -> None:
+    disk = Disk()
+
+    async def first(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=8, name="a"))
+        await bench.loop.apply(Started("job-1.1"))
+        await bench.loop.apply(a_submission(number=2, gpus=8, name="b"))
+
+    async def second(bench: Bench) -> None:
+        assert bench.loop.core.book.lives.keys() == {"job-1", "job-2"}
+        await bench.loop.apply(Ended("job-1.1"))
+        row = bench.store.job("job-2")
+        assert row is not None
+        assert row.state is JobState.SCHEDULED
+
+    with_loop(first, disk)
+    with_loop(second, disk)
+
+
+def test_a_job_that_ended_before_the_restart_can_be_retried_and_depended_on() -> None:
+    disk = Disk()
+
+    async def first(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=1))
+        await bench.loop.apply(Ended("job-1.1", exit_code=3))
+
+    async def second(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=1, dependencies=after("job-1", "afternotok")))
+        await bench.loop.apply(Retry("job-1"))
+        row = bench.store.job("job-1")
+        assert row is not None
+        assert (row.state, row.attempt) == (JobState.SCHEDULED, 2)
+
+    with_loop(first, disk)
+    with_loop(second, disk)
+
+
+def test_nobody_touches_the_jobs_of_others_or_learns_that_they_exist() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)
+        for message in (Cancel("job-1"), Hold("job-1"), Retry("job-1")):
+            with pytest.raises(UnknownThing, match="job 1 is not known"):
+                await bench.loop.apply(message, BOB)
+        with pytest.raises(Forbidden):
+            await bench.loop.apply(a_submission(gpus=1, user="ann"), BOB)
+        with pytest.raises(Forbidden):
+            await bench.loop.apply(PauseDevice("n0", 0), ANN)
+        await bench.loop.apply(Cancel("job-1"), ANN)
+
+    with_loop(test)
+
+
+def test_a_subscriber_sees_every_event_once_and_in_order() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=8))
+        seen: list[tuple[int, EventRow]] = []
+
+        async def watch() -> None:
+            async for item in bench.loop.subscribe(after=0):
+                seen.append(item)
+                if item[1].kind == "completed":
+                    return
+
+        watching = asyncio.create_task(watch())
+        await asyncio.sleep(0)
+        for number in range(2, 12):
+            await bench.loop.apply(a_submission(number=number, gpus=8))
+        await bench.loop.apply(Ended("job-1.1"))
+        await watching
+        numbers = [sequence for sequence, _ in seen]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert [event.kind for _, event in seen].count("submitted") == 11
+
+    with_loop(test)
+
+
+def test_a_subscriber_that_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_scheduler.control.loop.LARGEST_BACKLOG", 3)
+
+    async def test(bench: Bench) -> None:
+        events = bench.loop.subscribe()
+        waiting = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        for number in range(1, 20):
+            await bench.loop.apply(a_submission(number=number, gpus=0, hold=True))
+        await waiting
+        rest = [sequence async for sequence, _ in events]
+        assert len(rest) < 10
+
+    with_loop(test)
+
+
+def test_a_loop_that_closes_answers_what_came_and_refuses_the_rest() -> None:
+    async def run() -> None:
+        bench = Bench(Disk())
+        came = bench.loop.post(a_submission(gpus=0))
+        await bench.loop.close()
+        assert (await came).jobs
+        with pytest.raises(ClusterError, match="shutting down"):
+            await bench.loop.apply(a_submission(gpus=0))
+
+    asyncio.run(run())

@@ -1,0 +1,53 @@
+"""From members to attempts."""
+
+from dataclasses import replace
+
+from gpu_scheduler.control.members import MemberEnd, Members
+from gpu_scheduler.control.messages import Ended
+from gpu_scheduler.model.allocation import Allocation
+from tests.builders import on
+
+WELL = MemberEnd(exit_code=0, signal=None)
+FAILED = MemberEnd(exit_code=3, signal=None)
+STOPPED = MemberEnd(exit_code=None, signal=15)
+
+
+def an_allocation(members: int) -> Allocation:
+    placements = tuple(replace(on("n0", [i]), member=i) for i in range(members))
+    return Allocation(id="j.1", job_id="j", task=None, attempt=1, placements=placements, start_ms=0)
+
+
+def test_an_attempt_has_begun_when_its_last_member_has() -> None:
+    members, gang = Members(), an_allocation(3)
+    assert [members.began(gang, member) for member in (0, 2, 2, 1)] == [False, False, False, True]
+
+
+def test_an_attempt_is_over_when_its_last_member_is() -> None:
+    members, gang = Members(), an_allocation(2)
+    assert members.over(gang, 0, WELL) is None
+    assert members.to_stop(gang) == []
+    assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=0)
+
+
+def test_when_one_member_fails_the_others_are_stopped_once_and_its_failure_counts() -> None:
+    members, gang = Members(), an_allocation(3)
+    assert members.over(gang, 1, FAILED) is None
+    assert members.to_stop(gang) == [0, 2]
+    assert members.to_stop(gang) == []
+    assert members.over(gang, 0, STOPPED) is None
+    assert members.over(gang, 2, STOPPED) == Ended("j.1", exit_code=3)
+
+
+def test_a_repeated_report_changes_nothing() -> None:
+    members, gang = Members(), an_allocation(2)
+    members.over(gang, 0, FAILED)
+    assert members.over(gang, 0, WELL) is None
+    assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=3)
+
+
+def test_an_end_that_nobody_saw_is_not_a_success() -> None:
+    members, alone = Members(), an_allocation(1)
+    unknown = MemberEnd(exit_code=None, signal=None, detail="the launcher had died")
+    ended = members.over(alone, 0, unknown)
+    assert ended is not None
+    assert (ended.exit_code, ended.detail) == (None, "the launcher had died")
