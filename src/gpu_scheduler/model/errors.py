@@ -12,6 +12,10 @@ SchedulerError
 │   └── WrongState         the job is in a state that does not allow this move
 ├── ClusterError           the cluster cannot do it now
 │   └── QueueFull          the queue holds as many tasks as it may
+├── StoreError             what is remembered cannot be used
+│   ├── StoreUnavailable   it cannot be read or written now: disk full, locked, read-only
+│   ├── StoreDamaged       the file is not what was written; nothing may be built on it
+│   └── StoreTooNew        a newer version of the program has written it
 └── InternalError          our fault: a promise of the code was broken
 
 A message says what was asked, what was found and what to do.
@@ -100,6 +104,33 @@ class QueueFull(ClusterError):
     """The queue holds as many tasks as it may."""
 
     code = "queue_full"
+
+
+class StoreError(SchedulerError):
+    """What is remembered cannot be used; a person has to look."""
+
+    code = "store_error"
+    exit_code = 4
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be read or written now; the same call works when the cause is gone."""
+
+    code = "unavailable"
+
+
+class StoreDamaged(StoreError):
+    """The store does not hold what was written to it."""
+
+    code = "store_damaged"
+    exit_code = 5
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer version of the program."""
+
+    code = "store_too_new"
+    exit_code = 6
 
 
 class InternalError(SchedulerError):

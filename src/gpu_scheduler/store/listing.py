@@ -20,16 +20,13 @@ def chosen(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
     return found
 
 
-def page(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
-    """The page that the query asks for. `rows` may be more than it chooses from."""
-    everything = list(rows)
-    found = chosen(everything, query)
-    key = _KEYS[query.sort]
+def page(rows: Iterable[JobRow], query: JobQuery, mark: JobRow | None) -> list[JobRow]:
+    """The page that the query asks for; `mark` is the job that it begins behind."""
+    found = chosen(rows, query)
     if query.after_number is not None:
-        marks = [row for row in everything if row.job.number == query.after_number]
-        found = [row for row in found if any(_follows(row, mark, query) for mark in marks)]
+        found = [row for row in found if _follows(row, mark, query)]
     # A stable sort keeps rows with the same key in the order of numbers, also when reversed.
-    found.sort(key=key, reverse=query.descending)
+    found.sort(key=_KEYS[query.sort], reverse=query.descending)
     return found[query.offset : query.offset + query.limit]
 
 
@@ -45,10 +42,15 @@ def _matches(row: JobRow, query: JobQuery) -> bool:
     )
 
 
-def _follows(row: JobRow, mark: JobRow, query: JobQuery) -> bool:
-    key, marked = _KEYS[query.sort](row), _KEYS[query.sort](mark)
-    if key == marked:
-        return row.job.number > mark.job.number
+def _follows(row: JobRow, mark: JobRow | None, query: JobQuery) -> bool:
+    key: Any = row.job.number
+    marked: Any = query.after_number
+    if query.sort != "number":
+        if mark is None:
+            return False
+        key, marked = _KEYS[query.sort](row), _KEYS[query.sort](mark)
+        if key == marked:
+            return row.job.number > mark.job.number
     return bool(key < marked if query.descending else key > marked)
 
 

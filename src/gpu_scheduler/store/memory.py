@@ -177,7 +177,8 @@ class MemoryStore:
 
     def find_jobs(self, query: JobQuery) -> list[JobRow]:
         """A page of jobs."""
-        return page(self._all(archived=query.archived), query)
+        marks = (row for row in self._all(archived=True) if row.job.number == query.after_number)
+        return page(self._all(archived=query.archived), query, next(marks, None))
 
     def count_jobs(self, query: JobQuery) -> int:
         """How many jobs there are on all pages."""

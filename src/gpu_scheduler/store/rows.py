@@ -209,8 +209,8 @@ class JobQuery:
     An empty `states` means all, `name` is the whole name, `since_ms` the earliest submission;
     `archived` adds jobs that were archived. `sort` is one of `SORTS`; what is missing comes before
     everything else, and ties go by rising number in both directions. `after_number` continues
-    behind that job in the chosen order (a cursor; a job that is gone has none, and then nothing
-    follows), `offset` then counts rows. A `limit` of 0 lists nothing.
+    behind that job in the chosen order (a cursor; when sorted by anything but number and the job is
+    not there, nothing follows), `offset` then counts rows. A `limit` of 0 lists nothing.
     """
 
     states: tuple[JobState, ...] = ()
@@ -348,8 +348,9 @@ class Store(Protocol):
     def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
         """Drop old answers, old events, and environments that no kept job names. Says how many.
 
-        At most `limit` of each. History goes from its beginning up to the first event that is not
-        old; events of one batch may stay until all of them can go. Archived jobs are not kept jobs.
+        In steps of about `limit` rows of each. History goes from its beginning up to the first
+        event that is not old; events of one batch may stay until all of them can go. Archived jobs
+        are not kept jobs.
         """
         ...
 

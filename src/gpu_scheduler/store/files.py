@@ -1,0 +1,182 @@
+"""Opening a database file: make it, check it, bring it to the newest form, or say why not.
+
+A path comes in, connections go out. A file is never half made and never half migrated: a new one
+gets its name when it is complete, and a migration is one transaction behind a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from gpu_scheduler.model.errors import StoreTooNew, StoreUnavailable
+from gpu_scheduler.store.faults import damaged, said_plainly
+
+APPLICATION_ID = 0x74677075
+"""`tgpu`, so that `file` and we can tell our database from another one."""
+HEADER = b"SQLite format 3\0"
+PRIVATE = 0o600
+CHECKPOINT_PAGES = 4000
+"""The log of 16 MB is copied into the file when it is full: seldom, and in some 20 ms."""
+WAL_KEPT_BYTES = 64 * 1024 * 1024
+CACHE_KIB = 16 * 1024
+STATEMENTS = 256
+
+Steps = list[tuple[int, str]]
+"""Migrations: the version each leads to, and its script."""
+
+
+def open_writer(path: Path, steps: Steps, *, busy_ms: int) -> sqlite3.Connection:
+    """The one connection that writes, to a file that is whole and of the newest form."""
+    with said_plainly(path):
+        if not path.exists():
+            _make(path, steps)
+        _check_header(path)
+        connection = _connect(path, "rw", busy_ms)
+        try:
+            _check(connection, path)
+            _migrate(connection, path, steps)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_reader(path: Path, *, busy_ms: int) -> sqlite3.Connection:
+    """A connection that only reads."""
+    with said_plainly(path):
+        return _connect(path, "ro", busy_ms)
+
+
+def _make(path: Path, steps: Steps) -> None:
+    """Make an empty store. It gets its name last, so an empty file of that name is damage."""
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        for leftover in (draft, *_logs(draft)):
+            leftover.unlink(missing_ok=True)
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
+        connection = _connect(draft, "rw", busy_ms=0)
+        try:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            _run(connection, steps)
+        finally:
+            connection.close()
+        draft.rename(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the store {path} cannot be made: {error.strerror}; check that its folder exists, "
+            "that you may write to it and that the disk has room"
+        ) from error
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            header = file.read(len(HEADER))
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the store {path} cannot be read: {error.strerror}; check its owner and mode"
+        ) from error
+    if header != HEADER:
+        found = "it is empty" if not header else "it is not an SQLite database"
+        raise damaged(path, found)
+
+
+def _connect(path: Path, mode: str, busy_ms: int) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS,
+    )
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {busy_ms:d}")
+        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        if mode == "rw":
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
+        else:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Read every page of what is not history, and see whether it is sound."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    tables = [name for (name,) in connection.execute(_TABLES)]
+    if application != APPLICATION_ID or "meta" not in tables:
+        raise damaged(path, "it is an SQLite database, but not one of gpu-scheduler")
+    for table in tables:
+        if table in _LARGE:
+            continue
+        (found,) = connection.execute(f"PRAGMA quick_check({table})").fetchone()
+        if found != "ok":
+            raise damaged(path, str(found))
+
+
+_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
+_LARGE = frozenset({"archived_jobs", "history", "attempts", "launches"})
+"""Too much to read at every start; damage there is met when it is read."""
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, steps: Steps) -> None:
+    (version,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+    newest = steps[-1][0]
+    if version > newest:
+        raise StoreTooNew(
+            f"the store {path} has form {version} and this program knows forms up to {newest}; "
+            f"install the newer gpu-scheduler again, or put back {path.name}.before-{version}"
+        )
+    todo = [step for step in steps if step[0] > version]
+    if todo:
+        _copy(connection, path.with_name(f"{path.name}.before-{newest}"))
+        _run(connection, todo)
+
+
+def _copy(connection: sqlite3.Connection, target: Path) -> None:
+    """A copy that is whole, or none: it gets its name last."""
+    draft = target.with_name(f"{target.name}.new")
+    draft.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
+    copy = sqlite3.connect(draft, isolation_level=None)
+    try:
+        connection.backup(copy)
+    finally:
+        copy.close()
+    draft.rename(target)
+    _sync_folder(target.parent)
+
+
+def _run(connection: sqlite3.Connection, steps: Steps) -> None:
+    """All steps, or none."""
+    script = "\n".join(
+        f"{text}\nUPDATE meta SET schema_version = {version:d};" for version, text in steps
+    )
+    try:
+        connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _logs(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm")]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,159 @@
+"""The SQL for a list of jobs.
+
+A query comes in; a statement and its values go out. Jobs that live, jobs that have ended and
+archived jobs are three parts, each read in order along an index of its own and merged, so that a
+page costs as much as its rows and not as much as the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.store.queries import named_queries
+from gpu_scheduler.store.rows import JobQuery
+
+_SQL = named_queries("read.sql")
+_COLUMNS = {"columns": _SQL["job_columns"], "spec": _SQL["spec_of_job"]}
+MOST_RANGES = 50
+"""More ranges of numbers than this are looked up in a list instead of being spelled out."""
+
+Values = dict[str, Any]
+
+
+def reading(name: str, **parts: str) -> str:
+    """A query of `read.sql` with its parts filled in."""
+    return _SQL[name].format(**_COLUMNS, **parts)
+
+
+def page_statement(query: JobQuery, mark: Any) -> tuple[str, Values]:
+    """The statement for one page; `mark` is the sort key of the job that it begins behind."""
+    values = _values(query)
+    values |= {"limit": query.limit, "offset": query.offset}
+    behind = []
+    if query.after_number is not None:
+        values["after"] = query.after_number
+        values["mark"] = mark
+        behind.append(_behind(query, mark))
+    parts = " UNION ALL ".join(
+        reading("part", table=table, conditions=" AND ".join(conditions + behind))
+        for table, conditions in _parts(query)
+    )
+    return reading("page", parts=parts, order=_order(query)), values
+
+
+def count_statements(query: JobQuery) -> Iterator[tuple[str, Values]]:
+    """Statements whose counts make up the whole."""
+    for table, conditions in _parts(query):
+        together = " AND ".join(conditions)
+        yield reading("count_part", table=table, conditions=together), _values(query)
+
+
+def is_counted(query: JobQuery) -> bool:
+    """Tell whether the kept counts answer the query."""
+    return not query.name and query.numbers is None and query.since_ms is None
+
+
+def _parts(query: JobQuery) -> list[tuple[str, list[str]]]:
+    """Tables (with the index to read along), and the conditions there."""
+    shared = _conditions(query)
+    wanted = set(query.states or JobState)
+    parts = []
+    if wanted - ENDED:
+        index, live = _live_index(query, wanted), ["ended = 0"]
+        if index == "jobs_by_state":
+            # Said in these words, as the index is.
+            live.append("state <> 'pending'")
+        parts.append((f"jobs{_along(query, index)}", live + shared))
+    if wanted & ENDED:
+        index = "jobs_by_end" if query.sort == "end_ms" else _index_of_owner(query)
+        parts.append((f"jobs{_along(query, index)}", ["ended = 1", *shared]))
+        if query.archived:
+            parts.append(("archived_jobs", ["ended = 1", *shared]))
+    return parts
+
+
+def _along(query: JobQuery, index: str) -> str:
+    """The planner knows no sizes, so it is told; numbers lead to their rows by themselves."""
+    return f" INDEXED BY {index}" if query.numbers is None else ""
+
+
+def _live_index(query: JobQuery, wanted: set[JobState]) -> str:
+    if JobState.PENDING not in wanted:
+        return "jobs_by_state"
+    if query.sort == "priority" and not query.user and not query.tenant:
+        return "jobs_by_priority"
+    return _index_of_owner(query)
+
+
+def _index_of_owner(query: JobQuery) -> str:
+    if query.user:
+        return "jobs_by_user"
+    return "jobs_by_tenant" if query.tenant else "jobs_by_number"
+
+
+def _conditions(query: JobQuery) -> list[str]:
+    conditions = [
+        condition
+        for condition, asked in (
+            ("tenant = :tenant", query.tenant),
+            ("user = :user", query.user),
+            ("name = :name", query.name),
+            ("submit_ms >= :since_ms", query.since_ms is not None),
+        )
+        if asked
+    ]
+    if query.states:
+        # The plus keeps the planner from reading one state after the other, which is out of order.
+        marks = ", ".join(f":state{place}" for place in range(len(query.states)))
+        conditions.append(f"+state IN ({marks})")
+    if query.numbers is not None:
+        conditions.append(_in_ranges(query.numbers))
+    return conditions
+
+
+def _in_ranges(numbers: IntervalSet) -> str:
+    if not numbers:
+        return "0"
+    if len(numbers.ranges) <= MOST_RANGES:
+        spelled = (f"number BETWEEN {low:d} AND {high:d}" for low, high in numbers.ranges)
+        return f"({' OR '.join(spelled)})"
+    return f"number BETWEEN {numbers.first:d} AND {numbers.ranges[-1][1]:d} AND {_SQL['in_ranges']}"
+
+
+def _values(query: JobQuery) -> Values:
+    values: Values = {
+        "tenant": query.tenant,
+        "user": query.user,
+        "name": query.name,
+        "since_ms": query.since_ms,
+    }
+    values |= {f"state{place}": state.value for place, state in enumerate(query.states)}
+    if query.numbers is not None and len(query.numbers.ranges) > MOST_RANGES:
+        values["ranges"] = msgspec.json.encode(query.numbers.ranges).decode()
+    return values
+
+
+def _order(query: JobQuery) -> str:
+    direction = "DESC" if query.descending else "ASC"
+    if query.sort == "number":
+        return f"number {direction}"
+    return f"{query.sort} {direction}, number"
+
+
+def _behind(query: JobQuery, mark: Any) -> str:
+    """The condition for all rows behind the mark, in the order of `_order`."""
+    key, less_or_more = query.sort, "<" if query.descending else ">"
+    if key == "number":
+        return f"number {less_or_more} :after"
+    tie = f"({key} IS :mark AND number > :after)"
+    if mark is None:
+        return tie if query.descending else f"({tie} OR {key} IS NOT NULL)"
+    further = f"{key} {less_or_more} :mark"
+    if query.descending:
+        further = f"{further} OR {key} IS NULL"
+    return f"({further} OR {tie})"

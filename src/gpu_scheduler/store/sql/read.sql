@@ -1,0 +1,114 @@
+-- What is read. {table} is jobs or archived_jobs.
+
+-- name: job_columns
+number, other_id, name, tenant, user, state, reason, priority, command, max_runtime_ms,
+dependencies, submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
+exit_code, signal, life, spec
+
+-- name: spec_of_job
+(SELECT specs.spec FROM specs WHERE specs.id = job.spec)
+
+-- name: job
+SELECT {columns}, {spec} FROM {table} AS job WHERE number = ? AND other_id IS NULL
+UNION ALL
+SELECT {columns}, {spec} FROM {table} AS job WHERE other_id = ?
+
+-- name: jobs
+SELECT {columns}, {spec} FROM jobs AS job ORDER BY number
+
+-- name: live_jobs
+SELECT {columns}, {spec} FROM jobs AS job WHERE ended = 0 ORDER BY number
+
+-- name: recent_ends
+SELECT {columns}, {spec} FROM jobs AS job
+WHERE ended = 1 AND end_ms IS NOT NULL
+ORDER BY end_ms DESC, number DESC
+LIMIT ?
+
+-- The specs are looked up for the rows of the page only, so they stand outside.
+-- name: page
+SELECT {columns}, {spec} FROM ({parts} ORDER BY {order} LIMIT :limit OFFSET :offset) AS job
+ORDER BY {order}
+
+-- name: part
+SELECT {columns} FROM {table} WHERE {conditions}
+
+-- name: count_part
+SELECT count(*) FROM {table} WHERE {conditions}
+
+-- name: in_ranges
+EXISTS (
+    SELECT 1 FROM json_each(:ranges)
+    WHERE number BETWEEN json_extract(value, '$[0]') AND json_extract(value, '$[1]')
+)
+
+-- name: counts
+SELECT state, sum(jobs) FROM job_counts
+WHERE (:archived OR archived = 0) AND (:tenant = '' OR tenant = :tenant)
+    AND (:user = '' OR user = :user)
+GROUP BY state
+HAVING sum(jobs) > 0
+
+-- name: sort_key
+SELECT {key} FROM jobs WHERE number = :number
+UNION ALL
+SELECT {key} FROM archived_jobs WHERE number = :number
+
+-- name: tasks
+SELECT
+    job_id, task, state, attempt, preemptions, failures, exit_code, signal,
+    first_start_ms, start_ms, end_ms, life
+FROM tasks
+WHERE job_id = ? AND task BETWEEN ? AND ?
+ORDER BY task
+
+-- name: launch
+SELECT ifnull(job.argv, job.command), launches.launch
+FROM {table} AS job
+JOIN launches ON launches.id = job.launch
+WHERE (job.number = ? AND job.other_id IS NULL) OR job.other_id = ?
+
+-- name: environment
+SELECT variables FROM environments WHERE name = ?
+
+-- name: attempts
+SELECT
+    allocation_id, job_id, task, attempt, placements, start_ms, end_ms, state,
+    exit_code, signal, detail
+FROM attempts
+WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
+ORDER BY task, attempt
+
+-- name: answer
+SELECT user, key, request_hash, status, body, at_ms FROM answers WHERE user = ? AND key = ?
+
+-- name: tenants
+SELECT tenant FROM tenants ORDER BY id
+
+-- name: pools
+SELECT pool, percent, elastic FROM pools ORDER BY pool
+
+-- name: nodes
+SELECT node FROM nodes ORDER BY ordinal, id
+
+-- name: allocations
+SELECT id, job_id, task, attempt, placements, start_ms FROM allocations ORDER BY id
+
+-- name: usage
+SELECT period_ms, tenant, user, totals FROM usage ORDER BY period_ms, tenant, user
+
+-- name: shares
+SELECT tenant, user, usage, recent, rate, as_of_ms FROM shares ORDER BY tenant, user
+
+-- name: history
+SELECT first_sequence, events FROM history
+WHERE first_sequence > (
+    SELECT ifnull(max(first_sequence), 0) - 1 FROM history WHERE first_sequence <= :after + 1
+)
+ORDER BY first_sequence
+
+-- name: last_event
+SELECT last_event FROM meta
+
+-- name: next_number
+SELECT next_number FROM meta

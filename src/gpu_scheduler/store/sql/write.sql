@@ -1,0 +1,196 @@
+-- What a commit does. A row that exists is replaced, except where it says otherwise.
+
+-- name: begin
+BEGIN IMMEDIATE
+
+-- name: commit
+COMMIT
+
+-- name: rollback
+ROLLBACK
+
+-- name: read_counters
+SELECT
+    next_number, last_event,
+    (SELECT ifnull(max(id), 0) FROM specs),
+    (SELECT ifnull(max(id), 0) FROM launches),
+    (SELECT ifnull(max(number), 0) FROM archived_jobs)
+FROM meta
+
+-- name: write_counters
+UPDATE meta SET next_number = ?, last_event = ?
+
+-- name: insert_spec
+INSERT INTO specs (id, spec) VALUES (?, ?)
+
+-- name: insert_launch
+INSERT INTO launches (id, launch) VALUES (?, ?)
+
+-- name: insert_fresh_job
+INSERT INTO jobs (
+    number, other_id, name, tenant, user, state, reason, priority, gpu_milli, command,
+    max_runtime_ms, dependencies, submit_ms, life, spec, launch, argv
+) VALUES
+
+-- name: fresh_job_values
+(?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: upsert_job
+INSERT INTO jobs (
+    number, other_id, name, tenant, user, reason, priority, gpu_milli, command,
+    max_runtime_ms, dependencies, submit_ms, life, spec, launch, argv,
+    state, ended, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
+    exit_code, signal
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (number) DO UPDATE SET
+    other_id = excluded.other_id,
+    name = excluded.name,
+    tenant = excluded.tenant,
+    user = excluded.user,
+    reason = excluded.reason,
+    priority = excluded.priority,
+    gpu_milli = excluded.gpu_milli,
+    command = excluded.command,
+    max_runtime_ms = excluded.max_runtime_ms,
+    dependencies = excluded.dependencies,
+    submit_ms = excluded.submit_ms,
+    life = excluded.life,
+    spec = excluded.spec,
+    -- How a job is run is written once, and other writes of the job leave it alone.
+    launch = ifnull(excluded.launch, launch),
+    argv = CASE WHEN excluded.launch IS NULL THEN argv ELSE excluded.argv END,
+    state = excluded.state,
+    ended = excluded.ended,
+    first_start_ms = excluded.first_start_ms,
+    start_ms = excluded.start_ms,
+    end_ms = excluded.end_ms,
+    attempt = excluded.attempt,
+    preemptions = excluded.preemptions,
+    failures = excluded.failures,
+    exit_code = excluded.exit_code,
+    signal = excluded.signal
+
+-- name: set_launch
+UPDATE {table} SET launch = ?, argv = ?
+WHERE (number = ? AND other_id IS NULL) OR other_id = ?
+
+-- name: states_of
+SELECT tenant, user, state FROM {table}
+WHERE number IN (SELECT value FROM json_each(?))
+
+-- name: add_count
+INSERT INTO job_counts (archived, tenant, user, state, jobs) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs
+
+-- name: copy_jobs
+INSERT INTO {into} (
+    number, name, tenant, user, state, reason, priority, gpu_milli, command, max_runtime_ms,
+    submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures, exit_code, signal,
+    ended, dependencies, life, spec, launch, argv, other_id
+)
+SELECT
+    number, name, tenant, user, state, reason, priority, gpu_milli, command, max_runtime_ms,
+    submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures, exit_code, signal,
+    ended, dependencies, life, spec, launch, argv, other_id
+FROM {table}
+WHERE number IN (SELECT value FROM json_each(?))
+
+-- name: delete_jobs
+DELETE FROM {table} WHERE number IN (SELECT value FROM json_each(?))
+
+-- name: old_ends
+SELECT number FROM jobs
+WHERE ended = 1 AND end_ms < ?
+ORDER BY end_ms, number
+LIMIT ?
+
+-- name: upsert_task
+INSERT INTO tasks (
+    job_id, task, state, attempt, preemptions, failures, exit_code, signal,
+    first_start_ms, start_ms, end_ms, life
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET
+    state = excluded.state,
+    attempt = excluded.attempt,
+    preemptions = excluded.preemptions,
+    failures = excluded.failures,
+    exit_code = excluded.exit_code,
+    signal = excluded.signal,
+    first_start_ms = excluded.first_start_ms,
+    start_ms = excluded.start_ms,
+    end_ms = excluded.end_ms,
+    life = excluded.life
+
+-- name: upsert_attempt
+INSERT OR REPLACE INTO attempts (
+    allocation_id, job_id, task, attempt, placements, start_ms, end_ms, state,
+    exit_code, signal, detail
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: upsert_environment
+INSERT OR REPLACE INTO environments (name, variables) VALUES (?, ?)
+
+-- name: upsert_allocation
+INSERT OR REPLACE INTO allocations (id, job_id, task, attempt, start_ms, placements)
+VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: delete_allocation
+DELETE FROM allocations WHERE id = ?
+
+-- name: upsert_node
+INSERT OR REPLACE INTO nodes (id, ordinal, state, cpu_milli, memory_mb, node)
+VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: delete_node
+DELETE FROM nodes WHERE id = ?
+
+-- name: upsert_tenant
+INSERT OR REPLACE INTO tenants (id, tenant) VALUES (?, ?)
+
+-- name: delete_tenant
+DELETE FROM tenants WHERE id = ?
+
+-- name: upsert_pool
+INSERT OR REPLACE INTO pools (pool, percent, elastic) VALUES (?, ?, ?)
+
+-- name: upsert_usage
+INSERT INTO usage (period_ms, tenant, user, totals) VALUES (?, ?, ?, ?)
+ON CONFLICT (period_ms IS NULL, ifnull(period_ms, 0), tenant, user IS NULL, ifnull(user, ''))
+DO UPDATE SET totals = excluded.totals
+
+-- name: upsert_share
+INSERT INTO shares (tenant, user, usage, recent, rate, as_of_ms) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (tenant, user IS NULL, ifnull(user, ''))
+DO UPDATE SET
+    usage = excluded.usage,
+    recent = excluded.recent,
+    rate = excluded.rate,
+    as_of_ms = excluded.as_of_ms
+
+-- name: upsert_answer
+INSERT OR REPLACE INTO answers (user, key, request_hash, status, body, at_ms)
+VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: insert_history
+INSERT INTO history (first_sequence, last_sequence, newest_ms, events) VALUES (?, ?, ?, ?)
+
+-- name: forget_answers
+DELETE FROM answers
+WHERE rowid IN (SELECT rowid FROM answers WHERE at_ms < ? ORDER BY at_ms LIMIT ?)
+
+-- name: forget_environments
+DELETE FROM environments
+WHERE name IN (
+    SELECT name FROM environments
+    WHERE name NOT IN (
+        SELECT captured FROM launches
+        WHERE captured IS NOT NULL AND id IN (SELECT launch FROM jobs)
+    )
+    LIMIT ?
+)
+
+-- name: first_batches
+SELECT first_sequence, last_sequence, newest_ms FROM history ORDER BY first_sequence LIMIT ?
+
+-- name: forget_history
+DELETE FROM history WHERE last_sequence <= ?

@@ -1,0 +1,375 @@
+"""The store in one SQLite file: for a workstation, and for everything that fits on one machine.
+
+Batches come in and are durable when `commit` returns (write-ahead log, synchronous=FULL). Reads
+come from connections that cannot write, as many as there are threads reading at once; they see
+what has been committed and nothing else. `commit`, `archive` and `forget` are for one thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from sys import intern
+from typing import Any
+
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.store.codec import (
+    DEPENDENCIES,
+    JOB_LIFE,
+    LAUNCH,
+    NODE,
+    PLACEMENTS,
+    SPEC,
+    STATES,
+    TASK_LIFE,
+    TENANT,
+    TOTALS,
+    VARIABLES,
+    decode_events,
+    words,
+)
+from gpu_scheduler.store.faults import said_plainly
+from gpu_scheduler.store.files import Steps, open_reader, open_writer
+from gpu_scheduler.store.finding import count_statements, is_counted, page_statement, reading
+from gpu_scheduler.store.job_writer import number_in
+from gpu_scheduler.store.queries import migrations
+from gpu_scheduler.store.rows import (
+    AnswerRow,
+    AttemptRow,
+    EventRow,
+    JobQuery,
+    JobRow,
+    ShareRow,
+    TaskRow,
+    UsageRow,
+    Write,
+)
+from gpu_scheduler.store.writer import Writer
+
+BUSY_MS = 5_000
+LARGEST = 2**63 - 1
+_TABLES = ("jobs", "archived_jobs")
+
+
+class SqliteStore:
+    """One file. It is made if it is not there, and refused if it is damaged or too new."""
+
+    def __init__(
+        self, path: str | Path, *, busy_ms: int = BUSY_MS, steps: Steps | None = None
+    ) -> None:
+        """Open the file; wait at most so long for other processes that hold it locked."""
+        self.path = Path(path)
+        self._busy_ms = busy_ms
+        writer = open_writer(self.path, migrations() if steps is None else steps, busy_ms=busy_ms)
+        self._writer = Writer(writer, self.path)
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    # --- writing
+
+    def commit(self, writes: list[Write]) -> int:
+        """Keep a batch, and return the sequence number of the last event so far."""
+        return self._writer.commit(writes)
+
+    def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
+        """Move jobs that ended before then out of the way, the oldest end first; says how many."""
+        return self._writer.archive(ended_before_ms=ended_before_ms, limit=limit)
+
+    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
+        """Drop old answers, old events, and environments that no kept job names. Says how many."""
+        return self._writer.forget(
+            answers_before_ms=answers_before_ms, events_before_ms=events_before_ms, limit=limit
+        )
+
+    def close(self) -> None:
+        """Let go of the file. A reader that is at work lets go when it is done."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+        self._writer.close()
+
+    # --- jobs
+
+    def job(self, job_id: str) -> JobRow | None:
+        """One job, archived or not."""
+        for table in _TABLES:
+            rows = self._jobs(reading("job", table=table), (number_in(job_id), job_id))
+            if rows:
+                return rows[0]
+        return None
+
+    def jobs(self) -> list[JobRow]:
+        """All jobs that have not been archived, by number."""
+        return self._jobs(reading("jobs"))
+
+    def live_jobs(self) -> list[JobRow]:
+        """All jobs that have not ended, by number."""
+        return self._jobs(reading("live_jobs"))
+
+    def recent_ends(self, limit: int) -> list[JobRow]:
+        """The jobs that ended last, the latest first, archived ones left out."""
+        return self._jobs(reading("recent_ends"), (limit,))
+
+    def find_jobs(self, query: JobQuery) -> list[JobRow]:
+        """A page of jobs."""
+        mark = None
+        if query.after_number is not None and query.sort != "number":
+            number = {"number": query.after_number}
+            found = self._row(reading("sort_key", key=query.sort), number)
+            if found is None:
+                return []
+            mark = found[0]
+        return self._jobs(*page_statement(query, mark))
+
+    def count_jobs(self, query: JobQuery) -> int:
+        """How many jobs there are on all pages."""
+        if is_counted(query):
+            counts = self._counts(query.user, query.tenant, archived=query.archived)
+            return sum(counts.get(state, 0) for state in query.states or JobState)
+        return sum(self._row(*counting)[0] for counting in count_statements(query))
+
+    def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
+        """How many jobs (an array counts once) are in each state, archived ones left out."""
+        return self._counts(user, tenant, archived=False)
+
+    def _counts(self, user: str, tenant: str, *, archived: bool) -> dict[JobState, int]:
+        values = {"user": user, "tenant": tenant, "archived": archived}
+        return {STATES[state]: count for state, count in self._rows(reading("counts"), values)}
+
+    def _jobs(self, statement: str, values: Any = ()) -> list[JobRow]:
+        with self._reader() as reader:
+            return [_job_row(row) for row in reader.execute(statement, values)]
+
+    # --- what belongs to a job
+
+    def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:
+        """The tasks of an array that have started, by number."""
+        low, high = -LARGEST, LARGEST
+        if only is not None:
+            if not only:
+                return []
+            low, high = only.first, only.ranges[-1][1]
+        rows = self._rows(reading("tasks"), (job_id, low, high))
+        return [_task_row(row) for row in rows if only is None or row[1] in only]
+
+    def launch(self, job_id: str) -> Launch | None:
+        """How a job is run."""
+        for table in _TABLES:
+            row = self._row(reading("launch", table=table), (number_in(job_id), job_id))
+            if row is not None:
+                return Launch(argv=words(row[0]), **LAUNCH.decode(row[1]))
+        return None
+
+    def environment(self, name: str) -> dict[str, str] | None:
+        """A captured environment."""
+        row = self._row(reading("environment"), (name,))
+        return None if row is None else dict(VARIABLES.decode(row[0]))
+
+    def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
+        """The attempts of a job, or of one task, that have ended, by task and attempt."""
+        rows = self._rows(reading("attempts"), {"job_id": job_id, "task": task})
+        return [
+            AttemptRow(
+                allocation_id=row[0],
+                job_id=row[1],
+                task=row[2],
+                attempt=row[3],
+                placements=PLACEMENTS.decode(row[4]),
+                start_ms=row[5],
+                end_ms=row[6],
+                state=STATES[row[7]],
+                exit_code=row[8],
+                signal=row[9],
+                detail=row[10],
+            )
+            for row in rows
+        ]
+
+    def answer(self, user: str, key: str) -> AnswerRow | None:
+        """What was answered to a request before."""
+        row = self._row(reading("answer"), (user, key))
+        if row is None:
+            return None
+        user, key, request_hash, status, body, at_ms = row
+        return AnswerRow(
+            user=user, key=key, request_hash=request_hash, status=status, body=body, at_ms=at_ms
+        )
+
+    # --- the cluster
+
+    def tenants(self) -> list[Tenant]:
+        """All tenants, by id."""
+        return [TENANT.decode(text) for (text,) in self._rows(reading("tenants"))]
+
+    def pools(self) -> list[PoolQuota]:
+        """All pools with a part of their own, by name."""
+        return [
+            PoolQuota(pool=Pool(pool), percent=percent, elastic=bool(elastic))
+            for pool, percent, elastic in self._rows(reading("pools"))
+        ]
+
+    def nodes(self) -> list[Node]:
+        """All nodes, by ordinal."""
+        return [NODE.decode(text) for (text,) in self._rows(reading("nodes"))]
+
+    def allocations(self) -> list[Allocation]:
+        """All that is held, by id."""
+        return [
+            Allocation(
+                id=allocation_id,
+                job_id=job_id,
+                task=task,
+                attempt=attempt,
+                placements=PLACEMENTS.decode(placements),
+                start_ms=start_ms,
+            )
+            for allocation_id, job_id, task, attempt, placements, start_ms in self._rows(
+                reading("allocations")
+            )
+        ]
+
+    def usage(self) -> list[UsageRow]:
+        """All totals, by period, tenant and user, None before all others."""
+        return [
+            UsageRow(period_ms, tenant, user, TOTALS.decode(totals))
+            for period_ms, tenant, user, totals in self._rows(reading("usage"))
+        ]
+
+    def shares(self) -> list[ShareRow]:
+        """All decayed usage, by tenant and user, None before all others."""
+        return [ShareRow(*row) for row in self._rows(reading("shares"))]
+
+    # --- history
+
+    def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
+        """History with sequence numbers larger than `after`."""
+        found: list[tuple[int, EventRow]] = []
+        with self._reader() as reader:
+            pieces = reader.execute(reading("history"), {"after": after})
+            while len(found) < limit and (piece := pieces.fetchone()) is not None:
+                numbered = enumerate(decode_events(piece[1]), start=piece[0])
+                found.extend(item for item in numbered if item[0] > after)
+            pieces.close()
+        return found[:limit]
+
+    def last_event(self) -> int:
+        """The largest sequence number so far; 0 if there is no history."""
+        return int(self._row(reading("last_event"))[0])
+
+    def next_number(self) -> int:
+        """The number of the next job; no number is ever given twice."""
+        return int(self._row(reading("next_number"))[0])
+
+    # --- connections
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses at this moment."""
+        if self._closed:
+            raise StoreUnavailable(f"the store {self.path} has been closed")
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = open_reader(self.path, busy_ms=self._busy_ms)
+        try:
+            with said_plainly(self.path):
+                yield reader
+        finally:
+            self._give_back(reader)
+
+    def _give_back(self, reader: sqlite3.Connection) -> None:
+        if self._closed:
+            reader.close()
+        else:
+            self._idle.append(reader)
+
+    def _rows(self, statement: str, values: Any = ()) -> list[Any]:
+        with self._reader() as reader:
+            return reader.execute(statement, values).fetchall()
+
+    def _row(self, statement: str, values: Any = ()) -> Any:
+        with self._reader() as reader:
+            # All of it: a statement that is not read to its end would hold its snapshot.
+            return next(iter(reader.execute(statement, values).fetchall()), None)
+
+
+def _job_row(row: tuple[Any, ...]) -> JobRow:
+    (
+        number,
+        other_id,
+        name,
+        tenant,
+        user,
+        state,
+        reason,
+        priority,
+        command,
+        max_runtime_ms,
+        dependencies,
+        submit_ms,
+        first_start_ms,
+        start_ms,
+        end_ms,
+        attempt,
+        preemptions,
+        failures,
+        exit_code,
+        signal,
+        life,
+        _,
+        spec,
+    ) = row
+    job = Job(
+        id=other_id or f"job-{number}",
+        number=number,
+        submit_ms=submit_ms,
+        tenant=intern(tenant),
+        user=intern(user),
+        name=intern(name),
+        command=words(command),
+        priority=priority,
+        max_runtime_ms=max_runtime_ms,
+        dependencies=DEPENDENCIES.decode(dependencies) if dependencies else (),
+        **SPEC.decode(spec),
+    )
+    return JobRow(
+        job=job,
+        state=STATES[state],
+        reason=reason,
+        attempt=attempt,
+        preemptions=preemptions,
+        failures=failures,
+        exit_code=exit_code,
+        signal=signal,
+        first_start_ms=first_start_ms,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        **JOB_LIFE.decode(life),
+    )
+
+
+def _task_row(row: tuple[Any, ...]) -> TaskRow:
+    return TaskRow(
+        job_id=row[0],
+        task=row[1],
+        state=STATES[row[2]],
+        attempt=row[3],
+        preemptions=row[4],
+        failures=row[5],
+        exit_code=row[6],
+        signal=row[7],
+        first_start_ms=row[8],
+        start_ms=row[9],
+        end_ms=row[10],
+        **TASK_LIFE.decode(row[11]),
+    )

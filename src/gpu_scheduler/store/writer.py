@@ -1,0 +1,263 @@
+"""The one that writes to a database: batches of rows come in, one transaction each goes out.
+
+It keeps no state that the database does not have too, but remembers numbers and texts between
+commits; when somebody else has written, or a commit has failed, it reads them anew. It must never
+be used by two threads at once; a lock makes that safe, not fast.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.store.codec import (
+    NODE,
+    PLACEMENTS,
+    TASK_LIFE,
+    TENANT,
+    TOTALS,
+    VARIABLES,
+    encode_events,
+)
+from gpu_scheduler.store.faults import said_plainly
+from gpu_scheduler.store.job_writer import SQL, JobWriter
+from gpu_scheduler.store.rows import (
+    AnswerRow,
+    AttemptRow,
+    EnvironmentRow,
+    EventRow,
+    JobRow,
+    LaunchRow,
+    RemovedAllocation,
+    RemovedNode,
+    RemovedTenant,
+    ShareRow,
+    TaskRow,
+    UsageRow,
+    Write,
+)
+
+MOST_EVENTS = 1000
+"""How many events are kept in one piece, which is read as a whole."""
+
+
+class Writer:
+    """Commits, archives and forgets."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        """Take over a connection; the path is for messages."""
+        self._connection = connection
+        self._path = path
+        self._lock = Lock()
+        self._jobs = JobWriter(connection)
+        self._last_event = 0
+        self._seen_version: int | None = None
+
+    def commit(self, writes: list[Write]) -> int:
+        """Keep a batch; returns the sequence number of the last event so far."""
+        groups: dict[type, list[Any]] = {}
+        for write in writes:
+            home = _HOMES.get(type(write))
+            if home in groups:
+                groups[home].append(write)
+            elif home is not None:
+                groups[home] = [write]
+            else:
+                raise InternalError(f"the store does not know rows of type {type(write).__name__}")
+        with self._transaction():
+            before = (self._jobs.next_number, self._last_event)
+            self._keep(groups)
+            after = (self._jobs.next_number, self._last_event)
+            if after != before:
+                self._connection.execute(SQL["write_counters"], after)
+        return self._last_event
+
+    def archive(self, *, ended_before_ms: int, limit: int) -> int:
+        """Move jobs that ended before then to the archive; says how many."""
+        with self._transaction():
+            found = self._connection.execute(SQL["old_ends"], (ended_before_ms, limit)).fetchall()
+            numbers = [number for (number,) in found]
+            if numbers:
+                self._jobs.move(numbers, "jobs", "archived_jobs")
+        return len(numbers)
+
+    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int) -> int:
+        """Drop old answers, old events, and environments that no kept job names; says how many."""
+        execute = self._connection.execute
+        with self._transaction():
+            answers = execute(SQL["forget_answers"], (answers_before_ms, limit)).rowcount
+            environments = execute(SQL["forget_environments"], (limit,)).rowcount
+            events = self._forget_events(events_before_ms, limit)
+        return answers + environments + events
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._lock:
+            self._connection.close()
+
+    # --- a transaction
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock, said_plainly(self._path):
+            self._connection.execute(SQL["begin"])
+            try:
+                self._look_for_others()
+                yield
+                self._connection.execute(SQL["commit"])
+            except BaseException as error:
+                # What is remembered here may now be more than the database has.
+                self._seen_version = None
+                with suppress(sqlite3.Error):
+                    if self._connection.in_transaction:
+                        self._connection.execute(SQL["rollback"])
+                if isinstance(error, TypeError | ValueError | OverflowError):
+                    raise InternalError(f"a row cannot be kept: {error}") from error
+                raise
+
+    def _look_for_others(self) -> None:
+        """Read all numbers anew if they may have changed."""
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version == self._seen_version:
+            return
+        counters = self._connection.execute(SQL["read_counters"]).fetchone()
+        next_number, self._last_event, last_spec, last_launch, archived = counters
+        self._jobs.restart(next_number, last_spec, last_launch, archived)
+        self._seen_version = version
+
+    # --- rows
+
+    def _keep(self, groups: dict[type, list[Any]]) -> None:
+        if JobRow in groups or LaunchRow in groups:
+            self._jobs.keep(groups.pop(JobRow, []), groups.pop(LaunchRow, []))
+        if EventRow in groups:
+            self._append(groups.pop(EventRow))
+        for kind, rows in groups.items():
+            query, values = _PLAIN[kind]
+            if kind in _REMOVALS:
+                rows = self._remove(kind, rows)  # noqa: PLW2901
+            self._connection.executemany(SQL[query], map(values, rows))
+
+    def _append(self, rows: list[EventRow]) -> None:
+        for start in range(0, len(rows), MOST_EVENTS):
+            piece = rows[start : start + MOST_EVENTS]
+            first = self._last_event + 1
+            self._last_event += len(piece)
+            newest_ms = max(row.at_ms for row in piece)
+            self._connection.execute(
+                SQL["insert_history"], (first, self._last_event, newest_ms, encode_events(piece))
+            )
+
+    def _remove(self, kind: type, rows: list[Any]) -> list[Any]:
+        """Remove what is gone at the end of the batch; returns what is there."""
+        latest = {row.id: row for row in rows}
+        gone = [(row.id,) for row in latest.values() if type(row) is not kind]
+        self._connection.executemany(SQL[_REMOVALS[kind]], gone)
+        return [row for row in latest.values() if type(row) is kind]
+
+    def _forget_events(self, before_ms: int, limit: int) -> int:
+        last = gone = 0
+        pieces = self._connection.execute(SQL["first_batches"], (limit,)).fetchall()
+        for first_sequence, last_sequence, newest_ms in pieces:
+            count = last_sequence - first_sequence + 1
+            if newest_ms >= before_ms or (gone and gone + count > limit):
+                break
+            last, gone = last_sequence, gone + count
+        if gone:
+            self._connection.execute(SQL["forget_history"], (last,))
+        return gone
+
+
+# For each kind of row: its statement, and its values in the order of the statement.
+_PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
+    TaskRow: (
+        "upsert_task",
+        lambda row: (
+            row.job_id,
+            row.task,
+            row.state.value,
+            row.attempt,
+            row.preemptions,
+            row.failures,
+            row.exit_code,
+            row.signal,
+            row.first_start_ms,
+            row.start_ms,
+            row.end_ms,
+            TASK_LIFE.encode(TASK_LIFE.values(row)),
+        ),
+    ),
+    AttemptRow: (
+        "upsert_attempt",
+        lambda row: (
+            row.allocation_id,
+            row.job_id,
+            row.task,
+            row.attempt,
+            PLACEMENTS.encode(row.placements),
+            row.start_ms,
+            row.end_ms,
+            row.state.value,
+            row.exit_code,
+            row.signal,
+            row.detail,
+        ),
+    ),
+    EnvironmentRow: ("upsert_environment", lambda row: (row.name, VARIABLES.encode(row.variables))),
+    UsageRow: (
+        "upsert_usage",
+        lambda row: (row.period_ms, row.tenant, row.user, TOTALS.encode(row.totals)),
+    ),
+    ShareRow: (
+        "upsert_share",
+        lambda row: (row.tenant, row.user, row.usage, row.recent, row.rate, row.as_of_ms),
+    ),
+    AnswerRow: (
+        "upsert_answer",
+        lambda row: (row.user, row.key, row.request_hash, row.status, row.body, row.at_ms),
+    ),
+    Allocation: (
+        "upsert_allocation",
+        lambda row: (
+            row.id,
+            row.job_id,
+            row.task,
+            row.attempt,
+            row.start_ms,
+            PLACEMENTS.encode(row.placements),
+        ),
+    ),
+    Node: (
+        "upsert_node",
+        lambda row: (
+            row.id,
+            row.ordinal,
+            row.state.value,
+            row.cpu_milli,
+            row.memory_mb,
+            NODE.encode(row),
+        ),
+    ),
+    Tenant: ("upsert_tenant", lambda row: (row.id, TENANT.encode(row))),
+    PoolQuota: ("upsert_pool", lambda row: (row.pool.value, row.percent, int(row.elastic))),
+}
+_REMOVALS = {
+    Allocation: "delete_allocation",
+    Node: "delete_node",
+    Tenant: "delete_tenant",
+}
+# Rows and their removals are one group, as their order matters.
+_HOMES: dict[type, type] = {kind: kind for kind in (JobRow, LaunchRow, EventRow, *_PLAIN)} | {
+    RemovedAllocation: Allocation,
+    RemovedNode: Node,
+    RemovedTenant: Tenant,
+}

@@ -1,0 +1,270 @@
+"""Rows of every kind with anything in them that the types allow."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
+from gpu_scheduler.model.launch import Launch, Mount, Runner
+from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
+from gpu_scheduler.model.request import Request, Topology
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.tenant import Quota, Tenant, Tier
+from gpu_scheduler.store.rows import (
+    AnswerRow,
+    AttemptRow,
+    EnvironmentRow,
+    EventRow,
+    JobRow,
+    LaunchRow,
+    ShareRow,
+    TaskRow,
+    UsageRow,
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+NAME = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+WORD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
+COUNT = st.integers(0, 5)
+AMOUNT = st.integers(0, 2**62)
+TIME = st.integers(0, 2**45)
+MAYBE_TIME = st.none() | TIME
+STATE = st.sampled_from(JobState)
+
+
+def listed(items: st.SearchStrategy[Any], *, least: int = 0) -> st.SearchStrategy[Any]:
+    return st.lists(items, min_size=least, max_size=3).map(tuple)
+
+
+def pairs(values: st.SearchStrategy[Any] = TEXT) -> st.SearchStrategy[Any]:
+    return listed(st.tuples(TEXT, values))
+
+
+INTERVALS = st.lists(st.integers(0, 100), max_size=6).map(IntervalSet.of)
+REQUESTS = st.builds(
+    Request,
+    gpu_count=COUNT,
+    gpu_extra_milli=st.integers(0, 99).map(lambda step: step * 10),
+    gpu_memory_mb=AMOUNT,
+    gpu_extra_memory_mb=AMOUNT,
+    gpu_models=listed(TEXT),
+    cpu_milli=AMOUNT,
+    memory_mb=AMOUNT,
+    device_ids=st.just(()) | st.just(tuple(range(8))),
+    node_labels=pairs(),
+    topology=st.sampled_from(Topology),
+    contiguous=st.booleans(),
+    min_bandwidth_gbps=COUNT,
+)
+ARRAYS = st.builds(Array, tasks=INTERVALS.filter(bool), max_running=COUNT)
+DEPENDENCIES = listed(
+    st.builds(Dependency, st.sampled_from(DependencyKind), NAME.map(lambda name: f"on {name}"))
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn, number: int) -> Job:
+    job_id = draw(st.just(f"job-{number}") | NAME.map(lambda name: f"{name} {number}"))
+    return draw(
+        st.builds(
+            Job,
+            id=st.just(job_id),
+            number=st.just(number),
+            submit_ms=TIME,
+            tenant=TEXT,
+            user=TEXT,
+            name=TEXT,
+            command=listed(TEXT),
+            members=listed(REQUESTS, least=1),
+            priority=st.integers(0, 10_000),
+            pool=st.sampled_from(Pool),
+            interactive=st.booleans(),
+            preemptible=st.booleans(),
+            max_runtime_ms=TIME,
+            estimate_ms=TIME,
+            deadline_ms=TIME,
+            begin_ms=TIME,
+            dependencies=DEPENDENCIES,
+            array=st.none() | ARRAYS,
+            hold=st.booleans(),
+            retries=COUNT,
+            retry_exit_codes=listed(COUNT),
+            requeue_on_node_loss=st.booleans(),
+            same_rack=st.booleans(),
+        )
+    )
+
+
+_LIFE: dict[str, st.SearchStrategy[Any]] = {
+    "state": STATE,
+    "attempt": COUNT,
+    "preemptions": COUNT,
+    "failures": COUNT,
+    "exit_code": st.none() | COUNT,
+    "signal": st.none() | COUNT,
+    "first_start_ms": MAYBE_TIME,
+    "start_ms": MAYBE_TIME,
+    "end_ms": MAYBE_TIME,
+    "waited_ms": TIME,
+    "attained_ms": TIME,
+    "served_ms": TIME,
+    "resume_ms": TIME,
+    "protected": st.booleans(),
+    "stop_why": TEXT,
+}
+
+
+@st.composite
+def job_rows(draw: st.DrawFn, number: int = 1) -> JobRow:
+    job = draw(jobs(number))
+    if draw(st.booleans()):
+        return JobRow(job=job, state=JobState.PENDING, reason=draw(TEXT), expected_ms=draw(TIME))
+    return draw(
+        st.builds(
+            JobRow,
+            job=st.just(job),
+            reason=TEXT,
+            expected_ms=TIME,
+            since_ms=TIME,
+            met=listed(TEXT),
+            tasks=listed(st.tuples(STATE, INTERVALS)),
+            **_LIFE,
+        )
+    )
+
+
+LAUNCHES = st.builds(
+    Launch,
+    argv=listed(WORD, least=1),
+    script=TEXT,
+    workdir=WORD,
+    environment=pairs(),
+    captured=TEXT,
+    uid=COUNT,
+    gid=COUNT,
+    user=TEXT,
+    umask=COUNT,
+    runner=st.sampled_from([Runner.PROCESS, Runner.TMUX, Runner.SCREEN]),
+    mounts=listed(st.builds(Mount, TEXT, TEXT, st.booleans())),
+    conda=TEXT,
+    output=WORD,
+    warn_signal=TEXT,
+    warn_before_ms=TIME,
+    grace_ms=MAYBE_TIME,
+    max_processes=COUNT,
+) | st.builds(Launch, runner=st.just(Runner.CONTAINER), image=NAME)
+PLACEMENTS = listed(
+    st.builds(
+        Placement,
+        COUNT,
+        TEXT,
+        listed(st.builds(DeviceShare, COUNT, AMOUNT, AMOUNT, TEXT)),
+        AMOUNT,
+        AMOUNT,
+    )
+)
+_DEVICE: dict[str, st.SearchStrategy[Any]] = {
+    "uuid": TEXT,
+    "model": TEXT,
+    "memory_mb": AMOUNT,
+    "island": COUNT,
+    "temperature_c": st.integers(-40, 120),
+    "hot": st.booleans(),
+    "health": st.sampled_from(Health),
+    "paused": st.booleans(),
+    "foreign": st.none() | st.builds(ForeignUse, pid=COUNT, user=TEXT, memory_mb=AMOUNT),
+}
+DEVICES = st.builds(
+    Device, index=COUNT, mode=st.sampled_from([DeviceMode.WHOLE, DeviceMode.SHARED]), **_DEVICE
+) | st.builds(
+    Device,
+    index=COUNT,
+    mode=st.just(DeviceMode.MIG),
+    mig_slices=listed(st.tuples(TEXT, COUNT), least=1),
+    **_DEVICE,
+)
+
+ROWS: dict[str, st.SearchStrategy[Any]] = {
+    "job": job_rows(),
+    "task": st.builds(TaskRow, job_id=TEXT, task=COUNT, **_LIFE),
+    "launch": st.builds(LaunchRow, st.just("job-1"), LAUNCHES),
+    "environment": st.builds(
+        EnvironmentRow, TEXT, st.dictionaries(TEXT, TEXT).map(lambda found: tuple(found.items()))
+    ),
+    "attempt": st.builds(
+        AttemptRow,
+        allocation_id=TEXT,
+        job_id=TEXT,
+        task=st.none() | COUNT,
+        attempt=COUNT,
+        placements=PLACEMENTS,
+        start_ms=TIME,
+        end_ms=TIME,
+        state=STATE,
+        exit_code=st.none() | COUNT,
+        signal=st.none() | COUNT,
+        detail=TEXT,
+    ),
+    "usage": st.builds(
+        UsageRow, MAYBE_TIME, TEXT, st.none() | TEXT, listed(st.integers(0, 2**100))
+    ),
+    "share": st.builds(
+        ShareRow,
+        TEXT,
+        st.none() | TEXT,
+        st.floats(allow_nan=False),
+        st.floats(allow_nan=False),
+        AMOUNT,
+        TIME,
+    ),
+    "answer": st.builds(
+        AnswerRow, user=TEXT, key=TEXT, request_hash=TEXT, status=COUNT, body=TEXT, at_ms=TIME
+    ),
+    "event": st.builds(
+        EventRow,
+        at_ms=TIME,
+        kind=TEXT,
+        job_id=TEXT,
+        task=st.none() | COUNT,
+        user=TEXT,
+        data=pairs(TEXT | st.integers(-(2**62), 2**62)),
+    ),
+    "allocation": st.builds(
+        Allocation,
+        id=TEXT,
+        job_id=TEXT,
+        task=st.none() | COUNT,
+        attempt=COUNT,
+        placements=PLACEMENTS,
+        start_ms=TIME,
+    ),
+    "node": st.builds(
+        Node,
+        id=TEXT,
+        ordinal=COUNT,
+        cpu_milli=AMOUNT,
+        memory_mb=AMOUNT,
+        devices=st.lists(DEVICES, max_size=3, unique_by=lambda device: device.index).map(tuple),
+        labels=pairs(),
+        rack=TEXT,
+        state=st.sampled_from(NodeState),
+    ),
+    "tenant": st.builds(
+        Tenant,
+        id=TEXT,
+        name=TEXT,
+        quota=st.builds(Quota, gpu_milli=st.none() | AMOUNT, gpu_milli_ms=st.none() | AMOUNT),
+        tier=st.sampled_from(Tier),
+        weight_milli=st.integers(1, 10**6),
+        elastic=st.booleans(),
+        allow_preemption=st.booleans(),
+        can_preempt_others=st.booleans(),
+        max_preemptions=COUNT,
+    ),
+    "pool": st.builds(
+        PoolQuota, pool=st.sampled_from(Pool), percent=st.integers(0, 100), elastic=st.booleans()
+    ),
+}

@@ -1,0 +1,463 @@
+"""What every store promises, tried on each of them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.model.errors import InternalError, InvalidRequest
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import (
+    SORTS,
+    AnswerRow,
+    AttemptRow,
+    EnvironmentRow,
+    EventRow,
+    JobQuery,
+    JobRow,
+    LaunchRow,
+    RemovedAllocation,
+    RemovedNode,
+    RemovedTenant,
+    ShareRow,
+    Store,
+    TaskRow,
+    UsageRow,
+)
+from tests.builders import a_job, a_node, a_tenant, on, running
+from tests.contract.row_strategies import INTERVALS, ROWS, STATE, job_rows
+from tests.contract.stores import STORES
+
+PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
+COMPLETED, FAILED, CANCELLED = JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED
+
+
+@pytest.fixture(params=sorted(STORES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    opened = STORES[request.param](tmp_path)
+    yield opened
+    opened.close()
+
+
+def a_row(number: int = 1, state: JobState = PENDING, **changes: Any) -> JobRow:
+    of_row = {name: changes.pop(name) for name in list(changes) if name in JobRow.__slots__}
+    if state in ENDED:
+        of_row = {"end_ms": 1000 + number} | of_row
+    job = a_job(number=number, **({"id": f"job-{number}"} | changes))
+    return JobRow(job=job, state=state, **of_row)
+
+
+def an_event(n: int = 0) -> EventRow:
+    return EventRow(at_ms=n, kind=f"k{n}")
+
+
+def numbers(rows: list[JobRow]) -> list[int]:
+    return [row.job.number for row in rows]
+
+
+# --- batches
+
+
+def test_what_was_written_is_read_back_in_order(store: Store) -> None:
+    allocations = [running(a_job(number=n), on("n0", [n])).allocation for n in (2, 1)]
+    store.commit(
+        [
+            a_row(2),
+            a_row(1),
+            a_node(ordinal=1),
+            a_node(ordinal=0),
+            a_tenant(id="b"),
+            a_tenant(id="a"),
+            *allocations,
+        ]
+    )
+    assert numbers(store.jobs()) == [1, 2]
+    assert [node.id for node in store.nodes()] == ["n0", "n1"]
+    assert [tenant.id for tenant in store.tenants()] == ["a", "b"]
+    assert [allocation.id for allocation in store.allocations()] == ["j1.1", "j2.1"]
+
+
+def test_an_empty_store_has_nothing(store: Store) -> None:
+    assert store.jobs() == store.live_jobs() == store.recent_ends(5) == []
+    assert store.find_jobs(JobQuery(archived=True)) == []
+    assert store.count_states() == {}
+    assert store.job("job-1") is store.launch("job-1") is store.environment("e") is None
+    assert store.answer("ada", "k") is None
+    assert (store.last_event(), store.next_number(), store.commit([])) == (0, 1, 0)
+
+
+def test_the_last_write_of_a_row_counts(store: Store) -> None:
+    task = TaskRow(job_id="job-1", task=0, state=RUNNING)
+    share = ShareRow("vision", None, 1.0, 2.0, 3, 4)
+    usage = UsageRow(None, "vision", None, (1,))
+    store.commit(
+        [
+            *(a_row(), a_row(state=RUNNING)),
+            *(task, replace(task, state=FAILED)),
+            *(share, replace(share, usage=5.0)),
+            *(usage, replace(usage, totals=(2,))),
+        ]
+    )
+    assert store.job("job-1") == a_row(state=RUNNING)
+    assert store.count_states() == {RUNNING: 1}
+    store.commit([replace(a_row(state=COMPLETED), exit_code=0)])
+    assert store.job("job-1").state is COMPLETED
+    assert store.count_states() == {COMPLETED: 1}
+    assert [row.state for row in store.tasks("job-1")] == [FAILED]
+    assert [row.usage for row in store.shares()] == [5.0]
+    assert [row.totals for row in store.usage()] == [(2,)]
+
+
+def test_a_batch_with_a_row_that_is_not_known_is_refused_as_a_whole(store: Store) -> None:
+    with pytest.raises(InternalError, match="does not know rows of type str"):
+        store.commit([a_row(), an_event(), "nonsense"])
+    assert store.jobs() == store.events() == []
+
+
+def test_a_removal_and_a_write_of_one_thing_count_in_their_order(store: Store) -> None:
+    allocation = running(a_job(), on("n0", [0])).allocation
+    store.commit([a_node(), RemovedNode("n0"), a_tenant(), RemovedTenant("vision")])
+    store.commit([allocation, RemovedAllocation(allocation.id), allocation])
+    assert (store.nodes(), store.tenants(), store.allocations()) == ([], [], [allocation])
+    store.commit([RemovedAllocation(allocation.id), RemovedNode("n0"), RemovedTenant("x")])
+    assert store.allocations() == []
+
+
+def test_pools_are_kept_by_name(store: Store) -> None:
+    batch, online = (PoolQuota(pool=pool, percent=50) for pool in (Pool.BATCH, Pool.ONLINE))
+    store.commit([online, batch, replace(online, percent=40)])
+    assert store.pools() == [batch, replace(online, percent=40)]
+
+
+READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
+    "job": lambda store, row: [store.job(row.job.id)],
+    "task": lambda store, row: store.tasks(row.job_id),
+    "launch": lambda store, row: [LaunchRow(row.job_id, store.launch(row.job_id))],
+    "environment": lambda store, row: [
+        EnvironmentRow(row.name, tuple(store.environment(row.name).items()))
+    ],
+    "attempt": lambda store, row: store.attempts(row.job_id),
+    "usage": lambda store, row: store.usage(),
+    "share": lambda store, row: store.shares(),
+    "answer": lambda store, row: [store.answer(row.user, row.key)],
+    "event": lambda store, row: [event for _, event in store.events(store.last_event() - 1)],
+    "allocation": lambda store, row: store.allocations(),
+    "node": lambda store, row: store.nodes(),
+    "tenant": lambda store, row: store.tenants(),
+    "pool": lambda store, row: store.pools(),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(ROWS))
+def test_every_row_comes_back_as_it_was(kind: str, store: Store) -> None:
+    store.commit([a_row()])
+
+    @settings(max_examples=30, deadline=None)
+    @given(row=ROWS[kind])
+    def check(row: Any) -> None:
+        store.commit([row])
+        assert row in READERS[kind](store, row)
+
+    check()
+
+
+# --- jobs
+
+
+def test_jobs_are_found_by_ids_of_any_form(store: Store) -> None:
+    odd = [a_row(2, id="job-1"), a_row(3, id="job-03"), a_row(4, id="night run"), a_row(5)]
+    store.commit([*odd])
+    for row in odd:
+        assert store.job(row.job.id) == row
+    for wrong in ("job-2", "job-3", "job-4", "5", "", "job-", "job-x"):
+        assert store.job(wrong) is None
+
+
+def test_live_jobs_and_the_last_ends(store: Store) -> None:
+    states = [PENDING, COMPLETED, RUNNING, FAILED, JobState.PREEMPTED, CANCELLED]
+    store.commit([a_row(n, state) for n, state in enumerate(states, start=1)])
+    store.commit([a_row(7, COMPLETED, end_ms=1)])
+    assert numbers(store.live_jobs()) == [1, 3, 5]
+    assert numbers(store.recent_ends(3)) == [6, 4, 2]
+    assert numbers(store.recent_ends(10)) == [6, 4, 2, 7]
+
+
+def test_no_number_is_given_twice(store: Store) -> None:
+    store.commit([a_row(4), a_row(9, COMPLETED), a_row(2)])
+    assert store.next_number() == 10
+    store.archive(ended_before_ms=10**9)
+    store.commit([a_row(4, CANCELLED)])
+    assert store.next_number() == 10
+
+
+def test_a_launch_stays_when_its_job_is_written_again(store: Store) -> None:
+    launch = Launch(argv=("python", "train.py"), workdir="/home/ada", captured="e1", uid=7)
+    other = replace(launch, argv=("sh",), grace_ms=5)
+    store.commit([a_row(1), LaunchRow("job-1", launch), a_row(2, command=("sh",))])
+    store.commit([LaunchRow("job-2", other), a_row(1, RUNNING)])
+    store.commit([a_row(2, COMPLETED), a_row(1, COMPLETED)])
+    store.archive(ended_before_ms=1002)
+    assert (store.launch("job-1"), store.launch("job-2")) == (launch, other)
+    store.commit([LaunchRow("job-1", other)])
+    assert store.launch("job-1") == other
+
+
+def test_a_launch_without_its_job_is_refused(store: Store) -> None:
+    with pytest.raises(InternalError, match="job-3 came before the job"):
+        store.commit([an_event(), LaunchRow("job-3", Launch(argv=("sh",)))])
+    assert store.last_event() == 0
+
+
+def test_jobs_that_differ_in_one_wish_are_told_apart(store: Store) -> None:
+    rows = [
+        a_row(1, gpus=1),
+        a_row(2, gpus=2),
+        a_row(3, gpus=1),
+        a_row(4, gpus=1, hold=True),
+        a_row(5, gpus=1, command=("a",)),
+        a_row(6, gpus=1, expected_ms=7),
+        a_row(7, gpus=0.5, members=2),
+    ]
+    store.commit([*rows])
+    store.commit([a_row(8, gpus=2), a_row(9, gpus=2, retries=1)])
+    assert store.jobs() == [*rows, a_row(8, gpus=2), a_row(9, gpus=2, retries=1)]
+
+
+def test_a_large_batch_is_kept_to_the_last_row(store: Store) -> None:
+    rows = [a_row(n, name=f"run {n}", command=("run", str(n))) for n in range(1, 1400)]
+    store.commit([*rows, *(LaunchRow(row.job.id, Launch(argv=row.job.command)) for row in rows)])
+    assert store.jobs() == rows
+    assert store.launch("job-1399").argv == ("run", "1399")
+
+
+# --- lists
+
+
+def test_a_list_has_pages_by_offset_and_by_cursor(store: Store) -> None:
+    store.commit([a_row(n, priority=100 * (n % 3)) for n in range(1, 11)])
+    query = JobQuery(sort="priority", descending=True, limit=4)
+    whole = [2, 5, 8, 1, 4, 7, 10, 3, 6, 9]
+    assert numbers(store.find_jobs(query)) == whole[:4]
+    assert numbers(store.find_jobs(replace(query, offset=4))) == whole[4:8]
+    assert numbers(store.find_jobs(replace(query, after_number=1))) == whole[4:8]
+    assert numbers(store.find_jobs(replace(query, after_number=99))) == []
+    assert numbers(store.find_jobs(JobQuery(limit=3, after_number=8))) == [9, 10]
+    assert numbers(store.find_jobs(JobQuery(limit=3, after_number=3, descending=True))) == [2, 1]
+    assert store.find_jobs(JobQuery(limit=0)) == []
+
+
+def test_a_list_can_be_narrowed(store: Store) -> None:
+    store.commit(
+        [
+            a_row(1, user="ada", name="x", submit_ms=5),
+            a_row(2, RUNNING, user="bob", tenant="nlp"),
+            a_row(3, COMPLETED, user="ada"),
+            a_row(4, FAILED, user="bob"),
+        ]
+    )
+    for query, found in [
+        (JobQuery(user="ada"), [1, 3]),
+        (JobQuery(tenant="nlp"), [2]),
+        (JobQuery(states=(RUNNING, FAILED)), [2, 4]),
+        (JobQuery(states=(PENDING, COMPLETED), user="ada"), [1, 3]),
+        (JobQuery(name="x"), [1]),
+        (JobQuery(since_ms=1), [1]),
+        (JobQuery(numbers=IntervalSet.parse("2-3,7")), [2, 3]),
+        (JobQuery(numbers=IntervalSet()), []),
+    ]:
+        assert (numbers(store.find_jobs(query)), store.count_jobs(query)) == (found, len(found))
+
+
+def test_an_order_or_a_page_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="cannot be sorted by 'colour'; sort by one of end_ms"):
+        JobQuery(sort="colour")
+    with pytest.raises(InvalidRequest, match="limit is -1"):
+        JobQuery(limit=-1)
+
+
+QUERIES = st.builds(
+    JobQuery,
+    states=st.lists(STATE, max_size=3, unique=True).map(tuple),
+    tenant=st.sampled_from(["", "a", "b"]),
+    user=st.sampled_from(["", "", "u", "v"]),
+    name=st.sampled_from(["", "", "n"]),
+    numbers=st.none() | INTERVALS | st.just(IntervalSet.of(range(0, 200, 2))),
+    since_ms=st.none() | st.integers(0, 3),
+    sort=st.sampled_from(sorted(SORTS)),
+    descending=st.booleans(),
+    limit=st.integers(0, 8),
+    offset=st.sampled_from([0, 0, 2]),
+    after_number=st.none() | st.integers(1, 12),
+    archived=st.booleans(),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_all_stores_find_and_count_the_same(data: st.DataObject) -> None:
+    rows = [
+        replace(
+            row,
+            job=replace(
+                row.job,
+                tenant=data.draw(st.sampled_from("ab")),
+                user=data.draw(st.sampled_from("uv")),
+                name=data.draw(st.sampled_from("no")),
+                priority=data.draw(st.integers(0, 2)),
+                submit_ms=data.draw(st.integers(0, 4)),
+            ),
+            start_ms=data.draw(st.none() | st.integers(0, 2)),
+            end_ms=data.draw(st.none() | st.integers(0, 4)),
+        )
+        for row in data.draw(st.tuples(*(job_rows(number) for number in range(1, 10))))
+    ]
+    again = data.draw(st.lists(st.sampled_from(rows)))
+    changed = [replace(row, state=data.draw(STATE)) for row in again]
+    queries = data.draw(st.lists(QUERIES, min_size=3, max_size=8))
+    with TemporaryDirectory() as folder:
+        answers = []
+        for name in sorted(STORES):
+            store = STORES[name](Path(folder))
+            store.commit([*rows])
+            moved = [store.archive(ended_before_ms=2, limit=2)]
+            store.commit([*changed])
+            moved.append(store.archive(ended_before_ms=3))
+            found = [(store.find_jobs(query), store.count_jobs(query)) for query in queries]
+            counts = [store.count_states(), store.count_states(user="u", tenant="a")]
+            answers.append((moved, found, counts, store.jobs(), store.live_jobs()))
+            answers[-1] += (store.recent_ends(3), [store.job(row.job.id) for row in rows])
+            store.close()
+    for other in answers[1:]:
+        assert other == answers[0]
+
+
+# --- what belongs to a job
+
+
+def test_tasks_and_attempts_are_read_in_order(store: Store) -> None:
+    def an_attempt(task: int | None, attempt: int) -> AttemptRow:
+        return AttemptRow(
+            allocation_id=f"job-1_{task}.{attempt}",
+            job_id="job-1",
+            task=task,
+            attempt=attempt,
+            placements=(on("n0", [0]),),
+            start_ms=1,
+            end_ms=2,
+            state=FAILED,
+        )
+
+    tasks = [TaskRow(job_id="job-1", task=n, state=RUNNING) for n in (11, 2, 5)]
+    attempts = [an_attempt(2, 10), an_attempt(11, 1), an_attempt(2, 2)]
+    other = replace(attempts[0], job_id="job-2", allocation_id="job-2_2.10")
+    store.commit([a_row(), *tasks, *attempts, other])
+    assert [row.task for row in store.tasks("job-1")] == [2, 5, 11]
+    assert [row.task for row in store.tasks("job-1", only=IntervalSet.parse("3-11"))] == [5, 11]
+    assert store.tasks("job-1", only=IntervalSet()) == store.tasks("job-9") == []
+    assert store.attempts("job-1") == [attempts[2], attempts[0], attempts[1]]
+    assert store.attempts("job-1", 11) == [attempts[1]]
+    assert store.attempts("job-2") == [other]
+
+
+def test_accounts_of_a_tenant_and_of_a_user_without_a_name_are_two(store: Store) -> None:
+    usage = [
+        UsageRow(None, "a", None, (1,)),
+        UsageRow(None, "a", "", (2,)),
+        UsageRow(0, "a", None, (3,)),
+        UsageRow(0, "b", "x", (2**80, 5)),
+    ]
+    shares = [
+        ShareRow("a", None, 0.1 + 0.2, 1e-300, 2, 3),
+        ShareRow("a", "", 1.0, 2.0, 4, 5),
+        ShareRow("a", "x", 3.0, 0.0, 0, 6),
+    ]
+    store.commit([*reversed(usage), *reversed(shares)])
+    store.commit([*usage, *shares])
+    assert (store.usage(), store.shares()) == (usage, shares)
+
+
+# --- history
+
+
+def test_a_commit_says_the_number_of_its_last_event(store: Store) -> None:
+    assert store.commit([an_event(n) for n in range(3)]) == 3
+    assert store.commit([a_row()]) == 3
+    assert store.commit([an_event(3), a_row(2), an_event(4)]) == 5
+    assert store.last_event() == 5
+    assert store.events() == [(n + 1, an_event(n)) for n in range(5)]
+
+
+def test_history_can_be_read_from_any_point(store: Store) -> None:
+    store.commit([an_event(n) for n in range(1500)])
+    store.commit([an_event(n) for n in range(1500, 1510)])
+    for after in (0, 1, 999, 1000, 1001, 1499, 1500, 1509, 1510, 9999):
+        expected = [(n + 1, an_event(n)) for n in range(after, min(after + 600, 1510))]
+        assert store.events(after, limit=600) == expected
+    assert len(store.events()) == 1000
+
+
+# --- old things
+
+
+def test_archived_jobs_are_out_of_the_way_but_can_be_read(store: Store) -> None:
+    rows = [a_row(n, COMPLETED, end_ms=100 - n) for n in range(1, 6)]
+    store.commit([*rows, a_row(6), a_row(7, FAILED, end_ms=None)])
+    assert store.archive(ended_before_ms=99, limit=3) == 3
+    assert numbers(store.jobs()) == [1, 2, 6, 7]
+    assert store.archive(ended_before_ms=99, limit=3) == 1
+    assert store.archive(ended_before_ms=99) == 0
+    assert store.job("job-5") == rows[4]
+    assert numbers(store.recent_ends(5)) == [1]
+    assert numbers(store.find_jobs(JobQuery(archived=True))) == [1, 2, 3, 4, 5, 6, 7]
+    assert store.count_jobs(JobQuery(archived=True)) == 7
+    assert store.count_jobs(JobQuery()) == 3
+    assert store.count_states() == {COMPLETED: 1, PENDING: 1, FAILED: 1}
+
+
+def test_an_archived_job_that_is_written_again_comes_back(store: Store) -> None:
+    store.commit([a_row(1, FAILED), LaunchRow("job-1", Launch(argv=("sh",))), a_row(2, FAILED)])
+    store.archive(ended_before_ms=10**9)
+    store.commit([a_row(1, PENDING, attempt=1)])
+    assert store.jobs() == [a_row(1, PENDING, attempt=1)]
+    assert numbers(store.find_jobs(JobQuery(archived=True))) == [1, 2]
+    assert store.launch("job-1") == Launch(argv=("sh",))
+    assert (store.count_states(), store.count_jobs(JobQuery(archived=True))) == ({PENDING: 1}, 2)
+
+
+def test_old_answers_events_and_environments_are_forgotten(store: Store) -> None:
+    answer = AnswerRow(user="ada", key="k1", request_hash="h", status=201, body="{}", at_ms=5)
+    environments = [EnvironmentRow(name, (("A", "1"),)) for name in ("e1", "e2", "e3")]
+    launches = [LaunchRow(f"job-{n}", Launch(argv=("sh",), captured=f"e{n}")) for n in (1, 2)]
+    store.commit([a_row(1, COMPLETED), a_row(2), *launches, *environments])
+    store.commit([answer, replace(answer, key="k2", at_ms=50)])
+    for n in range(4):
+        store.commit([an_event(n)])
+    assert store.forget(answers_before_ms=50, events_before_ms=2) == 1 + 2 + 1
+    assert (store.answer("ada", "k1"), store.answer("ada", "k2").at_ms) == (None, 50)
+    assert store.events() == [(3, an_event(2)), (4, an_event(3))]
+    assert store.environment("e3") is None
+    assert store.environment("e1") == {"A": "1"}
+    store.archive(ended_before_ms=10**9)
+    assert store.forget(answers_before_ms=0, events_before_ms=100) == 2 + 1
+    assert (store.environment("e1"), store.environment("e2")) == (None, {"A": "1"})
+    assert (store.events(), store.commit([an_event(9)])) == ([], 5)
+    assert store.events() == [(5, an_event(9))]
+
+
+def test_a_store_for_simulations_forgets_what_has_ended() -> None:
+    store = MemoryStore(keep_ended=False)
+    store.commit([a_row(), LaunchRow("job-1", Launch(argv=("sh",))), an_event()])
+    assert len(store.jobs()) == 1
+    store.commit([a_row(state=COMPLETED)])
+    assert (store.jobs(), store.events(), store.launch("job-1")) == ([], [], None)
+    store.close()
