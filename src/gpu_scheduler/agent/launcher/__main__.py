@@ -1,0 +1,82 @@
+"""`python -I -m gpu_scheduler.agent.launcher --dir D`: run the launcher of a state directory.
+
+Exit code 0 after an orderly end, 2 for wrong arguments, 3 if another launcher serves the directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import signal
+import sys
+import time
+
+from gpu_scheduler.agent.launcher.door import Door
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.processes import become_subreaper
+from gpu_scheduler.agent.launcher.recovery import recover
+from gpu_scheduler.agent.launcher.supervisor import Supervisor
+
+LOCK = "launcher.lock"
+LOCK_SECONDS = 5.0
+WRONG_ARGUMENTS, ALREADY_RUNNING = 2, 3
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2 or arguments[0] != "--dir":
+        sys.stderr.write("usage: python -I -m gpu_scheduler.agent.launcher --dir DIRECTORY\n")
+        return WRONG_ARGUMENTS
+    directory = os.path.abspath(arguments[1])
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    if not _lock(os.path.join(directory, LOCK)):
+        sys.stderr.write(f"another launcher serves {directory}\n")
+        return ALREADY_RUNNING
+    os.chdir("/")
+    serve(directory)
+    return 0
+
+
+def serve(directory: str) -> None:
+    """Take over what a former launcher left, then work until asked to leave."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    become_subreaper()
+    kit = Kit(directory)
+    door = Door(kit.loop, directory)
+    kit.report = door.tell
+    kit.listeners = door.descriptors
+    kit.loop.catch_children()
+    supervisor = Supervisor(kit)
+    recover(kit, supervisor)
+    supervisor.settle()
+    door.open(supervisor)
+    # What is here stays; a collector that walked it would copy its pages after every fork.
+    gc.collect()
+    gc.freeze()
+    while not door.stop_asked:
+        kit.loop.turn()
+        supervisor.settle()
+        door.flush()
+    kit.limits.leave()
+
+
+def _lock(path: str) -> bool:
+    """Hold the lock for as long as this process lives; children do not inherit it."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    give_up = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.02)
+        else:
+            os.ftruncate(lock, 0)
+            os.write(lock, f"{os.getpid()}\n".encode())
+            return True
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""One member of one attempt, as the launcher sees it."""
+
+from __future__ import annotations
+
+import enum
+import socket
+
+from gpu_scheduler.agent.launcher.forms import Form, Key, report_form, work_form
+from gpu_scheduler.agent.launcher.loop import Timer
+from gpu_scheduler.agent.limits.groups import Group
+from gpu_scheduler.agent.runners.contract import Ending, Runner
+from gpu_scheduler.agent.work import Over, Work
+
+_TOLD_TO_HOOKS = ("TGPU_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+
+
+class Phase(enum.Enum):
+    """Where an attempt stands. It only moves forward."""
+
+    WAITING = "waiting"
+    PROLOG = "prolog"
+    GATE = "gate"
+    RUNNING = "running"
+    CLEARING = "clearing"
+    OVER = "over"
+
+
+class Attempt:
+    """State that the launcher's parts share. `pid` is the process whose end is the job's end.
+
+    For a session that is the shim, and `job_pid` is the command itself. `adopted` attempts were
+    begun by a launcher that has died; we are not the parent of their processes.
+    """
+
+    __slots__ = (
+        "adopted",
+        "began_ms",
+        "began_wall_ms",
+        "checkpoint_ns",
+        "closing",
+        "details",
+        "ended_ms",
+        "ending",
+        "gate",
+        "group",
+        "job_pid",
+        "key",
+        "kill_at_ms",
+        "killed",
+        "listener",
+        "over",
+        "phase",
+        "pid",
+        "pidfd",
+        "records",
+        "runner",
+        "said_go",
+        "stopped_by",
+        "termed",
+        "ticks",
+        "timers",
+        "warned",
+        "work",
+    )
+
+    def __init__(self, work: Work, runner: Runner | None) -> None:
+        self.key: Key = (work.allocation_id, work.member)
+        self.work = work
+        self.runner = runner
+        self.phase = Phase.WAITING
+        self.group = Group()
+        self.pid = 0
+        self.job_pid = 0
+        self.ticks = 0
+        self.pidfd = -1
+        self.adopted = False
+        self.gate: socket.socket | None = None
+        self.listener: socket.socket | None = None
+        self.said_go = False
+        self.began_ms = 0
+        self.began_wall_ms = 0
+        self.ended_ms = 0
+        self.ending: Ending | None = None
+        self.details: list[str] = []
+        self.stopped_by = ""
+        self.warned = False
+        self.termed = False
+        self.killed = False
+        self.closing = False
+        self.kill_at_ms = 0
+        self.checkpoint_ns = 0
+        self.timers: list[Timer] = []
+        self.records: list[Form] = []
+        self.over: Over | None = None
+
+    @property
+    def name(self) -> str:
+        """Names files and control groups."""
+        return f"{self.key[0]}.{self.key[1]}"
+
+    @property
+    def is_session(self) -> bool:
+        return self.work.runner in {"tmux", "screen"}
+
+    def record(self, kind: str, **more: object) -> Form:
+        """A journal record of this attempt, remembered for when the journal is rewritten."""
+        form: Form = {"kind": kind, "allocation_id": self.key[0], "member": self.key[1], **more}
+        self.records.append(form)
+        return form
+
+    def cancel_timers(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
+
+
+def kept_work(work: Work) -> Form:
+    """What recovery needs of a work. Its environment may hold secrets and stays off the disk."""
+    form = work_form(work)
+    form["environment"] = hook_environment(work)
+    form["script"] = ""
+    form["argv"] = list(work.argv[:1]) or ["script"]
+    return form
+
+
+def hook_environment(work: Work) -> dict[str, str]:
+    """What prolog and epilog are told of the job."""
+    own = {
+        name: value for name, value in work.environment.items() if name.startswith(_TOLD_TO_HOOKS)
+    }
+    own.update(
+        TGPU_ALLOCATION_ID=work.allocation_id,
+        TGPU_MEMBER=str(work.member),
+        TGPU_JOB_ID=work.job_id,
+        TGPU_USER=work.user,
+        TGPU_UID=str(work.uid),
+    )
+    return own
+
+
+def end_record(attempt: Attempt, over: Over) -> Form:
+    """Replaces every record before it."""
+    attempt.records.clear()
+    return attempt.record(
+        "end", over=report_form(over), scratch_dir=attempt.work.scratch_dir, uid=attempt.work.uid
+    )

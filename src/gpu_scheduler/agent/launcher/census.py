@@ -1,0 +1,118 @@
+"""Which processes belong to which job, also those that have detached themselves.
+
+Attempts come in, pids go out. A control group knows them all. Without one, whoever detaches becomes
+a child of the launcher, the subreaper, and is told by its environment or its session. Jobs that a
+former launcher began are found by a walk through /proc.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from gpu_scheduler.agent.launcher import processes
+from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.forms import Key
+from gpu_scheduler.agent.launcher.loop import Loop, now_ms
+
+FAMILY_FRESH_MS = 20
+
+
+class Census:
+    """Counts processes. `attempts` is the launcher's own table, read only."""
+
+    def __init__(self, loop: Loop, attempts: Mapping[Key, Attempt], mark: str) -> None:
+        self._loop = loop
+        self._mark = mark
+        self._attempts = attempts
+        self._orphans: dict[int, Key | None] = {}
+        self._family: dict[int, tuple[int, int]] = {}
+        self._family_ms = -FAMILY_FRESH_MS
+        self._current = False
+
+    def turn_over(self) -> None:
+        """A new turn of the loop: look again when asked."""
+        self._current = False
+
+    def left(self, attempt: Attempt) -> set[int]:
+        """What still runs of a job beside its main process."""
+        found = set(attempt.group.pids())
+        self._refresh()
+        orphans = [pid for pid, key in self._orphans.items() if key == attempt.key]
+        if orphans:
+            found |= processes.descendants(orphans, self._relatives())
+        if attempt.adopted:
+            found |= self._by_mark(attempt)
+        found -= self._loop.known_children.keys() | {os.getpid(), attempt.pid}
+        return {pid for pid in found if processes.is_running(pid)}
+
+    def tree(self, attempt: Attempt) -> set[int]:
+        """The whole job while its main process lives."""
+        found = self.left(attempt)
+        if attempt.pid and attempt.ending is None:
+            found.add(attempt.pid)
+            if not attempt.group.paths:
+                found |= processes.descendants([attempt.pid], self._relatives())
+        return found
+
+    def ancestors(self, pid: int) -> set[int]:
+        """The process and those above it, up to us or to the first process of the machine."""
+        relatives = self._relatives()
+        found: set[int] = set()
+        while pid > 1 and pid != os.getpid() and pid in relatives and pid not in found:
+            found.add(pid)
+            pid = relatives[pid][0]
+        return found
+
+    def _relatives(self) -> dict[int, tuple[int, int]]:
+        """Fresh enough to be shared by all jobs that end in the same moment."""
+        if now_ms() - self._family_ms >= FAMILY_FRESH_MS:
+            self._family = processes.family()
+            self._family_ms = now_ms()
+        return self._family
+
+    def _refresh(self) -> None:
+        if self._current:
+            return
+        self._current = True
+        known = self._loop.known_children
+        children = [pid for pid in processes.own_children() if pid not in known]
+        before = self._orphans
+        self._orphans = {
+            pid: before[pid] if before.get(pid) is not None else self._owner(pid)
+            for pid in children
+        }
+
+    def _owner(self, pid: int) -> Key | None:
+        key = processes.owner(pid, self._mark)
+        if key in self._attempts:
+            return key
+        groups = processes.control_groups(pid)
+        session = self._relatives().get(pid, (0, 0))[1]
+        for attempt in self._attempts.values():
+            if attempt.over is None and (
+                session in {attempt.pid, attempt.job_pid} - {0}
+                or (attempt.group.paths and f"/{attempt.name}\n" in groups)
+            ):
+                return attempt.key
+        return self._only_candidate(pid)
+
+    def _only_candidate(self, pid: int) -> Key | None:
+        """A process that hides its origin belongs to the one job of its user that can be it."""
+        user = processes.user_of(pid)
+        possible = [
+            attempt.key
+            for attempt in self._attempts.values()
+            if attempt.phase in {Phase.RUNNING, Phase.CLEARING} and attempt.work.uid == user
+        ]
+        return possible[0] if len(possible) == 1 else None
+
+    def _by_mark(self, attempt: Attempt) -> set[int]:
+        relatives = self._relatives()
+        marked = {
+            pid
+            for pid, (_, session) in relatives.items()
+            if session in {attempt.pid, attempt.job_pid} - {0}
+            or processes.owner(pid, self._mark) == attempt.key
+        }
+        return processes.descendants(marked, relatives)

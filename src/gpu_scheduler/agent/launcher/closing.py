@@ -1,0 +1,171 @@
+"""From the end of the main process to the report that nothing runs any more.
+
+What is left of the job is asked, then killed; the runner tidies up; the epilog runs; the end goes
+to disk; only then is it reported.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from gpu_scheduler.agent.launcher import logs, processes, scratch
+from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, end_record, hook_environment
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
+from gpu_scheduler.agent.runners.contract import Ending
+from gpu_scheduler.agent.work import Over
+
+LEFTOVER_GRACE_MS = 2_000
+LOOK_AGAIN_MS = 25
+WRITE_AGAIN_MS = 1_000
+REMOVE_AGAIN_MS = 200
+REMOVE_TRIES = 20
+UNKNOWN = "the launcher that began it had died: exit code unknown"
+
+
+class Closer:
+    """Brings attempts to their end."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+
+    def refuse(self, attempt: Attempt, why: str) -> None:
+        """The command never ran."""
+        self.ended(attempt, Ending(ran=False, detail=why))
+
+    def ended(self, attempt: Attempt, ending: Ending) -> None:
+        """The main process is gone. Heard twice, it counts once."""
+        if attempt.ending is not None:
+            return
+        attempt.ending = ending
+        attempt.ended_ms = now_ms()
+        attempt.phase = Phase.CLEARING
+        attempt.closing = True
+        attempt.cancel_timers()
+        runner = attempt.runner
+        if runner is None or not ending.ran:
+            self._clear(attempt)
+        elif command := runner.inspect_command(attempt.work):
+            self._kit.tell_engine(command, lambda _, text: self._inspected(attempt, text))
+        else:
+            if attempt.is_session:
+                text = scratch.read_small(f"{attempt.work.scratch_dir}/end.json")
+                attempt.ending = runner.ending(attempt.work, text)
+            elif attempt.adopted and not ending.detail:
+                attempt.ending = Ending(detail=UNKNOWN)
+            self._clear(attempt)
+
+    def _inspected(self, attempt: Attempt, text: str) -> None:
+        if attempt.runner is not None:
+            ending = attempt.runner.ending(attempt.work, text)
+            if not ending.ran:
+                why = logs.last_line(attempt.work) or ending.detail
+                ending = Ending(ran=False, detail=why)
+            attempt.ending = ending
+        self._clear(attempt)
+
+    def _clear(self, attempt: Attempt) -> None:
+        runner = attempt.runner
+        begun = attempt.said_go or attempt.adopted
+        if begun and runner is not None and (command := runner.clear_command(attempt.work)):
+            self._kit.tell_engine(command, lambda *_: self._sweep(attempt))
+        else:
+            self._sweep(attempt)
+
+    def _sweep(self, attempt: Attempt) -> None:
+        """Look, ask, look, kill, look, until nothing is left."""
+        left = self._kit.census.left(attempt)
+        if not left:
+            self._swept(attempt)
+            return
+        now = now_ms()
+        if not attempt.termed or not attempt.kill_at_ms:
+            attempt.termed = True
+            soon = now + min(LEFTOVER_GRACE_MS, attempt.work.grace_ms)
+            attempt.kill_at_ms = min(attempt.kill_at_ms or soon, soon)
+            processes.send(left, signal.SIGTERM)
+            processes.send(left, signal.SIGCONT)
+        elif now >= attempt.kill_at_ms:
+            attempt.group.kill()
+            processes.send(left, signal.SIGKILL)
+        self._kit.loop.after(LOOK_AGAIN_MS, lambda: self._sweep(attempt))
+
+    def _swept(self, attempt: Attempt) -> None:
+        attempt.closing = False
+        work = attempt.work
+        if attempt.group.out_of_memory():
+            attempt.details.append(f"killed by the kernel: used more than its {work.memory_mb} MB")
+        self._remove_group(attempt, REMOVE_TRIES)
+        logs.cap(work)
+        if not work.epilog or attempt.phase is Phase.OVER:
+            self._over(attempt)
+            return
+        launch = self._kit.helper_launch(
+            work.epilog, {**os.environ, **hook_environment(work), **_told(attempt)}
+        )
+
+        def done(well: bool, output: str) -> None:
+            if not well:
+                attempt.details.append(f"the epilog {work.epilog[0]!r} failed: {output}")
+            self._over(attempt)
+
+        self._kit.helpers.run(launch, work.hook_timeout_ms, done)
+
+    def _remove_group(self, attempt: Attempt, tries: int) -> None:
+        if not attempt.group.remove() and tries > 0:
+            again: Callable[[], None] = lambda: self._remove_group(attempt, tries - 1)  # noqa: E731
+            self._kit.loop.after(REMOVE_AGAIN_MS, again)
+
+    def _over(self, attempt: Attempt) -> None:
+        ending = attempt.ending or Ending()
+        ran = ending.ran
+        details = (ending.detail, *attempt.details)
+        over = Over(
+            allocation_id=attempt.key[0],
+            member=attempt.key[1],
+            exit_code=ending.exit_code if ran else None,
+            signal=ending.signal if ran else None,
+            ran=ran,
+            at_ms=wall_ms(),
+            run_ms=max(0, attempt.ended_ms - attempt.began_ms) if ran else 0,
+            stopped_by=attempt.stopped_by,
+            detail="; ".join(dict.fromkeys(filter(None, details))),
+        )
+        self.settle(attempt, over)
+
+    def settle(self, attempt: Attempt, over: Over) -> None:
+        """Write the end, then report it.
+
+        On a full disk it is reported all the same, and written as soon as there is room: it is
+        certain, and somebody waits for the devices.
+        """
+        attempt.over = over
+        attempt.phase = Phase.OVER
+        record = end_record(attempt, over)
+
+        def written(bad: str) -> None:
+            self._kit.report(over)
+            if bad:
+                self._kit.loop.after(WRITE_AGAIN_MS, write_again)
+
+        def again(bad: str) -> None:
+            if bad:
+                self._kit.loop.after(WRITE_AGAIN_MS, write_again)
+
+        def write_again() -> None:
+            if self._kit.attempts.get(attempt.key) is attempt:
+                self._kit.journal.append(record, again)
+
+        self._kit.journal.append(record, written)
+
+
+def _told(attempt: Attempt) -> dict[str, str]:
+    """How the job ended, for the epilog."""
+    ending = attempt.ending or Ending()
+    return {
+        "TGPU_EXIT_CODE": "" if ending.exit_code is None else str(ending.exit_code),
+        "TGPU_EXIT_SIGNAL": "" if ending.signal is None else str(ending.signal),
+        "TGPU_STOPPED_BY": attempt.stopped_by,
+    }

@@ -1,0 +1,119 @@
+"""The JSON forms of the values that agent and launcher exchange.
+
+Values in, dictionaries out, and back. A dictionary that is no such value raises ValueError, so that
+a bad line never harms the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+
+from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice
+
+# ruff: noqa: TRY004
+# Whatever is wrong with a line is one kind of error to its reader: a bad line.
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would be a tenth of the launcher's memory
+    from typing import Any
+
+    Form = dict[str, Any]
+else:
+    Form = dict
+
+Key = tuple[str, int]
+
+MOST_LINE_BYTES = 32 * 1024 * 1024
+_WORK_FIELDS = tuple(Work.__slots__)
+_DEVICE_FIELDS = tuple(WorkDevice.__slots__)
+_REPORTS: dict[str, type[Began] | type[Over] | type[Saved]] = {
+    "began": Began,
+    "over": Over,
+    "saved": Saved,
+}
+
+
+def line(form: Form) -> bytes:
+    """One line of the conversation."""
+    return json.dumps(form, separators=(",", ":")).encode() + b"\n"
+
+
+def parsed(text: bytes) -> Form:
+    """The object that a line holds."""
+    form = json.loads(text)
+    if not isinstance(form, dict):
+        raise ValueError(f"expected an object, found {type(form).__name__}")
+    return form
+
+
+def work_form(work: Work) -> Form:
+    form = {name: getattr(work, name) for name in _WORK_FIELDS}
+    form["devices"] = [
+        {name: getattr(device, name) for name in _DEVICE_FIELDS} for device in work.devices
+    ]
+    return form
+
+
+def work_from(form: object) -> Work:
+    """The work that a form describes. Unknown fields are refused: they would be left out."""
+    if not isinstance(form, dict):
+        raise ValueError("work must be an object")
+    fields = dict(form)
+    try:
+        for name in ("argv", "closed_devices", "cpus", "prolog", "epilog"):
+            if name in fields:
+                fields[name] = tuple(fields[name])
+        fields["mounts"] = tuple(
+            (str(source), str(target), bool(read_only))
+            for source, target, read_only in fields.get("mounts", ())
+        )
+        fields["devices"] = tuple(WorkDevice(**device) for device in fields.get("devices", ()))
+        work = Work(**fields)
+    except TypeError as error:
+        raise ValueError(f"this is no work: {error}") from None
+    _check(work)
+    return work
+
+
+def _check(work: Work) -> None:
+    for name in ("allocation_id", "workdir", "log_path", "scratch_dir", "runner", "script"):
+        if not isinstance(getattr(work, name), str):
+            raise ValueError(f"{name} must be text")
+    for name in ("member", "uid", "gid", "umask", "limit_ms", "grace_ms", "warn_before_ms"):
+        if not isinstance(getattr(work, name), int):
+            raise ValueError(f"{name} must be a whole number")
+    if not work.allocation_id or "/" in work.allocation_id or work.allocation_id[0] == ".":
+        raise ValueError(f"allocation_id {work.allocation_id!r} cannot name a file")
+    texts = (*work.argv, *work.environment, *work.environment.values())
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("argv and environment must hold texts")
+    if any("\0" in text for text in texts):
+        raise ValueError("argv and environment must not hold NUL characters")
+    if not work.argv and not work.script and not work.image:
+        raise ValueError("there is nothing to run: neither argv nor script nor image")
+
+
+def report_form(report: Report) -> Form:
+    """A report, with its kind under `report`."""
+    form: Form = {"report": type(report).__name__.lower()}
+    form.update((name, getattr(report, name)) for name in type(report).__slots__)
+    return form
+
+
+def report_from(form: Form) -> Report:
+    fields = dict(form)
+    kind = fields.pop("report", None)
+    if kind not in _REPORTS:
+        raise ValueError(f"no report is called {kind!r}")
+    try:
+        return _REPORTS[kind](**fields)
+    except TypeError as error:
+        raise ValueError(f"this is no report: {error}") from None
+
+
+def over_from(form: Form | None) -> Over | None:
+    """The end in a form that may be missing."""
+    if form is None:
+        return None
+    report = report_from(form)
+    return report if isinstance(report, Over) else None

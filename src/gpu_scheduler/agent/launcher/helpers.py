@@ -1,0 +1,108 @@
+"""Short commands beside the jobs: prolog, epilog, and what a container engine has to be told.
+
+A command and a callback come in; the callback hears whether it went well and what it wrote. Nothing
+waits: a helper is a child like any other, and is killed when its time is over.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from gpu_scheduler.agent.launcher import processes
+from gpu_scheduler.agent.launcher.loop import Loop, Timer
+from gpu_scheduler.agent.launcher.spawn import Launch, fork_at_gate, refusal, say_go
+
+Done = Callable[[bool, str], None]
+MOST_OUTPUT = 64 * 1024
+
+
+class Helpers:
+    """Runs helpers."""
+
+    def __init__(self, loop: Loop, let_go: Callable[[], list[int]]) -> None:
+        self._loop = loop
+        self._let_go = let_go
+
+    def run(self, launch: Launch, timeout_ms: int, done: Done) -> int:
+        """Start one; its pid, or 0 if it could not be started (and `done` has been told).
+
+        Its output is captured if the launch has no log.
+        """
+        reader = -1
+        if launch.log < 0:
+            reader, launch.log = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(reader, False)
+        try:
+            child = fork_at_gate(launch, self._let_go())
+        except OSError as error:
+            _close(reader, launch.log)
+            done(False, str(error))
+            return 0
+        os.close(launch.log)
+        say_go(child.gate)
+        run = _Run(self._loop, child.pid, reader, done)
+        run.timer = self._loop.after(timeout_ms, run.out_of_time)
+        run.refusal = lambda: refusal(child.gate) or ""
+        run.close_gate = child.gate.close
+        if reader >= 0:
+            self._loop.add(reader, run.read)
+        self._loop.at_exit(child.pid, run.ended)
+        return child.pid
+
+
+class _Run:
+    """One helper that is under way."""
+
+    def __init__(self, loop: Loop, pid: int, reader: int, done: Done) -> None:
+        self._loop = loop
+        self._pid = pid
+        self._reader = reader
+        self._done = done
+        self._output = b""
+        self._late = False
+        self.timer: Timer | None = None
+        self.refusal: Callable[[], str] = str
+        self.close_gate: Callable[[], None] = lambda: None
+
+    def read(self) -> None:
+        try:
+            part = os.read(self._reader, 65536)
+        except BlockingIOError:
+            return
+        self._output = (self._output + part)[:MOST_OUTPUT]
+        if not part:
+            self._loop.drop(self._reader)
+
+    def out_of_time(self) -> None:
+        self._late = True
+        processes.send_to_group(self._pid, signal.SIGKILL)
+        processes.send([self._pid], signal.SIGKILL)
+
+    def ended(self, status: int) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        refused = self.refusal()
+        self.close_gate()
+        if self._reader >= 0:
+            self.read()
+            self._loop.drop(self._reader)
+            os.close(self._reader)
+        code = os.waitstatus_to_exitcode(status)
+        text = self._output.decode(errors="replace").strip()
+        if self._late:
+            self._done(False, "it ran out of time")
+        elif refused:
+            self._done(False, refused)
+        elif code:
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            self._done(False, how + (f": {text}" if text else ""))
+        else:
+            self._done(True, text)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)

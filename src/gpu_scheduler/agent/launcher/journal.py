@@ -1,0 +1,176 @@
+"""What the launcher must still know when it is started again.
+
+Records go in, each with a callback that hears when it is on disk; `commit` writes everything that
+has gathered with one write and one fdatasync. One file of lines, each with its checksum: measured,
+a file of its own with rename and directory sync for each record costs four to ten times as much.
+A record that cannot be written leaves no trace in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable
+
+from gpu_scheduler.agent.launcher.forms import Form, Key
+
+Done = Callable[[str], None]
+"""Called after a commit with "" or with what went wrong."""
+
+_KEY = re.compile(rb'"allocation_id":"([^"\\/]+)".{0,40}?"member":(\d+)')
+NAME = "journal"
+
+
+class Journal:
+    """An append-only file of records in a directory of its own."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.path = os.path.join(directory, NAME)
+        self._pending: list[bytes] = []
+        self._waiting: list[Done] = []
+        self._file = -1
+        self.size = 0
+
+    @property
+    def descriptor(self) -> int:
+        return self._file
+
+    def append(self, record: Form, done: Done) -> None:
+        """Keep a record for the next commit."""
+        self._pending.append(_line(record))
+        self._waiting.append(done)
+
+    def append_lazily(self, record: Form) -> None:
+        """Keep a record for whenever there is a commit: losing it does no harm."""
+        self._pending.append(_line(record))
+
+    def commit(self) -> bool:
+        """Make all that was appended durable, then call everybody back. False: nothing to do."""
+        if not self._waiting:
+            return False
+        data = b"".join(self._pending)
+        waiting = self._waiting
+        self._pending, self._waiting = [], []
+        problem = self._write(data)
+        for done in waiting:
+            done(problem)
+        return True
+
+    def _write(self, data: bytes) -> str:
+        try:
+            _write_all(self._file, data)
+            os.fdatasync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, self.size)
+            return f"cannot write {self.path}: {error.strerror}"
+        self.size += len(data)
+        return ""
+
+    def rewrite(self, records: Iterable[Form]) -> None:
+        """Replace the whole file, at once or not at all."""
+        fresh = self.path + ".new"
+        target = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_APPEND, 0o600)
+        try:
+            data = b"".join(map(_line, records))
+            _write_all(target, data)
+            os.fsync(target)
+            os.rename(fresh, self.path)
+            sync_directory(self.directory)
+        except OSError:
+            os.close(target)
+            raise
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self.size = target, len(data)
+
+    def open(self) -> None:
+        """Append to the file as it is."""
+        self._file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
+        self.size = os.fstat(self._file).st_size
+
+
+class Found:
+    """What stood in a journal: good records, and the names that bad lines still gave away.
+
+    `torn` are from a last line without an end: it was never committed, so its command never began.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[Form] = []
+        self.bad: list[Key] = []
+        self.torn: list[Key] = []
+        self.unreadable = 0
+
+
+def read(path: str) -> Found:
+    """Everything that can be read; whatever the file holds, this returns."""
+    found = Found()
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return found
+    *lines, tail = data.split(b"\n")
+    for text in lines:
+        record = _record(text)
+        if record is not None:
+            found.records.append(record)
+            continue
+        found.unreadable += 1
+        found.bad += _keys(text)
+    if tail:
+        found.torn = _keys(tail)
+    return found
+
+
+def keep_aside(path: str) -> str:
+    """Copy a damaged file beside itself; its new name."""
+    number = 1
+    while os.path.exists(f"{path}.bad-{number}"):
+        number += 1
+    aside = f"{path}.bad-{number}"
+    with open(path, "rb") as source:
+        data = source.read()
+    target = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        _write_all(target, data)
+    finally:
+        os.close(target)
+    return aside
+
+
+def sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _line(record: Form) -> bytes:
+    text = json.dumps(record, separators=(",", ":")).encode()
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def _record(text: bytes) -> Form | None:
+    checksum, _, body = text.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(body):
+        return None
+    try:
+        record = json.loads(body)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _keys(text: bytes) -> list[Key]:
+    return [(name.decode(errors="replace"), int(member)) for name, member in _KEY.findall(text)[:1]]
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,57 @@
+"""What the parts of the launcher share."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable
+
+from gpu_scheduler.agent.launcher import processes
+from gpu_scheduler.agent.launcher.attempt import Attempt
+from gpu_scheduler.agent.launcher.census import Census
+from gpu_scheduler.agent.launcher.forms import Key
+from gpu_scheduler.agent.launcher.helpers import Helpers
+from gpu_scheduler.agent.launcher.journal import Journal
+from gpu_scheduler.agent.launcher.loop import Loop
+from gpu_scheduler.agent.launcher.spawn import Launch
+from gpu_scheduler.agent.limits.groups import Limits
+from gpu_scheduler.agent.runners.all import runners
+from gpu_scheduler.agent.work import Report
+
+HELPER_TIMEOUT_MS = 30_000
+
+
+class Kit:
+    """The loop, the journal, the table of attempts, and the ways to look and act."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.mark = f"{zlib.crc32(os.path.realpath(directory).encode()):08x}"
+        self.loop = Loop()
+        self.journal = Journal(os.path.join(directory, "attempts"))
+        self.attempts: dict[Key, Attempt] = {}
+        self.census = Census(self.loop, self.attempts, self.mark)
+        self.helpers = Helpers(self.loop, self.let_go)
+        self.limits = Limits(directory)
+        self.runners = runners()
+        self.boot = processes.boot_id()
+        self.report: Callable[[Report], None] = lambda report: None  # noqa: ARG005 - nobody yet
+        self.gates: set[int] = set()
+        self.listeners: Callable[[], list[int]] = list
+
+    def let_go(self) -> list[int]:
+        """Descriptors that a forked child must close at once.
+
+        Above all the gates of the others: a child that kept one would keep it open after our death.
+        """
+        own = self.loop.own_descriptors
+        return [*self.gates, *own, self.journal.descriptor, *self.listeners()]
+
+    def helper_launch(self, argv: tuple[str, ...], environment: dict[str, str]) -> Launch:
+        """A command as the launcher's own user."""
+        return Launch(argv=argv, environment=environment)
+
+    def tell_engine(self, argv: tuple[str, ...], done: Callable[[bool, str], None]) -> None:
+        """Run a command of a container engine."""
+        launch = self.helper_launch(argv, dict(os.environ))
+        self.helpers.run(launch, HELPER_TIMEOUT_MS, done)

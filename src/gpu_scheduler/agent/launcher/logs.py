@@ -1,0 +1,84 @@
+"""Log files of jobs: opened for appending, capped by size, never in a job's way.
+
+Jobs write to the file directly, so the launcher's death cannot break them. Because they append,
+the file can be copied and cut while they write; what comes in between the copy and the cut
+(microseconds) is lost. A file that the user named is opened by the user, and never cut.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gpu_scheduler.agent.work import Work
+
+_CHUNK = 1 << 20
+
+
+def open_log(work: Work) -> int:
+    """A descriptor for the job's output; -1 if there is no file to open here."""
+    if not work.log_path or work.log_of_user:
+        return -1
+    os.makedirs(os.path.dirname(work.log_path) or ".", mode=0o700, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    return os.open(work.log_path, flags, 0o600)
+
+
+def cap(work: Work) -> None:
+    """Rotate the log if it has grown past its size. A full disk: the old part is given up."""
+    if not work.log_max_bytes or not work.log_path or work.log_of_user:
+        return
+    try:
+        if os.stat(work.log_path).st_size <= work.log_max_bytes:
+            return
+        file = os.open(work.log_path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return
+    try:
+        if work.log_files > 0:
+            _keep_old(file, work)
+        os.ftruncate(file, 0)
+    finally:
+        os.close(file)
+
+
+def last_line(work: Work) -> str:
+    """The last line of the log, for a message about what went wrong."""
+    try:
+        file = os.open(work.log_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        size = os.fstat(file).st_size
+        text = os.pread(file, 4096, max(0, size - 4096)).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
+    return text.rstrip().rpartition("\n")[2].strip()[:500]
+
+
+def _keep_old(file: int, work: Work) -> None:
+    """Shift .1 to .2 and so on; copy the newest bytes to .1: at most the cap, so it is short."""
+    for number in range(work.log_files - 1, 0, -1):
+        try:
+            os.replace(f"{work.log_path}.{number}", f"{work.log_path}.{number + 1}")
+        except OSError:
+            continue
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    try:
+        old = os.open(f"{work.log_path}.1", flags, 0o600)
+    except OSError:
+        return
+    try:
+        size = os.fstat(file).st_size
+        offset = max(0, size - work.log_max_bytes)
+        while offset < size:
+            part = os.pread(file, min(_CHUNK, size - offset), offset)
+            if not part:
+                break
+            os.write(old, part)
+            offset += len(part)
+    except OSError:
+        return
+    finally:
+        os.close(old)

@@ -1,0 +1,133 @@
+"""Waiting for many things at once: descriptors, timers, children.
+
+One thread. Callbacks must be short; what takes long is a child process of its own. Time is
+CLOCK_BOOTTIME in milliseconds, so that limits hold across suspended hours and stepped clocks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+Callback = Callable[[], None]
+LONGEST_WAIT_MS = 60_000
+
+
+def now_ms() -> int:
+    """Milliseconds since the machine started, sleep included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Timer:
+    """One thing to do later. Cancelling twice is harmless."""
+
+    __slots__ = ("callback", "due_ms")
+
+    def __init__(self, due_ms: int, callback: Callback) -> None:
+        self.due_ms = due_ms
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Loop:
+    """A selector with timers and the end of children."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[int, int, Timer]] = []
+        self._count = 0
+        self._exits: dict[int, Callable[[int], None]] = {}
+        self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._child_ended = False
+        self.add(self._wake, self._drain)
+
+    def catch_children(self) -> None:
+        """From now on the end of any child wakes the loop."""
+        signal.signal(signal.SIGCHLD, self._on_child)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+
+    def _on_child(self, number: int, frame: object) -> None:
+        del number, frame
+        self._child_ended = True
+
+    def _drain(self) -> None:
+        while len(os.read(self._wake, 4096)) == 4096:
+            pass
+
+    @property
+    def own_descriptors(self) -> tuple[int, ...]:
+        """What a forked child must let go of."""
+        return self._selector.fileno(), self._wake, self._woken
+
+    def add(self, descriptor: int, callback: Callback, *, writing: bool = False) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
+        if descriptor in self._selector.get_map():
+            self._selector.modify(descriptor, events, callback)
+        else:
+            self._selector.register(descriptor, events, callback)
+
+    def drop(self, descriptor: int) -> None:
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+
+    def after(self, wait_ms: float, callback: Callback) -> Timer:
+        timer = Timer(now_ms() + max(0, int(wait_ms)), callback)
+        self._count += 1
+        heapq.heappush(self._timers, (timer.due_ms, self._count, timer))
+        return timer
+
+    def at_exit(self, pid: int, callback: Callable[[int], None]) -> None:
+        """Call back with the wait status when this child has ended."""
+        self._exits[pid] = callback
+
+    @property
+    def known_children(self) -> dict[int, Callable[[int], None]]:
+        return self._exits
+
+    def turn(self) -> None:
+        """Wait for something, then do all that is due."""
+        for key, _ in self._selector.select(self._wait_seconds()):
+            if key.fd in self._selector.get_map():
+                key.data()
+        if self._child_ended:
+            self._child_ended = False
+            self._reap()
+        self._run_timers()
+
+    def _wait_seconds(self) -> float:
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        if self._child_ended:
+            return 0
+        wait_ms = self._timers[0][0] - now_ms() if self._timers else LONGEST_WAIT_MS
+        return min(max(0, wait_ms), LONGEST_WAIT_MS) / 1000
+
+    def _run_timers(self) -> None:
+        now = now_ms()
+        while self._timers and self._timers[0][0] <= now:
+            callback = heapq.heappop(self._timers)[2].callback
+            if callback is not None:
+                callback()
+
+    def _reap(self) -> None:
+        """Bury every child that has ended, orphans of jobs too: a subreaper inherits them."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            callback = self._exits.pop(pid, None)
+            if callback is not None:
+                callback(status)

@@ -1,0 +1,169 @@
+"""Processes as the kernel tells of them: who they are, whose children, which job they belong to.
+
+A process is known by pid, start time and boot id, because a pid alone is used again. Everything
+here reads; only `send` acts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+
+from gpu_scheduler.agent.launcher.forms import Key
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ID = b"TGPU_ALLOCATION_ID="
+_MEMBER = b"TGPU_MEMBER="
+_LAUNCHER = b"TGPU_LAUNCHER="
+
+
+def become_subreaper() -> None:
+    """Orphans of our jobs become our children, so none is lost from sight."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def boot_id() -> str:
+    """The name of this run of the machine."""
+    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def start_ticks(pid: int) -> int:
+    """When the process began, in ticks since the machine started; 0 if there is none."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else 0
+
+
+def is_running(pid: int) -> bool:
+    """There is such a process and it has not ended yet."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in {b"Z", b"X"}
+
+
+def own_children() -> list[int]:
+    """Our children, orphans that we inherited included."""
+    pid = os.getpid()
+    text = _read(f"/proc/{pid}/task/{pid}/children")
+    if text or os.path.exists(f"/proc/{pid}/task/{pid}/children"):
+        return [int(child) for child in text.split()]
+    return [child for child, (parent, _) in family().items() if parent == pid]
+
+
+def family() -> dict[int, tuple[int, int]]:
+    """Parent and session of every running process; those that only wait for burial are left out."""
+    found: dict[int, tuple[int, int]] = {}
+    for pid in all_pids():
+        fields = _stat(pid)
+        if fields and fields[0] not in {b"Z", b"X"}:
+            found[pid] = (int(fields[1]), int(fields[3]))
+    return found
+
+
+def descendants(roots: Iterable[int], relatives: dict[int, tuple[int, int]]) -> set[int]:
+    """The roots that run and all that stem from them."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _) in relatives.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    ahead = list(roots)
+    while ahead:
+        pid = ahead.pop()
+        if pid not in found:
+            found.add(pid)
+            ahead += children.get(pid, ())
+    return found & relatives.keys()
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def owner(pid: int, launcher: str) -> Key | None:
+    """The job of this launcher that the environment of a process names."""
+    return owner_in(_read(f"/proc/{pid}/environ"), launcher)
+
+
+def owner_in(environment: bytes, launcher: str) -> Key | None:
+    """Another launcher may have jobs of the same names, even inside one of ours."""
+    found: dict[bytes, bytes] = {}
+    for item in environment.split(b"\0"):
+        for name in (_ID, _MEMBER, _LAUNCHER):
+            if item.startswith(name):
+                found[name] = item[len(name) :]
+    if _ID not in found or found.get(_LAUNCHER) != launcher.encode():
+        return None
+    member = found.get(_MEMBER, b"0")
+    return found[_ID].decode(errors="replace"), int(member) if member.isdigit() else 0
+
+
+def user_of(pid: int) -> int:
+    """The user that a process runs as; -1 if it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+def control_groups(pid: int) -> str:
+    return _read(f"/proc/{pid}/cgroup").decode(errors="replace")
+
+
+def open_pidfd(pid: int, ticks: int) -> int:
+    """A handle on exactly this process; -1 if it has ended."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return -1
+    if start_ticks(pid) != ticks or not is_running(pid):
+        os.close(handle)
+        return -1
+    return handle
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Signal processes; those that are gone or closed to us are skipped."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def send_to_group(leader: int, number: int) -> None:
+    """Signal a process group."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def signal_number(name: str) -> int:
+    """SIGUSR1, USR1 or 10 as a number; 0 if there is no such signal."""
+    if name.isdigit():
+        return int(name) if 0 < int(name) < signal.NSIG else 0
+    full = name.upper() if name.upper().startswith("SIG") else "SIG" + name.upper()
+    found = getattr(signal, full, None)
+    return int(found) if isinstance(found, signal.Signals) else 0
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields after the name, which may hold anything: state, parent, group, session, ..."""
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+def _read(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    parts = []
+    try:
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)

@@ -1,0 +1,152 @@
+"""Taking over from a launcher that has died.
+
+The journal comes in, attempts come out: living ones are watched again, dead ones end with an exit
+code that nobody knows, and nothing is ever begun a second time. A damaged journal is kept aside and
+costs only what cannot be read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpu_scheduler.agent.launcher import journal, processes
+from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.forms import Form, Key, over_from, work_from
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.loop import now_ms
+from gpu_scheduler.agent.launcher.supervisor import Supervisor
+from gpu_scheduler.agent.limits.groups import Group
+from gpu_scheduler.agent.runners.contract import Ending
+from gpu_scheduler.agent.work import Work
+
+RESTARTED = "the machine was restarted: exit code unknown"
+NEVER_BEGAN = "the launcher died before the command began"
+
+
+def recover(kit: Kit, supervisor: Supervisor) -> None:
+    """Read the journal, take over, and write it anew without what was forgotten."""
+    os.makedirs(kit.journal.directory, mode=0o700, exist_ok=True)
+    found = journal.read(kit.journal.path)
+    aside = ""
+    if found.unreadable or found.torn:
+        aside = journal.keep_aside(kit.journal.path)
+        sys.stderr.write(f"launcher: damaged journal kept as {aside}\n")
+    for record in found.records:
+        _replay(kit, record)
+    try:
+        kit.journal.rewrite(supervisor.records())
+    except OSError as error:
+        sys.stderr.write(f"launcher: cannot rewrite the journal: {error}\n")
+        kit.journal.open()
+    for attempt in list(kit.attempts.values()):
+        if attempt.over is None:
+            _take_over(kit, supervisor, attempt)
+    for key in found.bad:
+        _lost(kit, supervisor, key, Ending(detail=f"its record was damaged (kept as {aside})"))
+    for key in found.torn:
+        _lost(kit, supervisor, key, Ending(ran=False, detail=NEVER_BEGAN))
+    supervisor.look_after()
+
+
+def _replay(kit: Kit, record: Form) -> None:
+    """One record; those that make no sense are skipped."""
+    try:
+        key = (str(record["allocation_id"]), int(record["member"]))
+        kind = record["kind"]
+        if kind in {"accepted", "began"}:
+            work = work_from(record["work"])
+            attempt = kit.attempts.get(key)
+            if attempt is None or kind == "began":
+                attempt = Attempt(work, kit.runners.get(work.runner))
+            kit.attempts[key] = attempt
+            attempt.records.append(record)
+            if kind == "began":
+                _restore(attempt, record, kit.boot)
+        elif kind == "stop" and key in kit.attempts:
+            kit.attempts[key].stopped_by = str(record["why"])
+            kit.attempts[key].records.append(record)
+        elif kind == "end":
+            kit.attempts[key] = _ended(key, record)
+        elif kind == "forget":
+            kit.attempts.pop(key, None)
+    except (KeyError, ValueError, TypeError) as error:
+        sys.stderr.write(f"launcher: a record was skipped: {error!r}\n")
+
+
+def _restore(attempt: Attempt, record: Form, boot: str) -> None:
+    attempt.pid = int(record["pid"])
+    attempt.ticks = int(record["ticks"])
+    attempt.began_ms = int(record["boot_ms"])
+    attempt.began_wall_ms = int(record["at_ms"])
+    attempt.said_go = True
+    if record["boot"] == boot:
+        attempt.group = Group(tuple(record["groups"]), str(record["memory_group"]))
+    else:
+        attempt.pid = -1
+
+
+def _ended(key: Key, record: Form) -> Attempt:
+    over = over_from(record["over"])
+    if over is None:
+        raise ValueError("an end without a report")
+    work = Work(
+        allocation_id=key[0],
+        member=key[1],
+        scratch_dir=str(record["scratch_dir"]),
+        uid=int(record["uid"]),
+    )
+    attempt = Attempt(work, None)
+    attempt.over = over
+    attempt.phase = Phase.OVER
+    attempt.records.append(record)
+    return attempt
+
+
+def _take_over(kit: Kit, supervisor: Supervisor, attempt: Attempt) -> None:
+    attempt.adopted = True
+    if attempt.pid == 0:
+        attempt.began_ms = now_ms()
+        supervisor.closer.ended(attempt, Ending(ran=False, detail=NEVER_BEGAN))
+        return
+    if attempt.pid < 0:
+        attempt.pid = 0
+        attempt.began_ms = now_ms()
+        supervisor.closer.ended(attempt, Ending(detail=RESTARTED))
+        return
+    attempt.phase = Phase.RUNNING
+    attempt.job_pid = attempt.pid
+    _watch(kit, supervisor, attempt)
+
+
+def _watch(kit: Kit, supervisor: Supervisor, attempt: Attempt) -> None:
+    attempt.pidfd = processes.open_pidfd(attempt.pid, attempt.ticks)
+    if attempt.pidfd < 0:
+        attempt.pid = 0
+        supervisor.closer.ended(attempt, Ending())
+        return
+    kit.loop.add(attempt.pidfd, lambda: supervisor.starter.main_gone(attempt))
+    supervisor.stopper.arm(attempt)
+    if attempt.stopped_by:
+        why, attempt.stopped_by = attempt.stopped_by, ""
+        supervisor.stopper.stop(attempt, why, None)
+
+
+def _lost(kit: Kit, supervisor: Supervisor, key: Key, ending: Ending) -> None:
+    """A name without a record. If something of it runs, it is watched to its end."""
+    if key in kit.attempts:
+        return
+    attempt = Attempt(Work(allocation_id=key[0], member=key[1]), kit.runners["process"])
+    kit.attempts[key] = attempt
+    attempt.adopted = True
+    attempt.began_ms = now_ms()
+    running = sorted(kit.census.left(attempt), key=processes.start_ticks)
+    if not running:
+        supervisor.closer.ended(attempt, ending)
+        return
+    attempt.phase = Phase.RUNNING
+    attempt.said_go = True
+    attempt.pid = attempt.job_pid = running[0]
+    attempt.ticks = processes.start_ticks(attempt.pid)
+    attempt.details.append(ending.detail)
+    _watch(kit, supervisor, attempt)

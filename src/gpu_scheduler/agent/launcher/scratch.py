@@ -1,0 +1,111 @@
+"""The directory that a job shares with the launcher: checkpoint file, stop reason, script.
+
+It belongs to the job's user, and the launcher may be root: so nothing here follows a link that the
+user could have put there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from gpu_scheduler.agent.work import Work
+
+STOP_FILE = "stop-reason"
+CHECKPOINT_FILE = "checkpoint"
+_KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def make(work: Work, files: dict[str, str]) -> None:
+    """Make the directory for the job's user alone, with these files in it."""
+    path = work.scratch_dir
+    os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    directory = os.open(path, _DIRECTORY)
+    try:
+        os.fchmod(directory, 0o700)
+        if os.geteuid() == 0:
+            os.fchown(directory, work.uid, work.gid)
+        for name, text in files.items():
+            _write(directory, name, text, work, 0o700)
+    finally:
+        os.close(directory)
+
+
+def write_stop_reason(work: Work, why: str) -> None:
+    """Tell the job why it is being stopped. A job that broke its directory goes without."""
+    if not work.scratch_dir:
+        return
+    try:
+        directory = os.open(work.scratch_dir, _DIRECTORY)
+    except OSError:
+        return
+    try:
+        _write(directory, STOP_FILE, why + "\n", work, 0o600)
+    except OSError:
+        return
+    finally:
+        os.close(directory)
+
+
+def checkpoint_time(work: Work) -> int:
+    """When the job last touched its checkpoint file, in nanoseconds; 0 if never."""
+    try:
+        return os.lstat(f"{work.scratch_dir}/{CHECKPOINT_FILE}").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def remove(path: str) -> bool:
+    """Take the directory away if only our own files are in it; False if there is more."""
+    try:
+        directory = os.open(path, _DIRECTORY)
+    except OSError:
+        return True
+    try:
+        for name in _KNOWN:
+            try:
+                os.unlink(name, dir_fd=directory)
+            except OSError:
+                continue
+    finally:
+        os.close(directory)
+    try:
+        os.rmdir(path)
+    except OSError:
+        return False
+    return True
+
+
+def read_small(path: str) -> str:
+    """A small file that the job's user wrote; "" if there is none, or something else is there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 4096).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _write(directory: int, name: str, text: str, work: Work, mode: int) -> None:
+    fresh = f".{name}.{os.urandom(4).hex()}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+    file = os.open(fresh, flags, mode, dir_fd=directory)
+    try:
+        view = memoryview(text.encode(errors="surrogateescape"))
+        while view:
+            view = view[os.write(file, view) :]
+        if os.geteuid() == 0:
+            os.fchown(file, work.uid, work.gid)
+    except OSError:
+        os.unlink(fresh, dir_fd=directory)
+        raise
+    finally:
+        os.close(file)
+    os.rename(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)

@@ -1,0 +1,245 @@
+"""Forking a job so that it runs at most once.
+
+The child makes itself ready (session, control groups, limits, user, directory, log) and then waits
+at a gate. Only when the launcher has its record on disk does it say go; if the launcher dies
+first, the gate closes and the child ends without having run anything. After go the gate closes by
+itself at exec, or carries the reason why there was none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+GO = b"g"
+PYTHON = "{python}"
+"""Stands in a command line for the first interpreter that the job's user may run."""
+NEVER_RAN = 127
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(slots=True, kw_only=True)
+class Launch:
+    """Everything a child needs to become the job. A `uid` of None: stay who we are."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    uid: int | None = None
+    gid: int = 0
+    user: str = ""
+    umask: int = 0o022
+    workdir: str = "/"
+    log: int = -1
+    log_of_user: str = ""
+    joins: tuple[str, ...] = ()
+    rlimits: list[tuple[int, int]] = field(default_factory=list)
+    cpus: tuple[int, ...] = ()
+    python: tuple[str, ...] = ()
+    reachable: tuple[str, ...] = ()
+    """Paths that the job's user must be able to reach, though the command runs as we are."""
+    reaching_uid: int = 0
+
+
+@dataclass(slots=True)
+class Spawned:
+    """A child at its gate."""
+
+    pid: int
+    gate: socket.socket
+
+
+class CannotRun(Exception):
+    """The child could not become the job; the text says why."""
+
+
+def fork_at_gate(launch: Launch, let_go: Iterable[int]) -> Spawned:
+    """Fork a child that waits for go. `let_go` are descriptors that it must not keep."""
+    ours, its = socket.socketpair()
+    try:
+        pid = os.fork()
+    except OSError:
+        ours.close()
+        its.close()
+        raise
+    if pid == 0:
+        _be_child(launch, its, [ours.fileno(), *let_go])
+    its.close()
+    ours.setblocking(False)
+    return Spawned(pid, ours)
+
+
+def say_go(gate: socket.socket) -> None:
+    try:
+        gate.send(GO)
+    except OSError:
+        return
+
+
+def refusal(gate: socket.socket) -> str | None:
+    """What the child wrote; "" when it became the job, None while it has not come so far."""
+    try:
+        return gate.recv(65536).decode(errors="replace")
+    except BlockingIOError:
+        return None
+    except OSError:
+        return ""
+
+
+def _be_child(launch: Launch, gate: socket.socket, let_go: list[int]) -> None:
+    """Never returns, whatever happens: a child must not go on as a second launcher."""
+    try:
+        for descriptor in let_go:
+            os.closerange(descriptor, descriptor + 1)
+        _prepare(launch)
+        program, argv = _program(launch)
+        if gate.recv(1) != GO:
+            os._exit(NEVER_RAN)
+        try:
+            os.execve(program, argv, launch.environment)
+        except OSError as error:
+            raise CannotRun(_cannot_run(argv[0], error)) from None
+    except CannotRun as refused:
+        gate.send(str(refused).encode(errors="replace")[:60000])
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
+        gate.send(f"cannot run the job: {error}".encode(errors="replace")[:60000])
+    finally:
+        os._exit(NEVER_RAN)
+
+
+def _prepare(launch: Launch) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in (*_RESET, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    for path in launch.joins:
+        _join(path)
+    if cpus := os.sched_getaffinity(0) & set(launch.cpus):
+        os.sched_setaffinity(0, cpus)
+    for kind, amount in launch.rlimits:
+        _, hard = resource.getrlimit(kind)
+        most = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
+        resource.setrlimit(kind, (most, most))
+    _check_reach(launch)
+    if launch.uid is not None:
+        _become(launch)
+    os.umask(launch.umask)
+    _redirect(launch)
+    try:
+        os.chdir(launch.workdir or "/")
+    except OSError as error:
+        raise CannotRun(
+            f"cannot enter the working directory {launch.workdir!r}: {_reason(error)}; "
+            "it must exist on this node and be open to the job's user"
+        ) from None
+
+
+def _join(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.write(descriptor, b"0")
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CannotRun(f"cannot join the control group {path}: {_reason(error)}") from None
+
+
+def _become(launch: Launch) -> None:
+    """Become the job's user, for good. Nothing to do if we are that user already."""
+    uid = launch.uid
+    if uid is None or (uid == os.getuid() == os.geteuid() and uid != 0):
+        return
+    try:
+        if launch.user:
+            os.initgroups(launch.user, launch.gid)
+        else:
+            os.setgroups([launch.gid])
+        os.setgid(launch.gid)
+        os.setuid(uid)
+    except (OSError, OverflowError) as error:
+        reason = _reason(error) if isinstance(error, OSError) else str(error)
+        raise CannotRun(
+            f"cannot run as user {launch.user or uid} (uid {uid}, gid {launch.gid}): {reason}"
+        ) from None
+
+
+def _check_reach(launch: Launch) -> None:
+    """A container engine that is root must not show a user what the user could not open."""
+    if not launch.reachable or os.geteuid() != 0 or launch.reaching_uid == 0:
+        return
+    groups = os.getgroups()
+    os.setgroups([launch.gid])
+    os.setegid(launch.gid)
+    os.seteuid(launch.reaching_uid)
+    try:
+        for path in launch.reachable:
+            if not os.access(path, os.R_OK, effective_ids=True):
+                raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def _redirect(launch: Launch) -> None:
+    nothing = os.open("/dev/null", os.O_RDWR)
+    log = launch.log if launch.log >= 0 else nothing
+    if launch.log_of_user:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY
+        try:
+            log = os.open(launch.log_of_user, flags, 0o666)
+        except OSError as error:
+            raise CannotRun(
+                f"cannot open the output file {launch.log_of_user!r}: {_reason(error)}"
+            ) from None
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+def _program(launch: Launch) -> tuple[str, tuple[str, ...]]:
+    """The file to execute and the arguments."""
+    argv = launch.argv
+    if launch.python:
+        found = _first_usable(launch.python)
+        argv = tuple(found if part == PYTHON else part for part in argv)
+    name = argv[0]
+    if "/" in name:
+        return name, argv
+    problem = errno.ENOENT
+    for directory in launch.environment.get("PATH", DEFAULT_PATH).split(":"):
+        path = f"{directory or '.'}/{name}"
+        if os.access(path, os.X_OK) and not os.path.isdir(path):
+            return path, argv
+        if os.path.isfile(path):
+            problem = errno.EACCES
+    raise CannotRun(_cannot_run(name, OSError(problem, "")))
+
+
+def _first_usable(pythons: tuple[str, ...]) -> str:
+    for path in pythons:
+        if os.access(path, os.X_OK):
+            return path
+    raise CannotRun(f"the job's user may run no Python for the session: tried {', '.join(pythons)}")
+
+
+def _cannot_run(name: str, error: OSError) -> str:
+    advice = {
+        errno.ENOENT: "check the spelling, the PATH of the job, and the first line of a script",
+        errno.EACCES: "is it executable for this user (chmod +x)?",
+        errno.ENOEXEC: "a script needs a first line such as #!/bin/sh",
+        errno.E2BIG: "arguments and environment together are too long",
+    }.get(error.errno or 0, "")
+    return f"cannot run {name!r}: {_reason(error)}" + (f"; {advice}" if advice else "")
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return "no such file"
+    return os.strerror(error.errno).lower() if error.errno else str(error)

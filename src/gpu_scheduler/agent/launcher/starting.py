@@ -1,0 +1,392 @@
+"""From an order to a running command, at most once.
+
+Prolog, then the child at its gate, then the record on disk, then go. Whatever goes wrong before go
+ends in `refuse`: nothing has run, and the reason is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+
+from gpu_scheduler.agent.launcher import logs, processes, scratch
+from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
+from gpu_scheduler.agent.launcher.forms import line
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
+from gpu_scheduler.agent.launcher.spawn import Launch, fork_at_gate, refusal, say_go
+from gpu_scheduler.agent.runners.contract import Command, Ending
+from gpu_scheduler.agent.work import Began, Work
+
+SHIM_TIMEOUT_MS = 15_000
+Refuse = Callable[[Attempt, str], None]
+Ended = Callable[[Attempt, Ending], None]
+Ready = Callable[[Attempt], None]
+
+
+class Starter:
+    """Brings attempts to life. `ended` is called once for each that has begun, `refuse` else."""
+
+    def __init__(self, kit: Kit, refuse: Refuse, ended: Ended, ready: Ready) -> None:
+        self._kit = kit
+        self._refuse = refuse
+        self._ended = ended
+        self._ready = ready
+
+    def begin(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
+        """Take the first step. `recorded` hears when a record of the attempt is on disk."""
+        problem = self._problem(attempt)
+        if problem:
+            recorded("")
+            self._refuse(attempt, problem)
+        elif attempt.work.prolog:
+            attempt.phase = Phase.PROLOG
+            record = attempt.record("accepted", work=kept_work(attempt.work))
+            self._kit.journal.append(record, lambda bad: self._run_prolog(attempt, bad, recorded))
+        else:
+            self._spawn(attempt, recorded)
+
+    def _problem(self, attempt: Attempt) -> str:
+        work = attempt.work
+        if attempt.runner is None:
+            known = ", ".join(sorted(self._kit.runners))
+            return f"there is no runner called {work.runner!r}; known: {known}"
+        own = os.geteuid()
+        if own not in {0, work.uid}:
+            return (
+                f"cannot run as uid {work.uid}: the launcher runs as uid {own} and is not root; "
+                "run the scheduler as root, or submit as its own user"
+            )
+        if work.script and not work.scratch_dir:
+            return "a script needs a scratch directory"
+        return attempt.runner.missing(work)
+
+    def _run_prolog(self, attempt: Attempt, bad: str, recorded: Callable[[str], None]) -> None:
+        recorded(bad)
+        if bad:
+            self._refuse(attempt, bad)
+            return
+        if attempt.phase is not Phase.PROLOG:
+            return
+        work = attempt.work
+        launch = self._kit.helper_launch(work.prolog, {**os.environ, **hook_environment(work)})
+
+        def done(well: bool, output: str) -> None:
+            attempt.pid = 0
+            if attempt.stopped_by:
+                self._refuse(attempt, "")
+            elif not well:
+                self._refuse(attempt, f"the prolog {work.prolog[0]!r} failed: {output}")
+            else:
+                self._spawn(attempt, lambda _: None)
+
+        attempt.pid = self._kit.helpers.run(launch, work.hook_timeout_ms, done)
+
+    def _spawn(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
+        log = -1
+        try:
+            command = self._prepare(attempt)
+            log = logs.open_log(attempt.work)
+            child = fork_at_gate(self._launch(attempt, command, log), self._kit.let_go())
+        except OSError as error:
+            if log >= 0:
+                os.close(log)
+            recorded("")
+            self._refuse(attempt, f"cannot prepare the job: {error}")
+            return
+        attempt.phase = Phase.GATE
+        attempt.gate = child.gate
+        self._kit.gates.add(child.gate.fileno())
+        if command.job:
+            self._open_session(attempt, child.pid, command, log, recorded)
+            return
+        if log >= 0:
+            os.close(log)
+        attempt.pid = child.pid
+        self._kit.loop.at_exit(child.pid, lambda status: self._child_ended(attempt, status))
+        self._record(attempt, lambda bad: self._go(attempt, bad, recorded))
+
+    def _prepare(self, attempt: Attempt) -> Command:
+        """Scratch directory, files and control group."""
+        work, runner = attempt.work, attempt.runner
+        if runner is None:
+            raise OSError("no runner")
+        command = runner.command(work, self._environment(work))
+        if work.scratch_dir:
+            scratch.make(work, command.files)
+        if work.runner != "container":
+            attempt.group = self._kit.limits.open(attempt.name, work)
+        return command
+
+    def _environment(self, work: Work) -> dict[str, str]:
+        """The job's own, and what only the launcher knows."""
+        environment = dict(work.environment)
+        environment["TGPU_ALLOCATION_ID"] = work.allocation_id
+        environment["TGPU_MEMBER"] = str(work.member)
+        environment["TGPU_LAUNCHER"] = self._kit.mark
+        if work.scratch_dir:
+            environment["TGPU_STOP_FILE"] = f"{work.scratch_dir}/{scratch.STOP_FILE}"
+            environment["TGPU_CHECKPOINT_FILE"] = f"{work.scratch_dir}/{scratch.CHECKPOINT_FILE}"
+        return environment
+
+    def _launch(self, attempt: Attempt, command: Command, log: int) -> Launch:
+        work = attempt.work
+        launch = Launch(
+            argv=command.argv,
+            environment=command.environment,
+            gid=work.gid,
+            user=work.user,
+            log=log,
+            joins=attempt.group.join_files,
+            python=command.python,
+        )
+        if work.runner == "container":
+            launch.reachable = tuple(source for source, _, _ in work.mounts)
+            launch.reaching_uid = work.uid
+        if command.as_user:
+            launch.uid = work.uid
+            launch.umask = work.umask
+            launch.workdir = work.workdir or "/"
+            launch.log_of_user = work.log_path if work.log_of_user else ""
+            launch.rlimits = self._kit.limits.rlimits(work)
+            launch.cpus = work.cpus
+        if command.job:
+            self._listen(attempt, launch)
+        return launch
+
+    def _record(self, attempt: Attempt, done: Callable[[str], None]) -> None:
+        """Who runs, known by pid, start time and boot: enough to find it again."""
+        attempt.ticks = processes.start_ticks(attempt.pid)
+        attempt.began_ms = now_ms()
+        attempt.began_wall_ms = wall_ms()
+        attempt.records.clear()
+        record = attempt.record(
+            "began",
+            work=kept_work(attempt.work),
+            pid=attempt.pid,
+            ticks=attempt.ticks,
+            boot=self._kit.boot,
+            at_ms=attempt.began_wall_ms,
+            boot_ms=attempt.began_ms,
+            groups=attempt.group.paths,
+            memory_group=attempt.group.memory_path,
+        )
+        self._kit.journal.append(record, done)
+
+    def _go(self, attempt: Attempt, bad: str, recorded: Callable[[str], None]) -> None:
+        recorded(bad)
+        gate = attempt.gate
+        if gate is None:
+            return
+        if bad or attempt.stopped_by:
+            attempt.details.append(bad)
+            self._close_gate(attempt)
+            return
+        attempt.said_go = True
+        say_go(gate)
+        self._kit.loop.add(gate.fileno(), lambda: self._gate_moved(attempt))
+
+    def _gate_moved(self, attempt: Attempt) -> None:
+        """It closed: the command runs. Or the child says why not, and ends by itself."""
+        if attempt.gate is None:
+            return
+        said = refusal(attempt.gate)
+        if said is None:
+            return
+        self._close_gate(attempt)
+        if said:
+            attempt.details.append(said)
+            attempt.said_go = False
+        elif attempt.phase is Phase.GATE:
+            self._began(attempt, attempt.pid)
+
+    def _began(self, attempt: Attempt, pid: int) -> None:
+        attempt.phase = Phase.RUNNING
+        attempt.job_pid = pid
+        self._kit.report(
+            Began(
+                allocation_id=attempt.key[0],
+                member=attempt.key[1],
+                pid=pid,
+                at_ms=attempt.began_wall_ms,
+            )
+        )
+        self._ready(attempt)
+
+    def _close_gate(self, attempt: Attempt) -> None:
+        if attempt.gate is not None:
+            self._kit.loop.drop(attempt.gate.fileno())
+            self._kit.gates.discard(attempt.gate.fileno())
+            attempt.gate.close()
+            attempt.gate = None
+
+    def _child_ended(self, attempt: Attempt, status: int) -> None:
+        if attempt.gate is not None:
+            self._gate_moved(attempt)
+        self._close_gate(attempt)
+        if not attempt.said_go:
+            attempt.pid = 0
+            self._refuse(attempt, "; ".join(filter(None, attempt.details)))
+            return
+        code = os.waitstatus_to_exitcode(status)
+        self._ended(attempt, Ending(exit_code=code) if code >= 0 else Ending(signal=-code))
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def _listen(self, attempt: Attempt, launch: Launch) -> None:
+        """A gate for the shim, by a name that nobody can guess and with the user checked."""
+        name = f"tgpu-{os.urandom(16).hex()}"
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        listener.bind("\0" + name)
+        listener.listen(4)
+        attempt.listener = listener
+        self._kit.gates.add(listener.fileno())
+        launch.argv = tuple(name if part == "{gate}" else part for part in launch.argv)
+
+    def _open_session(
+        self,
+        attempt: Attempt,
+        opener: int,
+        command: Command,
+        log: int,
+        recorded: Callable[[str], None],
+    ) -> None:
+        session = _Session(self._environment(attempt.work), command.job, log, recorded)
+        record = attempt.record("accepted", work=kept_work(attempt.work))
+
+        def open_gate(bad: str) -> None:
+            if bad or attempt.stopped_by or attempt.gate is None:
+                self._give_up(attempt, session, bad)
+                return
+            say_go(attempt.gate)
+
+        def opener_ended(status: int) -> None:
+            said = refusal(attempt.gate) if attempt.gate is not None else ""
+            self._close_gate(attempt)
+            if (said or status) and attempt.phase is Phase.GATE and attempt.pid == 0:
+                why = said or logs.last_line(attempt.work) or f"wait status {status}"
+                self._give_up(attempt, session, f"cannot open the {attempt.work.runner}: {why}")
+
+        self._kit.loop.at_exit(opener, opener_ended)
+        self._kit.journal.append(record, open_gate)
+        late = f"the {attempt.work.runner} session did not open in time"
+        attempt.timers.append(
+            self._kit.loop.after(SHIM_TIMEOUT_MS, lambda: self._give_up(attempt, session, late))
+        )
+        listener = attempt.listener
+        if listener is not None:
+            self._kit.loop.add(listener.fileno(), lambda: self._shim_asks(attempt, session))
+
+    def _shim_asks(self, attempt: Attempt, session: _Session) -> None:
+        if attempt.listener is None:
+            return
+        shim, _ = attempt.listener.accept()
+        credentials = shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, uid, _ = struct.unpack("3i", credentials)
+        if uid != attempt.work.uid or attempt.pid:
+            shim.close()
+            return
+        self._stop_listening(attempt)
+        attempt.cancel_timers()
+        attempt.pid = pid
+        attempt.pidfd = processes.open_pidfd(pid, processes.start_ticks(pid))
+        self._kit.gates.add(shim.fileno())
+        session.shim = shim
+        self._record(attempt, lambda bad: self._send_order(attempt, session, bad))
+
+    def _send_order(self, attempt: Attempt, session: _Session, bad: str) -> None:
+        if bad or attempt.stopped_by or attempt.pidfd < 0:
+            self._give_up(attempt, session, bad)
+            return
+        shim, work = session.shim, attempt.work
+        order = {
+            "argv": session.argv,
+            "environment": session.environment,
+            "workdir": work.workdir,
+            "umask": work.umask,
+        }
+        attempt.said_go = True
+        try:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", session.log))]
+            text = line(order)
+            sent = shim.sendmsg([text], rights if session.log >= 0 else [])
+            shim.sendall(text[sent:])
+        except OSError as error:
+            attempt.details.append(f"the session's shim went away: {error}")
+        session.finish("")
+        self._kit.loop.add(shim.fileno(), lambda: self._shim_says(attempt, session))
+        self._kit.loop.add(attempt.pidfd, lambda: self.main_gone(attempt))
+
+    def _shim_says(self, attempt: Attempt, session: _Session) -> None:
+        try:
+            text = session.shim.recv(65536)
+        except OSError:
+            text = b""
+        for part in text.splitlines():
+            message = json.loads(part)
+            if "began" in message:
+                self._began(attempt, int(message["began"]))
+            elif "error" in message:
+                attempt.details.append(str(message["error"]))
+                attempt.said_go = False
+        if not text:
+            self._kit.loop.drop(session.shim.fileno())
+            self._kit.gates.discard(session.shim.fileno())
+            session.shim.close()
+
+    def main_gone(self, attempt: Attempt) -> None:
+        """A main process that is not our child has ended."""
+        self._kit.loop.drop(attempt.pidfd)
+        os.close(attempt.pidfd)
+        attempt.pidfd = -1
+        if not attempt.said_go and not attempt.adopted:
+            self._refuse(attempt, "; ".join(filter(None, attempt.details)))
+        else:
+            self._ended(attempt, Ending())
+
+    def _give_up(self, attempt: Attempt, session: _Session, why: str) -> None:
+        attempt.cancel_timers()
+        self._close_gate(attempt)
+        self._stop_listening(attempt)
+        if session.shim.fileno() >= 0:
+            self._kit.gates.discard(session.shim.fileno())
+            session.shim.close()
+        session.finish(why)
+        self._refuse(attempt, why)
+
+    def _stop_listening(self, attempt: Attempt) -> None:
+        if attempt.listener is not None:
+            self._kit.loop.drop(attempt.listener.fileno())
+            self._kit.gates.discard(attempt.listener.fileno())
+            attempt.listener.close()
+            attempt.listener = None
+
+
+class _Session:
+    """What the shim will be told, and the log to hand over."""
+
+    def __init__(
+        self,
+        environment: dict[str, str],
+        argv: tuple[str, ...],
+        log: int,
+        recorded: Callable[[str], None],
+    ) -> None:
+        self.environment = environment
+        self.argv = argv
+        self.log = log
+        self._recorded: Callable[[str], None] | None = recorded
+        self.shim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def finish(self, bad: str) -> None:
+        """The log is handed over or not needed; whoever waits for the record is told."""
+        if self.log >= 0:
+            os.close(self.log)
+            self.log = -1
+        if self._recorded is not None:
+            self._recorded(bad)
+            self._recorded = None

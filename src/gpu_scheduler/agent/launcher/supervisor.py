@@ -1,0 +1,222 @@
+"""The launcher's heart: orders in, reports out, everything safe to repeat.
+
+It holds the table of attempts and moves each through its phases with the help of `starting`,
+`stopping` and `closing`. `settle` is called after every turn of the loop and makes durable what the
+turn has gathered, with one write for all.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable
+
+from gpu_scheduler.agent.launcher import logs, processes, scratch
+from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.closing import Closer
+from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.loop import wall_ms
+from gpu_scheduler.agent.launcher.spawn import Launch
+from gpu_scheduler.agent.launcher.starting import Starter
+from gpu_scheduler.agent.launcher.stopping import Stopper
+from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
+
+BATCH = 16
+"""Forks between two commits: enough to share a sync, few enough to answer soon."""
+LOOK_MS = 1_000
+REWRITE_BYTES = 1 << 20
+Done = Callable[[str], None]
+
+
+class Supervisor:
+    """Starts, stops and forgets attempts. Every `done` hears "" or what went wrong."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+        self.closer = Closer(kit)
+        self.starter = Starter(kit, self.closer.refuse, self.closer.ended, self._runs)
+        self.stopper = Stopper(kit)
+        self._waiting: deque[tuple[Attempt, Done]] = deque()
+        self._wanted_stops: dict[Key, tuple[str, int | None]] = {}
+        self._looking = False
+        self._forgotten = 0
+
+    # --- orders -----------------------------------------------------------------------------------
+
+    def start(self, work: Work, done: Done) -> None:
+        """Begin this work unless it was ever begun or stopped before."""
+        key = (work.allocation_id, work.member)
+        if key in self._kit.attempts:
+            done("")
+            return
+        attempt = Attempt(work, self._kit.runners.get(work.runner))
+        self._kit.attempts[key] = attempt
+        self._waiting.append((attempt, done))
+
+    def reject(self, key: Key, why: str, done: Done) -> None:
+        """An order that cannot be followed ends what it names, unless that is known already."""
+        if key not in self._kit.attempts:
+            attempt = Attempt(Work(allocation_id=key[0], member=key[1]), None)
+            self._kit.attempts[key] = attempt
+            self.closer.settle(attempt, _never_began(attempt, "", why))
+        done("")
+
+    def stop(self, key: Key, why: str, grace_ms: int | None, done: Done) -> None:
+        """Stop it; what has not begun never will."""
+        attempt = self._kit.attempts.get(key)
+        if attempt is None:
+            attempt = Attempt(Work(allocation_id=key[0], member=key[1]), None)
+            self._kit.attempts[key] = attempt
+        if attempt.phase is Phase.WAITING:
+            attempt.stopped_by = why
+            self.closer.settle(attempt, _never_began(attempt, why, "stopped before it began"))
+        elif attempt.phase is Phase.PROLOG:
+            attempt.stopped_by = attempt.stopped_by or why
+            processes.send([attempt.pid] if attempt.pid else [], signal.SIGKILL)
+        elif attempt.phase is Phase.GATE and not attempt.said_go:
+            attempt.stopped_by = attempt.stopped_by or why
+        elif attempt.phase is Phase.GATE:
+            self._wanted_stops[key] = (why, grace_ms)
+        else:
+            self.stopper.stop(attempt, why, grace_ms)
+        done("")
+
+    def forget(self, key: Key, done: Done) -> None:
+        """Drop the record of what is over."""
+        attempt = self._kit.attempts.get(key)
+        if attempt is None:
+            done("")
+            return
+        if attempt.over is None:
+            done(f"{key[0]} member {key[1]} is not over; it can be forgotten when it is")
+            return
+        del self._kit.attempts[key]
+        self._forgotten += 1
+        self._kit.journal.append_lazily(
+            {"kind": "forget", "allocation_id": key[0], "member": key[1]}
+        )
+        path = attempt.work.scratch_dir
+        if path and not scratch.remove(path):
+            launch = Launch(argv=("rm", "-rf", "--", path), environment={"PATH": "/usr/bin:/bin"})
+            self._kit.helpers.run(launch, 60_000, lambda *_: None)
+        done("")
+
+    def held(self) -> list[Form]:
+        """Everything that was not forgotten, with its end if it has one."""
+        return [
+            {
+                "allocation_id": attempt.key[0],
+                "member": attempt.key[1],
+                "over": None if attempt.over is None else report_form(attempt.over),
+            }
+            for attempt in self._kit.attempts.values()
+        ]
+
+    def current_reports(self) -> list[Report]:
+        """What an agent that has just come must hear: what runs, and every end it may not know."""
+        found: list[Report] = []
+        for attempt in self._kit.attempts.values():
+            if attempt.over is not None:
+                found.append(attempt.over)
+            elif attempt.phase is Phase.RUNNING:
+                found.append(_began(attempt))
+                if attempt.checkpoint_ns:
+                    found.append(_saved(attempt))
+        return found
+
+    def describe(self) -> Form:
+        """What is enforced on this node, and which runners it has."""
+        capabilities: Form = dict(self._kit.limits.capabilities())
+        trial = Work(allocation_id="x", scratch_dir="/tmp", image="x", uid=0)  # noqa: S108
+        capabilities["runners"] = sorted(
+            name
+            for name, runner in self._kit.runners.items()
+            if name == "process" or not runner.missing(trial)
+        )
+        return capabilities
+
+    # --- every turn -------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Fork what waits, make everything durable, let it out."""
+        self._kit.census.turn_over()
+        for _ in range(min(BATCH, len(self._waiting))):
+            attempt, done = self._waiting.popleft()
+            if attempt.phase is Phase.WAITING:
+                self.starter.begin(attempt, done)
+            else:
+                done("")
+        while self._kit.journal.commit():
+            pass
+        if self._waiting:
+            self._kit.loop.after(0, lambda: None)
+        if self._forgotten > 500 and self._kit.journal.size > REWRITE_BYTES:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        self._forgotten = 0
+        try:
+            self._kit.journal.rewrite(self.records())
+        except OSError:
+            return
+
+    def records(self) -> list[Form]:
+        return [form for attempt in self._kit.attempts.values() for form in attempt.records]
+
+    def _runs(self, attempt: Attempt) -> None:
+        """The command has begun."""
+        self.stopper.arm(attempt)
+        self.look_after()
+        wanted = self._wanted_stops.pop(attempt.key, None)
+        if wanted is not None:
+            self.stopper.stop(attempt, *wanted)
+
+    def look_after(self) -> None:
+        """Look at logs and checkpoints about once a second, while anything runs."""
+        if not self._looking:
+            self._looking = True
+            self._kit.loop.after(LOOK_MS, self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        running = [a for a in self._kit.attempts.values() if a.phase is Phase.RUNNING]
+        for attempt in running:
+            logs.cap(attempt.work)
+            touched = scratch.checkpoint_time(attempt.work) if attempt.work.scratch_dir else 0
+            if touched > attempt.checkpoint_ns:
+                attempt.checkpoint_ns = touched
+                self._kit.report(_saved(attempt))
+        if running:
+            self.look_after()
+
+
+def _never_began(attempt: Attempt, why: str, detail: str) -> Over:
+    return Over(
+        allocation_id=attempt.key[0],
+        member=attempt.key[1],
+        exit_code=None,
+        signal=None,
+        ran=False,
+        at_ms=wall_ms(),
+        run_ms=0,
+        stopped_by=why,
+        detail=detail,
+    )
+
+
+def _began(attempt: Attempt) -> Began:
+    return Began(
+        allocation_id=attempt.key[0],
+        member=attempt.key[1],
+        pid=attempt.job_pid or attempt.pid,
+        at_ms=attempt.began_wall_ms,
+    )
+
+
+def _saved(attempt: Attempt) -> Saved:
+    return Saved(
+        allocation_id=attempt.key[0],
+        member=attempt.key[1],
+        at_ms=attempt.checkpoint_ns // 1_000_000,
+    )

@@ -1,0 +1,267 @@
+"""Talking to the launcher from the agent's event loop.
+
+Values of `agent.work` go in, reports come out. Every order may be repeated, so a launcher that dies
+is started again and asked once more for all that it has not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.agent.launcher.forms import (
+    MOST_LINE_BYTES,
+    Form,
+    line,
+    over_from,
+    parsed,
+    report_from,
+    work_form,
+)
+from gpu_scheduler.agent.work import Over, Report, Work
+
+SOCKET = "launcher.sock"
+LOG = "launcher.log"
+ANSWER_SECONDS = 20.0
+RETRY_SECONDS = 0.02
+LONGEST_RETRY_SECONDS = 1.0
+
+Held = tuple[str, int, Over | None]
+
+
+class OrderRefused(Exception):
+    """The launcher has read an order and will not follow it; the text says why."""
+
+
+class LauncherMissing(Exception):
+    """No launcher answers, and none could be started; the text says where its log is."""
+
+
+class Launcher:
+    """One launcher, found or started by its directory. Make it with `connect`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._reports: asyncio.Queue[Report] = asyncio.Queue()
+        self._answers: dict[int, tuple[Form, asyncio.Future[Form]]] = {}
+        self._number = 0
+        self._unsent = bytearray()
+        self._sending = False
+        self._writer: asyncio.StreamWriter | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._child = 0
+        self.pid = 0
+        self.capabilities: dict[str, Any] = {}
+
+    @classmethod
+    async def connect(cls, directory: Path | str) -> Launcher:
+        """Find the launcher of this directory, or start one that outlives us."""
+        launcher = cls(Path(directory))
+        reader = await launcher._open()
+        launcher._keeper = asyncio.create_task(launcher._keep(reader))
+        return launcher
+
+    async def close(self) -> None:
+        """Hang up. Launcher and jobs stay as they are."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        await self._hang_up()
+        for _, answer in self._answers.values():
+            answer.cancel()
+        self._answers.clear()
+
+    async def start(self, work: Work) -> None:
+        """Start this work, unless it was started or stopped before. Returns when it is recorded."""
+        await self._ask({"do": "start", "work": work_form(work)})
+
+    async def start_many(self, works: Iterable[Work]) -> None:
+        """Start all of these; they travel in one write and are recorded together."""
+        await asyncio.gather(*(self.start(work) for work in works))
+
+    async def stop(
+        self, allocation_id: str, member: int, why: str, grace_ms: int | None = None
+    ) -> None:
+        """Stop it, with its own grace or a shorter one; what has not begun never will."""
+        await self._ask(
+            {
+                "do": "stop",
+                "allocation_id": allocation_id,
+                "member": member,
+                "why": why,
+                "grace_ms": grace_ms,
+            }
+        )
+
+    async def forget(self, allocation_id: str, member: int) -> None:
+        """Its end is known and kept elsewhere: it need not be told again."""
+        await self._ask({"do": "forget", "allocation_id": allocation_id, "member": member})
+
+    async def held(self) -> list[Held]:
+        """Everything that was started and not forgotten, with its end if it has one."""
+        answer = await self._ask({"do": "held"})
+        return [
+            (str(item["allocation_id"]), int(item["member"]), over_from(item["over"]))
+            for item in answer["held"]
+        ]
+
+    async def reports(self) -> AsyncIterator[Report]:
+        """Reports as they come. After a reconnection, ends that were not forgotten come again."""
+        while True:
+            yield await self._reports.get()
+
+    async def leave(self) -> None:
+        """Ask the launcher to end, once. Its jobs go on, and the next launcher finds them."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        if self._writer is not None:
+            self._writer.write(line({"n": 0, "do": "leave"}))
+            with contextlib.suppress(ConnectionError):
+                await self._writer.drain()
+        await self.close()
+        if self._child:
+            child, self._child = self._child, 0
+            await asyncio.to_thread(_bury, child)
+
+    async def _ask(self, order: Form) -> Form:
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[Form] = asyncio.get_running_loop().create_future()
+        self._answers[number] = ({"n": number, **order}, answer)
+        self._send(self._answers[number][0])
+        try:
+            found = await answer
+        finally:
+            self._answers.pop(number, None)
+        if found.get("error"):
+            raise OrderRefused(found["error"])
+        return found
+
+    def _send(self, order: Form) -> None:
+        """Orders given in one turn of the event loop leave in one write."""
+        self._unsent += line(order)
+        if not self._sending:
+            self._sending = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._sending = False
+        if self._writer is not None and self._unsent:
+            self._writer.write(bytes(self._unsent))
+            self._unsent.clear()
+
+    async def _keep(self, reader: asyncio.StreamReader) -> None:
+        """Read for ever; when the launcher is gone, find or start the next."""
+        while True:
+            await self._read(reader)
+            await self._hang_up()
+            pause = RETRY_SECONDS
+            while True:
+                try:
+                    reader = await self._open()
+                    break
+                except LauncherMissing:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            try:
+                text = await reader.readline()
+            except (ConnectionError, ValueError):
+                return
+            if not text.endswith(b"\n"):
+                return
+            self._heard(parsed(text))
+
+    def _heard(self, form: Form) -> None:
+        if "report" in form:
+            self._reports.put_nowait(report_from(form))
+            return
+        if "capabilities" in form:
+            self.pid = int(form["pid"])
+            self.capabilities = form["capabilities"]
+        order = self._answers.get(form.get("n") or 0)
+        if order is not None and not order[1].done():
+            order[1].set_result(form)
+
+    async def _hang_up(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+            with contextlib.suppress(ConnectionError, OSError):
+                await writer.wait_closed()
+
+    async def _open(self) -> asyncio.StreamReader:
+        """Connect, start a launcher if none answers, and ask again what has no answer yet."""
+        reader, writer = await self._reach()
+        self._writer = writer
+        self._unsent.clear()
+        writer.write(line({"n": 0, "do": "watch"}))
+        for order, _ in self._answers.values():
+            writer.write(line(order))
+        return reader
+
+    async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        path = str(self._directory / SOCKET)
+        give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        started = False
+        while asyncio.get_running_loop().time() < give_up:
+            try:
+                return await asyncio.open_unix_connection(path, limit=MOST_LINE_BYTES)
+            except (FileNotFoundError, ConnectionRefusedError):
+                if not started or self._child_is_gone():
+                    started = True
+                    self._start_launcher()
+            await asyncio.sleep(RETRY_SECONDS)
+        raise LauncherMissing(
+            f"no launcher answers at {path}; what it said is in {self._directory / LOG}"
+        )
+
+    def _child_is_gone(self) -> bool:
+        """Bury a launcher of ours that has ended; one that we did not start is not our child."""
+        if not self._child:
+            return True
+        try:
+            gone = os.waitpid(self._child, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            gone = True
+        if gone:
+            self._child = 0
+        return gone
+
+    def _start_launcher(self) -> None:
+        """In a session of its own, with nothing of ours open: it must outlive us."""
+        if not self._child_is_gone():
+            return
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._child = os.posix_spawn(
+            sys.executable,
+            [
+                *(sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher"),
+                *("--dir", str(self._directory.absolute())),
+            ],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self._directory / LOG), flags, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+
+
+def _bury(child: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)

@@ -1,0 +1,216 @@
+"""A job in a container of docker or podman.
+
+The engine's own client is forked like a process and waits for the container; signals, the exit code
+and the removal go through the engine. The client runs as the launcher's user, the container's
+process as the job's, without a way to gain rights. Nothing of the job's environment reaches the
+client: the variables travel in a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+
+from gpu_scheduler.agent.runners.contract import Command, Ending, Runner
+from gpu_scheduler.agent.work import Work
+
+ROOTFS = "rootfs:"
+ENVIRONMENT_FILE = "environment"
+_CDI = ("/etc/cdi", "/var/run/cdi")
+_NVIDIA = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+_NEVER = "0001-01-01T00:00:00Z"
+_FORMAT = "{{json .State}}"
+_SIGNAL_OFFSET = 128
+_REMOVE_SECONDS = "1"
+
+
+def container_name(work: Work) -> str:
+    """`tgpu-<allocation>` for the first member, with its number behind for others."""
+    name = work.allocation_id if work.member == 0 else f"{work.allocation_id}-{work.member}"
+    return "tgpu-" + re.sub(r"[^A-Za-z0-9_.-]", "-", name)
+
+
+class ContainerRunner(Runner):
+    """Docker where its engine can be reached, else podman."""
+
+    name = "container"
+
+    def __init__(self) -> None:
+        self.engine, self._global = _engine()
+
+    def missing(self, work: Work) -> str:
+        if not self.engine:
+            return "there is no container engine on this node; install podman or docker"
+        if not work.image:
+            return "the container runner needs an image"
+        if work.image.startswith(ROOTFS):
+            path = work.image[len(ROOTFS) :]
+            if not self.is_podman:
+                return "a root file system as image needs podman, and this node uses docker"
+            if os.path.realpath(path) == "/" or not os.path.isdir(path):
+                return f"no root file system at {path!r}; name a directory that holds one"
+        return ""
+
+    @property
+    def is_podman(self) -> bool:
+        return os.path.basename(self.engine) == "podman"
+
+    def command(self, work: Work, environment: dict[str, str]) -> Command:
+        kept, left_out = _one_line(environment)
+        listing = "".join(f"{name}={value}\n" for name, value in sorted(kept.items()))
+        argv = (
+            *self._base(),
+            *("run", "--name", container_name(work), "--network", "host", "--init"),
+            *("--user", f"{work.uid}:{work.gid}", "--security-opt", "no-new-privileges"),
+            *("--env-file", f"{work.scratch_dir}/{ENVIRONMENT_FILE}"),
+            *_left_out_note(left_out),
+            *self._limits(work),
+            *_mounts(work),
+            *self._gpus(work),
+            *(("--workdir", work.workdir) if work.workdir else ()),
+            *self._image(work),
+            *(_script(work) if work.script else work.argv),
+        )
+        files = {ENVIRONMENT_FILE: listing}
+        if work.script:
+            files["script"] = work.script
+        return Command(argv=argv, environment=_own_environment(work), as_user=False, files=files)
+
+    def attach_command(self, work: Work) -> tuple[str, ...]:
+        return (*self._base(), "exec", "-it", container_name(work), "/bin/sh")
+
+    def signal_command(self, work: Work, name: str) -> tuple[str, ...]:
+        return (*self._base(), "kill", "--signal", name, container_name(work))
+
+    def inspect_command(self, work: Work) -> tuple[str, ...]:
+        return (*self._base(), "container", "inspect", "--format", _FORMAT, container_name(work))
+
+    def clear_command(self, work: Work) -> tuple[str, ...]:
+        extra = ("--time", _REMOVE_SECONDS) if self.is_podman else ()
+        return (*self._base(), "rm", "--force", "--volumes", *extra, container_name(work))
+
+    def ending(self, work: Work, inspected: str) -> Ending:
+        """Engines fold a signal into the code as 128 + n, and it is unfolded here."""
+        try:
+            state = json.loads(inspected)
+            code = int(state["ExitCode"])
+        except (ValueError, KeyError, TypeError):
+            return Ending(ran=False, detail="the container was never made")
+        if str(state.get("StartedAt", "")).startswith(_NEVER[:19]):
+            return Ending(ran=False, detail=str(state.get("Error") or "the container never began"))
+        detail = ""
+        if state.get("OOMKilled"):
+            detail = f"killed by the kernel: used more than its {work.memory_mb} MB"
+        if _SIGNAL_OFFSET < code < _SIGNAL_OFFSET + 65:
+            return Ending(signal=code - _SIGNAL_OFFSET, detail=detail)
+        return Ending(exit_code=code, detail=detail)
+
+    def _base(self) -> tuple[str, ...]:
+        return (self.engine, *self._global)
+
+    def _image(self, work: Work) -> tuple[str, ...]:
+        if work.image.startswith(ROOTFS):
+            return ("--rootfs", work.image[len(ROOTFS) :])
+        return (work.image,)
+
+    def _limits(self, work: Work) -> tuple[str, ...]:
+        found: list[str] = []
+        if work.cpu_milli:
+            found += ["--cpus", f"{work.cpu_milli / 1000:.3f}"]
+        if work.cpus:
+            found += ["--cpuset-cpus", ",".join(map(str, work.cpus))]
+        if work.memory_mb:
+            found += ["--memory", f"{work.memory_mb}m", "--memory-swap", f"{work.memory_mb}m"]
+        if work.max_processes:
+            found += ["--pids-limit", str(work.max_processes)]
+        return (*found, *_ulimits())
+
+    def _gpus(self, work: Work) -> tuple[str, ...]:
+        names = [device.mig_uuid or device.uuid or str(device.index) for device in work.devices]
+        if not names:
+            return ()
+        if not self.is_podman:
+            return ("--gpus", '"device=' + ",".join(names) + '"')
+        if _has_cdi():
+            return tuple(part for name in names for part in ("--device", f"nvidia.com/gpu={name}"))
+        nodes = [device.path for device in work.devices if device.path]
+        nodes += [path for path in _NVIDIA if os.path.exists(path)]
+        return tuple(part for path in nodes for part in ("--device", path))
+
+
+def _engine() -> tuple[str, tuple[str, ...]]:
+    docker, podman = _which("docker"), _which("podman")
+    if docker and os.access("/var/run/docker.sock", os.W_OK):
+        return docker, ()
+    if not podman:
+        return "", ()
+    # crun refuses hosts with control groups of both kinds; runc takes them.
+    pure_v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+    runc = "" if pure_v2 else _which("runc")
+    return podman, ("--runtime", runc) if runc else ()
+
+
+def _own_environment(work: Work) -> dict[str, str]:
+    kept = ("HOME", "PATH", "XDG_RUNTIME_DIR", "DOCKER_HOST", "CONTAINER_HOST", "LANG")
+    own = {name: os.environ[name] for name in kept if name in os.environ}
+    own.setdefault("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+    own.setdefault("HOME", "/root" if os.geteuid() == 0 else "/")
+    own["TGPU_ALLOCATION_ID"] = work.allocation_id
+    own["TGPU_MEMBER"] = str(work.member)
+    return own
+
+
+def _one_line(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Engines read one variable per line, so a value with a line break cannot be told to them."""
+    kept = {name: value for name, value in environment.items() if "\n" not in name + value}
+    return kept, sorted(environment.keys() - kept.keys())
+
+
+def _left_out_note(names: list[str]) -> tuple[str, ...]:
+    return ("--env", "TGPU_LEFT_OUT=" + ",".join(names)) if names else ()
+
+
+def _mounts(work: Work) -> tuple[str, ...]:
+    """The scratch directory is at the same place inside, for the stop and checkpoint files."""
+    places = list(work.mounts)
+    if work.scratch_dir:
+        places.append((work.scratch_dir, work.scratch_dir, False))
+    return tuple(
+        part
+        for source, target, read_only in places
+        for part in ("--volume", f"{source}:{target}" + (":ro" if read_only else ""))
+    )
+
+
+def _script(work: Work) -> tuple[str, ...]:
+    first = work.script.split("\n", 1)[0]
+    words = first[2:].split(None, 1) if first.startswith("#!") else []
+    return (*(words or ["/bin/sh"]), f"{work.scratch_dir}/script", *work.argv)
+
+
+def _ulimits() -> tuple[str, ...]:
+    """Our own limits: what engines set by default may be more than they are allowed to."""
+    found: list[str] = []
+    for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
+        _, hard = resource.getrlimit(number)
+        if hard != resource.RLIM_INFINITY:
+            found += ["--ulimit", f"{name}={hard}:{hard}"]
+    return tuple(found)
+
+
+def _has_cdi() -> bool:
+    for directory in _CDI:
+        if os.path.isdir(directory) and any("nvidia" in name for name in os.listdir(directory)):
+            return True
+    return False
+
+
+def _which(name: str) -> str:
+    path = os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin:/usr/sbin:/bin:/sbin"
+    for directory in path.split(":"):
+        found = os.path.join(directory, name)
+        if directory and os.access(found, os.X_OK):
+            return found
+    return ""

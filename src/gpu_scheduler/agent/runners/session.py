@@ -1,0 +1,123 @@
+"""A job in a tmux or screen session that a person can attach to.
+
+The session belongs to the job's user and lives in the job's scratch directory. Inside runs the
+shim; the job runs on a terminal of its own below it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+
+from gpu_scheduler.agent.runners.contract import Command, Ending, Runner
+from gpu_scheduler.agent.runners.process import job_argv, job_files
+from gpu_scheduler.agent.work import Work
+
+GATE = "{gate}"
+PYTHON = "{python}"
+LONGEST_SOCKET = 100
+_KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "SHELL", "USER", "TGPU_ALLOCATION_ID", "TGPU_MEMBER")
+
+
+def session_name(work: Work) -> str:
+    """`gpujob_<first GPU or cpu>_<name>_<job id>`, in characters that tmux and screen take."""
+    first = str(work.devices[0].index) if work.devices else "cpu"
+    identity = work.allocation_id if work.member == 0 else f"{work.allocation_id}-{work.member}"
+    parts = ("gpujob", first, work.name or "job", work.job_id or identity)
+    return re.sub(r"[^A-Za-z0-9_-]", "-", "_".join(parts))[:80]
+
+
+class SessionRunner(Runner):
+    """What tmux and screen have in common."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._program = _which(self.name)
+
+    def missing(self, work: Work) -> str:
+        if not self._program:
+            return f"{self.name} is not installed on this node; install it or use another runner"
+        if not work.scratch_dir:
+            return f"the {self.name} runner needs a scratch directory"
+        if len(work.scratch_dir) + len("/tmux.sock") > LONGEST_SOCKET:
+            return f"the scratch directory's path is too long for a socket: {work.scratch_dir}"
+        return ""
+
+    def command(self, work: Work, environment: dict[str, str]) -> Command:
+        kept = {name: environment[name] for name in _KEPT if name in environment}
+        kept.update(TERM="xterm-256color", **self._own_environment(work))
+        kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
+        with open(os.path.join(os.path.dirname(__file__), "shim.py"), encoding="utf-8") as file:
+            shim = file.read()
+        return Command(
+            argv=self._argv(work, (PYTHON, "-I", "-S", f"{work.scratch_dir}/shim.py", GATE)),
+            environment=kept,
+            job=job_argv(work),
+            python=_pythons(),
+            files={"shim.py": shim, **job_files(work)},
+        )
+
+    def ending(self, work: Work, inspected: str) -> Ending:
+        """What the shim wrote; a shim that was killed has written nothing."""
+        del work
+        try:
+            status = json.loads(inspected)["status"]
+            code = os.waitstatus_to_exitcode(status)
+        except (ValueError, KeyError, TypeError):
+            return Ending(detail=f"the {self.name} session was killed: exit code unknown")
+        return Ending(exit_code=code) if code >= 0 else Ending(signal=-code)
+
+    def _own_environment(self, work: Work) -> dict[str, str]:
+        del work
+        return {}
+
+    def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
+        raise NotImplementedError
+
+
+class TmuxRunner(SessionRunner):
+    """A tmux server of its own for each job, so that one session cannot harm another."""
+
+    name = "tmux"
+
+    def attach_command(self, work: Work) -> tuple[str, ...]:
+        socket = f"{work.scratch_dir}/tmux.sock"
+        return ("tmux", "-S", socket, "attach-session", "-t", session_name(work))
+
+    def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
+        socket = f"{work.scratch_dir}/tmux.sock"
+        begin = (self._program, "-S", socket, "-f", "/dev/null", "new-session", "-d")
+        return (*begin, "-x", "200", "-y", "50", "-s", session_name(work), *shim)
+
+
+class ScreenRunner(SessionRunner):
+    """A screen that stays in the foreground of its own session."""
+
+    name = "screen"
+
+    def attach_command(self, work: Work) -> tuple[str, ...]:
+        directory = f"SCREENDIR={work.scratch_dir}"
+        return ("env", directory, "screen", "-r", session_name(work))
+
+    def _own_environment(self, work: Work) -> dict[str, str]:
+        return {"SCREENDIR": work.scratch_dir}
+
+    def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
+        return (self._program, "-c", "/dev/null", "-D", "-m", "-S", session_name(work), *shim)
+
+
+def _pythons() -> tuple[str, ...]:
+    """The launcher's own interpreter may lie where the job's user cannot go."""
+    own = (sys.executable, os.path.realpath(sys.executable))
+    return tuple(dict.fromkeys((*own, "/usr/bin/python3", "/usr/local/bin/python3")))
+
+
+def _which(name: str) -> str:
+    for directory in os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
+        path = os.path.join(directory, name)
+        if os.access(path, os.X_OK):
+            return path
+    return ""

@@ -1,0 +1,201 @@
+"""What runs inside a tmux or screen session, between the terminal and the job.
+
+It asks the launcher at its gate what to run and waits for the answer, so that the job begins only
+once its record is on disk. The job gets a terminal of its own; its output goes to the session and,
+through a descriptor from the launcher, to the log. Its end is written to `end.json` by fsync and
+rename: signals for the job never reach this process. Runs with any Python 3.8 or newer that the
+job's user can read, and imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import tty
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Order = dict[str, Any]
+
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE)
+
+
+def main() -> int:
+    """Ask, run, pass on, write the end."""
+    gate = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    gate.connect("\0" + sys.argv[1])
+    order, log = receive(gate)
+    if order is None:
+        return 1
+    for number in IGNORED:
+        signal.signal(number, lambda *_: None)
+    errors, report = os.pipe()
+    job, terminal = pty.fork()
+    if job == 0:
+        be_job(order, report)
+    os.close(report)
+    problem = os.read(errors, 60000).decode(errors="replace")
+    os.close(errors)
+    if problem:
+        os.waitpid(job, 0)
+        tell(gate, {"error": problem})
+        return 1
+    tell(gate, {"began": job})
+    signal.signal(signal.SIGHUP, lambda *_: hang_up(job))
+    relay(job, terminal, log)
+    _, status = os.waitpid(job, 0)
+    write_end(os.path.dirname(os.path.abspath(__file__)), job, status)
+    tell(gate, {"end": status})
+    return 0
+
+
+def receive(gate: socket.socket) -> tuple[Order | None, int]:
+    """The order and the log's descriptor; None if the launcher went away first."""
+    data, log = b"", -1
+    while not data.endswith(b"\n"):
+        part, extra, _, _ = gate.recvmsg(65536, socket.CMSG_SPACE(4))
+        for level, kind, fds in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                log = array.array("i", fds[:4])[0]
+        if not part:
+            return None, log
+        data += part
+    if log > 2:
+        os.set_inheritable(log, False)
+    return json.loads(data), log
+
+
+def be_job(order: Order, report: int) -> None:
+    """Never returns."""
+    doing = f"enter the working directory {order['workdir']!r}"
+    try:
+        environment = dict(order["environment"])
+        environment["TERM"] = os.environ.get("TERM", "dumb")
+        os.umask(order["umask"])
+        os.chdir(order["workdir"] or "/")
+        doing = f"run {order['argv'][0]!r}"
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_DFL)
+        os.execvpe(order["argv"][0], order["argv"], environment)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
+        reason = getattr(error, "strerror", None) or str(error)
+        os.write(report, f"cannot {doing}: {reason.lower()}".encode())
+    finally:
+        os._exit(127)
+
+
+def relay(job: int, terminal: int, log: int) -> None:
+    """Copy between the session and the job until the job has ended."""
+    before = make_raw()
+    fit(terminal)
+    signal.signal(signal.SIGWINCH, lambda *_: fit(terminal))
+    ended, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    sources = [terminal, ended, 0]
+    while not has_ended(job):
+        ready, _, _ = select.select(sources, [], [], 1.0)
+        if ended in ready:
+            os.read(ended, 4096)
+        if terminal in ready and not copy(terminal, (1, log)):
+            sources.remove(terminal)
+        if 0 in ready and not copy(0, (terminal,)):
+            sources.remove(0)
+    while terminal in sources and select.select([terminal], [], [], 0)[0]:
+        if not copy(terminal, (1, log)):
+            break
+    signal.set_wakeup_fd(-1)
+    if before is not None:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSANOW, before)
+
+
+def make_raw() -> list[Any] | None:
+    """The session's terminal passes every key on; the job's own terminal gives them meaning."""
+    try:
+        before = termios.tcgetattr(0)
+        tty.setraw(0)
+    except termios.error:
+        return None
+    return before
+
+
+def copy(source: int, targets: tuple[int, ...]) -> bool:
+    """What there is to read; False at the end."""
+    data = read(source)
+    for target in targets:
+        write(target, data)
+    return bool(data)
+
+
+def has_ended(job: int) -> bool:
+    """Whether the job has ended; it stays a zombie, so that its status can be read later."""
+    return os.waitid(os.P_PID, job, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def fit(terminal: int) -> None:
+    """Give the job's terminal the size of the session's."""
+    try:
+        size = fcntl.ioctl(0, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
+    except OSError:
+        pass
+
+
+def hang_up(job: int) -> None:
+    """The session was killed: so is the job, as on any terminal."""
+    try:
+        os.killpg(job, signal.SIGHUP)
+        os.killpg(job, signal.SIGCONT)
+    except OSError:
+        pass
+
+
+def write_end(directory: str, job: int, status: int) -> None:
+    """Durably, for a launcher that may not be there at this moment."""
+    path = os.path.join(directory, "end.json")
+    file = os.open(path + ".new", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    os.write(file, json.dumps({"pid": job, "status": status}).encode())
+    os.fsync(file)
+    os.close(file)
+    os.rename(path + ".new", path)
+
+
+def tell(gate: socket.socket, message: dict[str, object]) -> None:
+    """The launcher may be gone."""
+    with contextlib.suppress(OSError):
+        gate.sendall(json.dumps(message).encode() + b"\n")
+
+
+def read(source: int) -> bytes:
+    """A terminal whose other side has closed is at its end."""
+    try:
+        return os.read(source, 65536)
+    except OSError:
+        return b""
+
+
+def write(target: int, data: bytes) -> None:
+    """A side that has gone away does not stop the others."""
+    try:
+        while data and target >= 0:
+            data = data[os.write(target, data) :]
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())
