@@ -12,20 +12,22 @@ import contextlib
 import random
 import time
 import uuid
+from collections.abc import Coroutine
 from pathlib import Path
 
 import grpc
 import structlog
+from google.protobuf.message import Message
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import Watcher
-from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.orders import Orders
-from gpu_scheduler.agent.work import Over, Report, Saved
+from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import PROTOCOL, SESSION_METHOD
 
@@ -52,6 +54,7 @@ class Agent:
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
         self._readers: dict[int, asyncio.Task[None]] = {}
         self._telemetry: pb.AgentMessage | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
         self._instance = uuid.uuid4().hex
 
     async def run(self) -> None:
@@ -67,13 +70,16 @@ class Agent:
 
     async def _hear_launcher(self) -> None:
         async for report in self._launcher.reports():
-            key = (report.allocation_id, report.member)
-            told = self._known.setdefault(key, [])
-            if any(type(report) is type(old) for old in told) and not isinstance(report, Saved):
-                continue
-            if not isinstance(report, Saved):
-                told.append(report)
-            self._send(fact_of(report))
+            self._note(report)
+
+    def _note(self, report: Report) -> None:
+        """Remember a report until the server lets us forget it, and tell it if that is new."""
+        if not isinstance(report, Saved):
+            told = self._known.setdefault((report.allocation_id, report.member), [])
+            if any(type(report) is type(old) for old in told):
+                return
+            told.append(report)
+        self._send(fact_of(report))
 
     async def _watch(self, watcher: Watcher) -> None:
         while True:
@@ -127,7 +133,7 @@ class Agent:
             sender = asyncio.create_task(self._write(call, self._outbox))
             try:
                 async for message in call:
-                    await self._obey(message)
+                    self._obey(message)
             finally:
                 sender.cancel()
                 with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
@@ -135,6 +141,12 @@ class Agent:
 
     async def _hello(self) -> pb.Hello:
         held = await self._launcher.held()
+        for allocation_id, member, over in held:
+            # Whatever is held and not over has begun, or will say so itself in a moment.
+            known: Report = over or Began(
+                allocation_id=allocation_id, member=member, pid=0, at_ms=_now_ms()
+            )
+            self._note(known)
         return pb.Hello(
             node=self._config.node,
             version=__version__,
@@ -143,15 +155,12 @@ class Agent:
             instance=self._instance,
             inventory=inventory_of(self._found),
             held=[pb.HeldWork(allocation_id=work[0], member=work[1]) for work in held],
-            runners=self._launcher_runners(),
+            runners=self._launcher.capabilities.get("runners", ()),
         )
-
-    def _launcher_runners(self) -> list[str]:
-        return ["process", "tmux", "screen", "container"]
 
     async def _write(
         self,
-        call: grpc.aio.StreamStreamCall[pb.AgentMessage, pb.ServerMessage],
+        call: grpc.aio.StreamStreamCall[Message, pb.ServerMessage],
         outbox: asyncio.Queue[pb.AgentMessage | pb.Fact],
     ) -> None:
         """Send what is to be sent; facts that wait together travel together."""
@@ -168,10 +177,11 @@ class Agent:
             if isinstance(item, pb.AgentMessage):
                 await call.write(item)
 
-    async def _obey(self, message: pb.ServerMessage) -> None:
+    def _obey(self, message: pb.ServerMessage) -> None:
         match message.WhichOneof("message"):
             case "orders":
-                await self._obey_orders(message.orders)
+                for order in message.orders.orders:
+                    self._obey_order(order)
             case "log_request":
                 request = message.log_request
                 task = asyncio.create_task(self._read_log(request))
@@ -184,20 +194,45 @@ class Agent:
             case "welcome":
                 log.info("connected", server=message.welcome.version)
 
-    async def _obey_orders(self, orders: pb.Orders) -> None:
-        starts = [self._orders.work(o) for o in orders.orders if o.WhichOneof("order") == "start"]
-        for work in starts:
-            self._known.setdefault((work.allocation_id, work.member), [])
-        if starts:
-            await self._launcher.start_many(starts)
-        for order in orders.orders:
-            kind = order.WhichOneof("order")
-            if kind == "stop":
-                await self._launcher.stop(order.allocation_id, order.member, order.stop.why)
-            elif kind == "forget":
-                self._known.pop((order.allocation_id, order.member), None)
-                self._orders.forget(order.allocation_id, order.member)
-                await self._launcher.forget(order.allocation_id, order.member)
+    def _obey_order(self, order: pb.Order) -> None:
+        """Hand an order to the launcher without waiting; it gets them in this order."""
+        key = (order.allocation_id, order.member)
+        match order.WhichOneof("order"):
+            case "start":
+                self._known.setdefault(key, [])
+                self._in_background(self._start(self._orders.work(order)))
+            case "stop":
+                self._in_background(self._launcher.stop(*key, order.stop.why))
+            case "forget":
+                self._known.pop(key, None)
+                self._orders.forget(*key)
+                self._in_background(self._launcher.forget(*key))
+
+    async def _start(self, work: Work) -> None:
+        try:
+            await self._launcher.start(work)
+        except OrderRefused as error:
+            refused = Over(
+                allocation_id=work.allocation_id,
+                member=work.member,
+                exit_code=None,
+                signal=None,
+                ran=False,
+                at_ms=_now_ms(),
+                run_ms=0,
+                detail=str(error),
+            )
+            self._note(refused)
+
+    def _in_background(self, order: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(order)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("order not carried out", error=str(error))
 
     # --- logs
 

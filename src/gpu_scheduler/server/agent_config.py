@@ -1,0 +1,40 @@
+"""From settings to what the agent of this machine must know."""
+
+from __future__ import annotations
+
+import socket
+
+from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.places import Paths
+
+MB_PER_GB = 1024
+
+
+def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
+    """The agent's own configuration."""
+    gpu, jobs, security = settings.gpu, settings.jobs, settings.security
+    return AgentConfig(
+        node=settings.agent.node_name or socket.gethostname().partition(".")[0] or "localhost",
+        target=f"unix:{paths.agent_socket}",
+        dir=paths.agent,
+        logs_dir=paths.logs,
+        scratch_dir=paths.scratch,
+        detection_method="declared" if gpu.simulate else gpu.detection_method,
+        simulate=gpu.simulate,
+        most_devices=settings.scheduler.num_gpus,
+        monitor_interval_s=gpu.monitor_interval_s,
+        utilization_window_s=gpu.utilization_window_s,
+        memory_threshold=gpu.memory_threshold,
+        load_threshold=gpu.load_threshold,
+        heartbeat_interval_s=settings.agent.heartbeat_interval_s,
+        grace_ms=round(jobs.grace_s * 1000),
+        log_max_bytes=round(jobs.log_size_mb * (1 << 20)),
+        log_files=jobs.log_backup_count,
+        prolog=jobs.prolog,
+        epilog=jobs.epilog,
+        hook_timeout_ms=round(jobs.hook_timeout_s * 1000),
+        enforce_limits=security.enable_resource_limits,
+        default_memory_mb=round(security.max_memory_per_job_gb * MB_PER_GB),
+        log_level=settings.logging.level,
+    )
