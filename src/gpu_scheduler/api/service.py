@@ -6,112 +6,20 @@ does anything, so that tests can put real or small parts behind the same handler
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Command, Outcome
+from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.store.rows import EventRow, Store, Write
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]
-"""From what a command led to, to further rows that are kept in the same commit.
-
-Called once, right after the core has accepted everything and before anything is committed.
-"""
-
-
-class DeviceProcess(Protocol):
-    """A process seen on a device; `allocation_id` is empty if it is not ours."""
-
-    pid: int
-    user: str
-    command: str
-    memory_mb: int
-    allocation_id: str
-
-
-class DeviceReading(Protocol):
-    """What was measured on one device last."""
-
-    index: int
-    utilisation_percent: int
-    memory_used_mb: int
-    temperature_c: int
-    power_mw: int
-
-    @property
-    def processes(self) -> Sequence[DeviceProcess]:
-        """Who uses the device."""
-        ...
-
-
-class NodeReadings(Protocol):
-    """The last readings of a node; `problem` is set while its devices cannot be read."""
-
-    at_ms: int
-    problem: str
-
-    @property
-    def readings(self) -> Sequence[DeviceReading]:
-        """One for each device that could be read."""
-        ...
-
-
-class Histogram(Protocol):
-    """How many observations were at most `bounds[i]`; the last count is of what was larger."""
-
-    @property
-    def bounds(self) -> Sequence[float]:
-        """The upper bounds, rising."""
-        ...
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """How many fell into each bucket, not cumulated; one more than there are bounds."""
-        ...
-
-    @property
-    def total(self) -> float:
-        """The sum of all observations."""
-        ...
-
-
-class Tallies(Protocol):
-    """What the loop counts while it works, for metrics."""
-
-    @property
-    def cycle_seconds(self) -> Histogram:
-        """How long decisions took."""
-        ...
-
-    @property
-    def commit_seconds(self) -> Histogram:
-        """How long commits took."""
-        ...
-
-    @property
-    def wait_seconds(self) -> Histogram:
-        """How long jobs waited until their first start."""
-        ...
-
-    @property
-    def jobs(self) -> Mapping[str, int]:
-        """How many jobs and tasks have entered each state since the start."""
-        ...
-
-    @property
-    def submissions(self) -> int:
-        """Accepted jobs."""
-        ...
-
-    @property
-    def preemptions(self) -> int:
-        """Attempts that were preempted."""
-        ...
+"""From what a command led to, to further rows that are kept in the same commit."""
 
 
 class Service(Protocol):
@@ -142,21 +50,19 @@ class Service(Protocol):
         """What was counted since the start."""
         ...
 
+    def now_ms(self) -> int:
+        """The time by which the core goes."""
+        ...
+
     async def apply(self, message: Command, caller: Caller, *, also: Also | None = None) -> Outcome:
         """Accept one command; return after its commit, or raise and leave nothing behind."""
         ...
 
-    async def apply_many(
-        self, messages: Sequence[Command], caller: Caller, *, also: Also | None = None
-    ) -> list[Outcome]:
-        """Accept all commands in one commit, or none.
+    def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
+        """Events with their sequence numbers, in order, from behind `after`: old ones, then new.
 
-        A refusal has the place of its command in the list as the attribute `index`.
+        Ends when the subscriber falls too far behind, or the service closes.
         """
-        ...
-
-    def subscribe(self, after: int) -> AsyncIterator[tuple[int, EventRow]]:
-        """Events as they are committed, with their sequence numbers, in order."""
         ...
 
 
@@ -179,11 +85,6 @@ class LogSource(Protocol):
         ...
 
 
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """How large what comes in may be, and how much may go out at once."""
@@ -191,12 +92,9 @@ class Bounds:
     body_bytes: int = 1 << 20
     bulk_bytes: int = 16 << 20
     bulk_jobs: int = 10_000
-    headers: int = 64
-    header_bytes: int = 32 << 10
     query_bytes: int = 4096
     page: int = 1000
     sockets_per_user: int = 64
-    event_backlog: int = 100_000
     send_seconds: float = 10.0
 
 
@@ -212,4 +110,3 @@ class ApiSettings:
     host_names: tuple[str, ...] = ()
     version: str = ""
     bounds: Bounds = field(default_factory=Bounds)
-    clock_ms: Callable[[], int] = wall_clock_ms

@@ -226,6 +226,14 @@ class TaskPage(Struct):
     total: int
 
 
+class Removed(Struct):
+    """Something is gone."""
+
+    id: str
+    message: str
+    status: str = "deleted"
+
+
 # --- the cluster
 
 

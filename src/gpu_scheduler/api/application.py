@@ -1,0 +1,96 @@
+"""All parts joined to one application, and a small one for the metrics port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from gpu_scheduler.api import (
+    changes,
+    cluster,
+    events,
+    jobs,
+    logs,
+    submissions,
+    tenants,
+)
+from gpu_scheduler.api.callers import Authenticator, KernelAuthenticator
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.description import describe
+from gpu_scheduler.api.exchange import HTML, Answer, Call, encode
+from gpu_scheduler.api.front import Front
+from gpu_scheduler.api.metrics import Metrics
+from gpu_scheduler.api.operations import Handler, Operation
+from gpu_scheduler.api.service import ApiSettings, LogSource, Service
+
+DESCRIBED: tuple[Operation, ...] = (
+    *submissions.OPERATIONS,
+    *jobs.OPERATIONS,
+    *changes.OPERATIONS,
+    *logs.OPERATIONS,
+    *tenants.OPERATIONS,
+    *cluster.OPERATIONS,
+    *events.OPERATIONS,
+)
+_CONTENT_RULE = (
+    b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
+    b"script-src 'unsafe-inline'; frame-ancestors 'none'"
+)
+PAGE_RULES = ((b"content-security-policy", _CONTENT_RULE),)
+
+
+@dataclass(frozen=True, slots=True)
+class Applications:
+    """`main` has everything, `metrics` only /metrics and /health."""
+
+    main: Front
+    metrics: Front
+
+
+def build(
+    service: Service,
+    settings: ApiSettings,
+    *,
+    logs: LogSource | None = None,
+    authenticators: Sequence[Authenticator] = (),
+) -> Applications:
+    """Join the parts. Further authenticators are asked before the kernel is believed."""
+    context = Context(service, settings, logs=logs)
+    known = (*authenticators, KernelAuthenticator(settings.server_uid))
+    pages = _pages(settings.version)
+    main = Front(context, (*DESCRIBED, *pages), known)
+    metrics = Metrics(context, main.requests).operation()
+    main.add((metrics,))
+    health = [operation for operation in cluster.OPERATIONS if operation.path == "/health"]
+    return Applications(main, Front(context, (metrics, *health), known))
+
+
+def _pages(version: str) -> tuple[Operation, ...]:
+    description = encode(describe(DESCRIBED, version))
+    page = (files("gpu_scheduler.api") / "docs_page.html").read_bytes()
+
+    async def openapi(context: Context, call: Call) -> Answer:
+        context.query(call)
+        return Answer(description)
+
+    async def docs(context: Context, call: Call) -> Answer:
+        context.query(call)
+        return Answer(page, media=HTML, headers=PAGE_RULES)
+
+    return (
+        _page("/openapi.json", openapi, "openapi", "This description."),
+        _page("/docs", docs, "docs", "A page to browse it."),
+    )
+
+
+def _page(path: str, handler: Handler, name: str, summary: str) -> Operation:
+    return Operation(
+        method="GET",
+        path=path,
+        handler=handler,
+        name=name,
+        summary=summary,
+        tag="pages",
+        public=True,
+    )

@@ -1,0 +1,453 @@
+"""The cluster as a whole: status, devices, nodes, health, usage, and how GPUs are divided.
+
+Everybody may see what runs where and for whom; what exactly it runs, only its owner and admins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gpu_scheduler.api.context import Context, expect_admin
+from gpu_scheduler.api.exchange import Answer, Call, answer
+from gpu_scheduler.api.operations import V1, Operation, Parameter
+from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPool
+from gpu_scheduler.engine.slot import Slot
+from gpu_scheduler.ledger.accounts import Totals
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.node import Device, Health, NodeState
+from gpu_scheduler.model.readings import DeviceReading
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.rows import UsageRow
+from gpu_scheduler.wire.answers import (
+    ClusterStatus,
+    GpuChanged,
+    GpuForm,
+    GpuList,
+    GpuProcess,
+    NodeForm,
+    NodeList,
+    QuotaForm,
+    UsageForm,
+    UsageList,
+)
+from gpu_scheduler.wire.answers import Health as HealthForm
+from gpu_scheduler.wire.tenants import GPU_HOUR, QuotaRequest, per
+
+_QUOTA = msgspec.json.Decoder(QuotaRequest)
+_HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Use:
+    """What is given out of one device, and to whom."""
+
+    share_milli: int = 0
+    memory_mb: int = 0
+    jobs: list[str] = field(default_factory=list)
+    users: list[str] = field(default_factory=list)
+
+
+def uses(context: Context) -> dict[tuple[str, int], Use]:
+    """What is given out, by node and index."""
+    found: dict[tuple[str, int], Use] = {}
+    for allocation_id, entry in context.service.core.book.picture.running.items():
+        running = entry.running
+        name = allocation_id.rpartition(".")[0]
+        for placement in running.allocation.placements:
+            for share in placement.devices:
+                use = found.setdefault((placement.node_id, share.index), Use())
+                use.share_milli += share.share_milli
+                use.memory_mb += share.memory_mb
+                use.jobs.append(name)
+                if running.job.user not in use.users:
+                    use.users.append(running.job.user)
+    return found
+
+
+def slots(context: Context) -> list[Slot]:
+    """All nodes with what is free of them, in the order in which they joined."""
+    by_id = context.service.core.book.picture.index.by_id
+    return sorted(by_id.values(), key=lambda slot: slot.ordinal)
+
+
+def free_gpus(slot: Slot) -> int:
+    """Devices of a node that are wholly free and take work."""
+    return slot.free_mask.bit_count() if slot.node.state is NodeState.ONLINE else 0
+
+
+async def cluster_status(context: Context, call: Call) -> Answer:
+    """The cluster in numbers."""
+    context.query(call)
+    counts = context.service.store.count_states()
+    nodes = slots(context)
+    online = [slot for slot in nodes if slot.node.state is not NodeState.LOST]
+    book = context.service.core.book
+    users: dict[str, float] = {}
+    for entry in book.picture.running.values():
+        gpus = entry.running.allocation.gpu_milli / WHOLE_MILLI
+        users[entry.running.job.user] = users.get(entry.running.job.user, 0) + gpus
+    status = ClusterStatus(
+        total_nodes=len(nodes),
+        online_nodes=len(online),
+        total_gpus=sum(slot.node.gpu_count for slot in nodes),
+        available_gpus=sum(map(free_gpus, nodes)),
+        total_jobs=sum(counts.values()),
+        running_jobs=counts.get(JobState.RUNNING, 0),
+        pending_jobs=counts.get(JobState.PENDING, 0) + counts.get(JobState.PREEMPTED, 0),
+        scheduled_jobs=counts.get(JobState.SCHEDULED, 0),
+        completed_jobs=counts.get(JobState.COMPLETED, 0),
+        failed_jobs=counts.get(JobState.FAILED, 0),
+        cancelled_jobs=counts.get(JobState.CANCELLED, 0),
+        queued_tasks=book.queued_tasks,
+        allocated_gpus=sum(users.values()),
+        usable_gpus=sum(slot.usable.bit_count() for slot in online),
+        users=dict(sorted(users.items())),
+    )
+    return answer(status)
+
+
+# --- devices and nodes
+
+
+async def list_gpus(context: Context, call: Call) -> Answer:
+    """All devices, with what runs on them and what was measured."""
+    context.query(call)
+    return answer(GpuList(list(gpu_forms(context, call.caller))))
+
+
+def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
+    """One form for each device."""
+    given = uses(context)
+    for slot in slots(context):
+        node_id = slot.node.id
+        found = context.service.telemetry.get(node_id)
+        readings = {} if found is None else {reading.index: reading for reading in found.readings}
+        for device in slot.node.devices:
+            use = given.get((node_id, device.index), Use())
+            form = GpuForm(
+                node=node_id,
+                index=device.index,
+                uuid=device.uuid,
+                model=device.model,
+                memory_mb=device.memory_mb,
+                state=_device_state(device, use),
+                allocated_share=per(use.share_milli, WHOLE_MILLI) or 0,
+                allocated_memory_mb=use.memory_mb,
+                jobs=use.jobs,
+                users=use.users,
+                paused=device.paused,
+            )
+            _add_reading(form, readings.get(device.index), caller)
+            yield form
+
+
+def _device_state(device: Device, use: Use) -> str:
+    if device.quarantined:
+        return "quarantined"
+    if device.health is not Health.HEALTHY:
+        return "unhealthy"
+    if device.paused:
+        return "paused"
+    if use.jobs:
+        is_whole = use.share_milli >= WHOLE_MILLI and len(use.jobs) == 1
+        return "used" if is_whole else "shared"
+    if device.foreign is not None:
+        return "foreign"
+    return "hot" if device.hot else "free"
+
+
+def _add_reading(form: GpuForm, reading: DeviceReading | None, caller: Caller) -> None:
+    if reading is None:
+        return
+    form.utilisation_percent = reading.utilisation_percent
+    form.memory_used_mb = reading.memory_used_mb
+    form.temperature_c = reading.temperature_c
+    form.power_watts = round(reading.power_mw / 1000, 1)
+    form.processes = [
+        GpuProcess(
+            pid=process.pid,
+            user=process.user,
+            memory_mb=process.memory_mb,
+            job_id=process.allocation_id.rpartition(".")[0],
+            command=process.command if caller.may_touch(process.user) else "",
+        )
+        for process in reading.processes
+    ]
+
+
+async def pause_gpu(context: Context, call: Call) -> Answer:
+    """Give out a device no more."""
+    return await _set_paused(context, call, paused=True)
+
+
+async def resume_gpu(context: Context, call: Call) -> Answer:
+    """Give out a device again."""
+    return await _set_paused(context, call, paused=False)
+
+
+async def _set_paused(context: Context, call: Call, *, paused: bool) -> Answer:
+    done = "paused" if paused else "resumed"
+    expect_admin(call.caller, f"have a GPU {done}")
+    context.query(call)
+    node_id = call.params.get("node") or _only_node(context)
+    text = call.params["index"]
+    if not (text.isascii() and text.isdigit() and len(text) < 6):
+        raise UnknownThing(f"GPU '{text[:40]}' is not known; name it by its number")
+    index = int(text)
+    message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
+    await context.service.apply(message, call.caller)
+    told = f"GPU {index} of {node_id} is {done}" + ("; what runs there goes on" if paused else "")
+    return answer(GpuChanged(node=node_id, index=index, paused=paused, message=told))
+
+
+def _only_node(context: Context) -> str:
+    nodes = slots(context)
+    if len(nodes) != 1:
+        raise InvalidRequest(
+            f"there are {len(nodes)} nodes; name one, as in /gpus/NODE/INDEX/pause"
+        )
+    return nodes[0].node.id
+
+
+async def list_nodes(context: Context, call: Call) -> Answer:
+    """All nodes, with what is free of them."""
+    context.query(call)
+    by_node = context.service.core.book.picture.by_node
+    forms = []
+    for slot in slots(context):
+        node = slot.node
+        found = context.service.telemetry.get(node.id)
+        forms.append(
+            NodeForm(
+                id=node.id,
+                state=node.state.value,
+                gpus=node.gpu_count,
+                free_gpus=free_gpus(slot),
+                cpu_cores=per(node.cpu_milli, 1000) or 0,
+                free_cpu_cores=per(slot.free_cpu, 1000) or 0,
+                memory_mb=node.memory_mb,
+                free_memory_mb=slot.free_memory,
+                gpu_models=sorted({device.model for device in node.devices}),
+                labels=dict(node.labels),
+                rack=node.rack,
+                running=len(by_node.get(node.ordinal, ())),
+                problem="" if found is None else found.problem,
+            )
+        )
+    return answer(NodeList(forms))
+
+
+# --- health, usage, quota
+
+
+async def health(context: Context, call: Call) -> Answer:
+    """Whether the scheduler works; 503 if it does not."""
+    context.query(call)
+    checks = {"store": "ok", "nodes": "ok", "gpus": "ok"}
+    status = "healthy"
+    nodes = slots(context)
+    online = [slot for slot in nodes if slot.node.state is not NodeState.LOST]
+    problems = [found.problem for found in context.service.telemetry.values() if found.problem]
+    if not online:
+        status, checks["nodes"] = "degraded", "no node is online"
+    elif len(online) < len(nodes):
+        status, checks["nodes"] = "degraded", f"{len(online)} of {len(nodes)} nodes are online"
+    if problems:
+        status, checks["gpus"] = "degraded", problems[0]
+    try:
+        context.service.store.last_event()
+    except SchedulerError as error:
+        status, checks["store"] = "unhealthy", error.code
+    form = HealthForm(
+        status=status,
+        version=context.settings.version,
+        uptime_seconds=round(time.monotonic() - context.started, 3),
+        checks=checks,
+    )
+    return answer(form, status=503 if status == "unhealthy" else 200)
+
+
+async def usage(context: Context, call: Call) -> Answer:
+    """What tenants and users have used; who is not an admin sees only their own part."""
+    query = context.query(call, "tenant_id", "user", "period")
+    tenant = query.text("tenant_id")
+    tenant_id = context.tenant_of(tenant) if tenant else ""
+    user = query.text("user")
+    period = query.text("period", "all")
+    kept = context.service.core.book.accounts.period
+    if period == "current":
+        period = kept.name_of(context.service.now_ms())
+    forms = []
+    for row in context.service.store.usage():
+        name = "all" if row.period_ms is None else kept.name_of(row.period_ms)
+        if not call.caller.is_admin and row.user != call.caller.user:
+            continue
+        if (tenant_id and row.tenant != tenant_id) or (user and row.user != user):
+            continue
+        if name.startswith(period):
+            forms.append(_usage_form(row, name))
+    return answer(UsageList(forms))
+
+
+def _usage_form(row: UsageRow, period: str) -> UsageForm:
+    totals = Totals(*row.totals)
+    gigabyte_hours = 1024 * _HOUR_MS
+    return UsageForm(
+        tenant_id=row.tenant,
+        user=row.user,
+        period=period,
+        gpu_hours=round(totals.gpu_milli_ms / GPU_HOUR, 6),
+        gpu_memory_gb_hours=round(totals.gpu_memory_mb_ms / gigabyte_hours, 6),
+        cpu_hours=round(totals.cpu_milli_ms / GPU_HOUR, 6),
+        memory_gb_hours=round(totals.memory_mb_ms / gigabyte_hours, 6),
+        completed=totals.completed,
+        failed=totals.failed,
+        cancelled=totals.cancelled,
+        preemptions=totals.preemptions,
+        lost_gpu_hours=round(totals.lost_gpu_milli_ms / GPU_HOUR, 6),
+    )
+
+
+async def get_quota(context: Context, call: Call) -> Answer:
+    """How the GPUs are divided between online and batch work."""
+    context.query(call)
+    return answer(_quota(context))
+
+
+async def put_quota(context: Context, call: Call) -> Answer:
+    """Divide the GPUs anew."""
+    expect_admin(call.caller, "change the quota")
+    asked = await call.read(_QUOTA, context.settings.bounds.body_bytes)
+    batch = (
+        100 - asked.online_percent if asked.batch_percent is msgspec.UNSET else asked.batch_percent
+    )
+    if asked.online_percent + batch > 100:
+        raise InvalidRequest(
+            f"online_percent {asked.online_percent} and batch_percent {batch} are more than 100"
+        )
+    elastic = _quota(context).elastic if asked.elastic is msgspec.UNSET else asked.elastic
+    for pool, percent in ((Pool.ONLINE, asked.online_percent), (Pool.BATCH, batch)):
+        quota = PoolQuota(pool=pool, percent=percent, elastic=elastic)
+        await context.service.apply(SetPool(quota), call.caller)
+    return answer(_quota(context))
+
+
+def _quota(context: Context) -> QuotaForm:
+    """Where nothing was set, each kind of work may have everything."""
+    known = {quota.pool: quota for quota in context.service.store.pools()}
+    online = known.get(Pool.ONLINE, PoolQuota(pool=Pool.ONLINE, percent=100))
+    batch = known.get(Pool.BATCH, PoolQuota(pool=Pool.BATCH, percent=100))
+    return QuotaForm(
+        online_percent=online.percent,
+        batch_percent=batch.percent,
+        elastic=online.elastic and batch.elastic,
+    )
+
+
+_CHANGE = (403, 404, 409, 503)
+OPERATIONS = (
+    *(
+        Operation(
+            method="GET",
+            path=path,
+            handler=health,
+            name=name,
+            summary="Whether the scheduler works: healthy, degraded or unhealthy (503).",
+            tag="cluster",
+            answer=HealthForm,
+            errors=(503,),
+            public=True,
+        )
+        for path, name in ((f"{V1}/health", "health"), ("/health", "plain_health"))
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/cluster/status",
+        handler=cluster_status,
+        name="cluster_status",
+        summary="The cluster in numbers.",
+        tag="cluster",
+        answer=ClusterStatus,
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/gpus",
+        handler=list_gpus,
+        name="list_gpus",
+        summary="All GPUs: what is given out of them, and what was measured on them.",
+        tag="cluster",
+        answer=GpuList,
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=f"{V1}/gpus/{place}/{verb}",
+            handler=handler,
+            name=f"{verb}_{name}",
+            summary=summary,
+            tag="cluster",
+            answer=GpuChanged,
+            errors=_CHANGE,
+        )
+        for place, name in (("{node}/{index}", "gpu_of_node"), ("{index}", "gpu"))
+        for verb, handler, summary in (
+            ("pause", pause_gpu, "Give out a GPU no more; what runs there goes on (for admins)."),
+            ("resume", resume_gpu, "Give out a GPU again (for admins)."),
+        )
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/nodes",
+        handler=list_nodes,
+        name="list_nodes",
+        summary="All nodes, with what is free of them.",
+        tag="cluster",
+        answer=NodeList,
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/usage",
+        handler=usage,
+        name="usage",
+        summary="What tenants and users have used.",
+        tag="cluster",
+        answer=UsageList,
+        query=(
+            Parameter(name="tenant_id", description="Only of this tenant."),
+            Parameter(name="user", description="Only of this user."),
+            Parameter(
+                name="period", description="all (the default), current, or a period as in 2026-11."
+            ),
+        ),
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/quota",
+        handler=get_quota,
+        name="get_quota",
+        summary="How the GPUs are divided between online and batch work.",
+        tag="cluster",
+        answer=QuotaForm,
+    ),
+    Operation(
+        method="PUT",
+        path=f"{V1}/quota",
+        handler=put_quota,
+        name="put_quota",
+        summary="Divide the GPUs between online and batch work (for admins).",
+        tag="cluster",
+        body=QuotaRequest,
+        answer=QuotaForm,
+        errors=(403, 413, 415, 503),
+        example={"online_percent": 30, "elastic": True},
+    ),
+)

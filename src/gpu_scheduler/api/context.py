@@ -1,0 +1,79 @@
+"""What all handlers share: the service, its surroundings, and a few common questions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gpu_scheduler.api.exchange import Call, Query
+from gpu_scheduler.api.explain import Explainer
+from gpu_scheduler.api.repeats import Repeats
+from gpu_scheduler.api.service import ApiSettings, LogSource, Service
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
+from gpu_scheduler.model.job import called
+from gpu_scheduler.store.rows import JobRow
+from gpu_scheduler.wire.names import read_job_name
+
+DEFAULT_TENANT = "default"
+
+
+class Context:
+    """The API's parts, joined."""
+
+    def __init__(
+        self,
+        service: Service,
+        settings: ApiSettings,
+        *,
+        logs: LogSource | None = None,
+    ) -> None:
+        """Without `logs`, the output of jobs cannot be read."""
+        self.service = service
+        self.settings = settings
+        self.logs = logs
+        self.explainer = Explainer(service)
+        self.repeats = Repeats(service)
+        self.choosing_ids = asyncio.Lock()
+        self.started = time.monotonic()
+
+    def tenant_of(self, named: str) -> str:
+        """The id of a tenant that was named by its id or its name."""
+        tenants = self.service.core.book.picture.tenants
+        if named in tenants or named == DEFAULT_TENANT:
+            return named
+        found = sorted(tenant.id for tenant in tenants.values() if tenant.name == named)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InvalidRequest(
+                f"tenant '{named}' is the name of {' and '.join(found)}; give the id"
+            )
+        raise UnknownThing(
+            f"tenant '{named}' is not known; create it first, or use '{DEFAULT_TENANT}'"
+        )
+
+    def job(self, call: Call) -> tuple[JobRow, int | None]:
+        """The job that the path names, and the task if it names one.
+
+        A job of somebody else is not there, as far as the caller is told.
+        """
+        job_id, task = read_job_name(call.params["job_id"])
+        row = self.service.store.job(job_id)
+        if row is None or not call.caller.may_touch(row.job.user):
+            raise UnknownThing(f"{called(job_id)} is not known")
+        if task is not None and (row.job.array is None or task not in row.job.array.tasks):
+            raise UnknownThing(f"{called(job_id)} has no task {task}")
+        return row, task
+
+    def query(self, call: Call, *known: str) -> Query:
+        """The parameters of the query, of which only these are known."""
+        return Query(call.scope["query_string"], known, self.settings.bounds.query_bytes)
+
+
+def expect_admin(caller: Caller, what: str) -> None:
+    """Refuse what only admins may do."""
+    if not caller.is_admin:
+        raise Forbidden(
+            f"user '{caller.user}' may not {what}; ask root or the user who runs the scheduler"
+        )

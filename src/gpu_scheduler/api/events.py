@@ -1,0 +1,182 @@
+"""History as it happens: a WebSocket that resumes behind any sequence number, and pages of it.
+
+Old events come from the store and new ones from the loop, without a gap and without repetition.
+Callers who are not admins get events of their own jobs, and of nodes and devices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.exchange import Answer, Call, answer, encode
+from gpu_scheduler.api.failures import TooMany
+from gpu_scheduler.api.operations import V1, Operation, a_number
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.store.rows import EventRow
+from gpu_scheduler.wire.answers import EventForm, EventPage
+from gpu_scheduler.wire.times import write_time
+
+PATH = f"{V1}/events"
+TOO_SLOW = 1013
+"""The close code for "try again later": the reason names the number to resume behind."""
+NOT_UNDERSTOOD = 1003
+DEFAULT_PAGE = 100
+MOST_SCANNED = 20_000
+REMEMBERED_OWNERS = 10_000
+
+Send = Callable[[Any], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]
+
+
+class Sight:
+    """What of the history one caller may see."""
+
+    def __init__(self, context: Context, caller: Caller) -> None:
+        """Owners of jobs are looked up once."""
+        self._store = context.service.store
+        self._caller = caller
+        self._owners: OrderedDict[str, str] = OrderedDict()
+
+    def __call__(self, event: EventRow) -> bool:
+        """Tell whether the caller may see the event."""
+        if self._caller.is_admin:
+            return True
+        if not event.job_id:
+            return event.user in {"", self._caller.user}
+        return self._owner(event) == self._caller.user
+
+    def _owner(self, event: EventRow) -> str:
+        owner = self._owners.get(event.job_id)
+        if owner is None:
+            row = self._store.job(event.job_id)
+            owner = self._owners[event.job_id] = "" if row is None else row.job.user
+            if len(self._owners) > REMEMBERED_OWNERS:
+                self._owners.popitem(last=False)
+        return owner
+
+
+def form(sequence: int, event: EventRow) -> EventForm:
+    """One line of history."""
+    return EventForm(
+        sequence=sequence,
+        at=write_time(event.at_ms) or "",
+        kind=event.kind,
+        job_id=event.job_id or None,
+        task=event.task,
+        data=dict(event.data),
+        user=event.user,
+    )
+
+
+async def list_events(context: Context, call: Call) -> Answer:
+    """A page of history; go on with `after` = `last`."""
+    query = context.query(call, "after", "limit")
+    limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
+    last = query.number("after", 0)
+    sees = Sight(context, call.caller)
+    found: list[EventForm] = []
+    scanned = 0
+    while len(found) < limit and scanned < MOST_SCANNED:
+        page = context.service.store.events(last, limit)
+        for sequence, event in page:
+            last = sequence
+            if sees(event):
+                found.append(form(sequence, event))
+                if len(found) == limit:
+                    break
+        scanned += len(page)
+        if len(page) < limit:
+            break
+    return answer(EventPage(found, last))
+
+
+class EventSockets:
+    """All open WebSockets; each user may have so many."""
+
+    def __init__(self, context: Context) -> None:
+        """None is open."""
+        self._context = context
+        self._open: dict[str, int] = {}
+
+    async def serve(self, call: Call, receive: Receive, send: Send) -> None:
+        """Accept a connection and feed it until one side has enough."""
+        after = self._context.query(call, "after").optional("after")
+        user = call.caller.user
+        if self._open.get(user, 0) >= self._context.settings.bounds.sockets_per_user:
+            raise TooMany("this user has too many event streams open; close one of them")
+        self._open[user] = self._open.get(user, 0) + 1
+        try:
+            await receive()
+            await send({"type": "websocket.accept"})
+            await self._feed(call.caller, after, receive, send)
+        finally:
+            self._open[user] -= 1
+            if not self._open[user]:
+                del self._open[user]
+
+    async def _feed(self, caller: Caller, after: int | None, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_until_gone(receive))
+        feeding = asyncio.ensure_future(self._send_all(caller, after, send))
+        try:
+            await asyncio.wait({gone, feeding}, return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                last = feeding.result()
+                await _close(send, TOO_SLOW, f"resume with after={last}")
+            elif gone.result():
+                await _close(send, NOT_UNDERSTOOD, "this stream takes no messages")
+        finally:
+            for task in (gone, feeding):
+                task.cancel()
+            await asyncio.gather(gone, feeding, return_exceptions=True)
+
+    async def _send_all(self, caller: Caller, after: int | None, send: Send) -> int:
+        """Send until the subscriber is too slow; returns the last number that was sent."""
+        service = self._context.service
+        sees = Sight(self._context, caller)
+        last = service.store.last_event() if after is None else after
+        patience = self._context.settings.bounds.send_seconds
+        events: AsyncIterator[tuple[int, EventRow]] = service.subscribe(last)
+        async with aclosing(events) as stream:  # type: ignore[type-var]
+            async for sequence, event in stream:
+                if sees(event):
+                    text = encode(form(sequence, event)).decode()
+                    try:
+                        async with asyncio.timeout(patience):
+                            await send({"type": "websocket.send", "text": text})
+                    except TimeoutError:
+                        return last
+                last = sequence
+        return last
+
+
+async def _until_gone(receive: Receive) -> bool:
+    """Wait for the end of the connection; True if a message came, which nobody asked for."""
+    message = await receive()
+    return bool(message["type"] == "websocket.receive")
+
+
+async def _close(send: Send, code: int, reason: str) -> None:
+    async with asyncio.timeout(1):
+        await send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        handler=list_events,
+        name="list_events",
+        summary="A page of history. As a WebSocket: all that happens, from behind `after` on.",
+        tag="events",
+        answer=EventPage,
+        query=(
+            a_number("after", "Behind this sequence number."),
+            a_number("limit", "How many events at most.", least=1, most=1000),
+        ),
+    ),
+)

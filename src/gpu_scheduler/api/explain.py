@@ -1,0 +1,107 @@
+"""Why a job waits, where it stands in the queue, and when it should start.
+
+Reasons are those of the last plan. A forecast is worked out when somebody asks, on the loop that
+also schedules, so it is kept until something changes, and even then is not made again before ten
+times what the last one took has passed. One that would be too long is not begun.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_scheduler.api.service import Service
+from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.standing import Standings
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+
+MOST_FORECAST = 2_000
+"""So many jobs at most are looked at ahead; behind them, only a reservation says when."""
+LEAST_PAUSE_S = 0.5
+PAUSE_FACTOR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Forecast:
+    """Expected starts, the state they were made from, and until when they are good enough."""
+
+    version: int
+    fresh_until: float
+    starts: dict[int, int]
+
+
+class Explainer:
+    """Answers for one service."""
+
+    def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is worked out yet."""
+        self._service = service
+        self._clock = clock
+        self._forecast = _Forecast(-1, 0.0, {})
+
+    def reason(self, job_id: str) -> Reason | None:
+        """Why a living job does not run; None if it does, or has ended."""
+        book = self._service.core.book
+        life = book.lives.get(job_id)
+        if life is None:
+            return None
+        if not life.queued:
+            return life.why()
+        return explain(book.picture, self._service.last_plan or Plan(), life.job.number)
+
+    def position(self, number: int) -> int | None:
+        """How many jobs stand before it, plus one: 1 is the head of the queue."""
+        picture = self._service.core.book.picture
+        entry = picture.queue.entries.get(number)
+        return None if entry is None else _place(picture, entry)
+
+    def expected_start_ms(self, number: int, position: int | None) -> int | None:
+        """When it should start, if that can be foreseen within bounds."""
+        picture = self._service.core.book.picture
+        if number not in picture.queue.entries:
+            return None
+        reserved = picture.reservations.get(number)
+        if reserved is not None:
+            return max(reserved.at_ms, self._service.now_ms())
+        if position is None or position > MOST_FORECAST:
+            return None
+        return self._current_starts(number).get(number)
+
+    def _current_starts(self, number: int) -> dict[int, int]:
+        kept = self._forecast
+        now = self._clock()
+        version = self._service.tallies.messages
+        is_current = kept.version == version and number in kept.starts
+        if not is_current and now >= kept.fresh_until:
+            picture = self._service.core.book.picture
+            starts = forecast(picture, self._service.now_ms(), until=number)
+            ended = self._clock()
+            pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - now))
+            kept = self._forecast = _Forecast(version, ended + pause, starts)
+        return kept.starts
+
+
+def _place(picture: Picture, entry: Entry) -> int:
+    """Count what goes before, by binary search in the line of every account and shape."""
+    standings = Standings(picture)
+    value = entry.key + standings.penalty_ms(entry.group.key)
+    before = 0
+    for group in picture.queue.groups.values():
+        bound = (value - standings.penalty_ms(group.key), entry.number)
+        before += sum(bisect_left(line, bound) for line in group.by_shape.values())
+    return before + 1
+
+
+def sentence(reason: Reason | None) -> tuple[str, str]:
+    """The code and the sentence for people."""
+    if reason is None:
+        return "", ""
+    if reason.code is ReasonCode.NOT_EXAMINED:
+        return reason.code.value, "waiting for its turn"
+    return reason.code.value, str(reason)

@@ -1,0 +1,162 @@
+"""Errors become answers: every one is JSON with a sentence, a stable code and details.
+
+What a caller did is told to the caller; what we did goes to the log, under the request's id.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler.model.errors import (
+    CallerError,
+    ClusterError,
+    InternalError,
+    InvalidRequest,
+    SchedulerError,
+)
+from gpu_scheduler.wire.answers import ErrorForm
+
+STATUS = {
+    "invalid_request": 400,
+    "invalid_input": 400,
+    "caller_error": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "quota_exceeded": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "already_exists": 409,
+    "wrong_state": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "never_fits": 422,
+    "key_reused": 422,
+    "too_many": 429,
+    "headers_too_large": 431,
+    "internal_error": 500,
+    "error": 500,
+    "queue_full": 503,
+    "cluster_error": 503,
+    "unavailable": 503,
+}
+RETRY_AFTER = {503: "5", 429: "1"}
+
+
+class Unauthenticated(CallerError):
+    """Nobody knows who is calling."""
+
+    code = "unauthenticated"
+
+
+class TooLarge(CallerError):
+    """More was sent than is taken at once."""
+
+    code = "too_large"
+
+
+class UnsupportedMedia(CallerError):
+    """The body is of a kind that is not read here."""
+
+    code = "unsupported_media_type"
+
+
+class MethodNotAllowed(CallerError):
+    """The path exists, and cannot be used in this way."""
+
+    code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...]) -> None:
+        """`allowed` is what can be done with the path."""
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class NoSuchPath(CallerError):
+    """There is nothing under this address."""
+
+    code = "not_found"
+
+
+class KeyReused(CallerError):
+    """An idempotency key came again with another request."""
+
+    code = "key_reused"
+
+
+class TooMany(CallerError):
+    """The caller has more open at once than is allowed."""
+
+    code = "too_many"
+
+
+class Unavailable(ClusterError):
+    """A part of the server that is needed is not there now."""
+
+    code = "unavailable"
+
+
+def error_form(error: SchedulerError) -> tuple[int, ErrorForm]:
+    """The status and the body for an error that was raised on purpose."""
+    status = STATUS.get(error.code, 500 if isinstance(error, InternalError) else 400)
+    details: dict[str, Any] = {}
+    if error.index is not None:
+        details["index"] = error.index
+    if isinstance(error, MethodNotAllowed):
+        details["allowed"] = list(error.allowed)
+    if status == 500:
+        return status, our_fault("")
+    return status, ErrorForm(error=str(error), code=error.code, details=details)
+
+
+def our_fault(request_id: str) -> ErrorForm:
+    """What is said when the server made a mistake: nothing about its inside."""
+    return ErrorForm(
+        error="the scheduler made a mistake; its log says more under this request's id",
+        code="internal_error",
+        details={"request_id": request_id} if request_id else {},
+    )
+
+
+def bad_body(problem: Exception, *, index: int | None = None) -> InvalidRequest:
+    """A body that cannot be read, said so that its writer can mend it."""
+    error = InvalidRequest(f"Invalid request body: {_told(problem)}")
+    error.index = index
+    return error
+
+
+_COMMAND = re.compile(r"got `str` - at `\$(?:\[\d+\])?\.(command|args)`")
+_AT = re.compile(r" - at `(.*)`$")
+_WORDS = {
+    "`array`": "a list",
+    "`object`": "an object",
+    "`str`": "a string",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`bool`": "true or false",
+    "`null`": "null",
+}
+
+
+def _told(problem: Exception) -> str:
+    if isinstance(problem, UnicodeDecodeError):
+        return "it is not UTF-8"
+    text = str(problem)
+    found = _COMMAND.search(text)
+    if found:
+        return (
+            f"{found[1]} must be a list of strings, not one string; "
+            'write for example ["python", "train.py"]'
+        )
+    if not isinstance(problem, msgspec.ValidationError):
+        return f"it is not JSON ({text})"
+    where = _AT.search(text)
+    told = _AT.sub("", text)
+    for word, plain in _WORDS.items():
+        told = told.replace(word, plain)
+    told = told[:1].lower() + told[1:]
+    if where and where[1] != "$":
+        return f"{where[1].removeprefix('$').removeprefix('.')}: {told}"
+    return told

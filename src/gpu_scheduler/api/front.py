@@ -1,0 +1,215 @@
+"""The ASGI application: checks every request, finds who calls and what is asked, and answers.
+
+Whatever goes wrong, the answer is JSON. Requests that a web page of another site could make are
+refused by Host (DNS rebinding) and Origin (forgery), also for WebSockets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import count
+from secrets import token_hex
+from typing import Any
+
+import structlog
+
+from gpu_scheduler.api.callers import Authenticator, Peer
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.events import PATH as EVENTS_PATH
+from gpu_scheduler.api.events import EventSockets
+from gpu_scheduler.api.exchange import Answer, Call, ClientGone, encode
+from gpu_scheduler.api.failures import (
+    RETRY_AFTER,
+    MethodNotAllowed,
+    NoSuchPath,
+    Unauthenticated,
+    error_form,
+    our_fault,
+)
+from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import Forbidden, InternalError, SchedulerError
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+NOBODY = Caller(user="")
+UNKNOWN = Peer(uid=None)
+log = structlog.get_logger("api")
+
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Methods = dict[str, Operation]
+
+
+class Front:
+    """One application for all listeners. `requests` counts answers by method, path and status."""
+
+    def __init__(
+        self,
+        context: Context,
+        operations: Iterable[Operation],
+        authenticators: Sequence[Authenticator],
+    ) -> None:
+        """The first authenticator that knows the caller decides."""
+        self._context = context
+        self._authenticators = tuple(authenticators)
+        self._sockets = EventSockets(context)
+        self._names = LOOPBACK_NAMES | {name.lower() for name in context.settings.host_names}
+        self._exact: dict[str, Methods] = {}
+        self._patterns: list[tuple[re.Pattern[str], Methods]] = []
+        self._numbers = count(1)
+        self._prefix = token_hex(4)
+        self.requests: dict[tuple[str, str, int], int] = {}
+        self.seconds = 0.0
+        self.add(operations)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or serve one WebSocket."""
+        request_id = f"{self._prefix}-{next(self._numbers)}"
+        if scope["type"] == "http":
+            await self._answer(scope, receive, send, request_id)
+        elif scope["type"] == "websocket":
+            await self._socket(scope, receive, send, request_id)
+
+    # --- requests
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        method: str = scope["method"]
+        path = "(unknown)"
+        try:
+            headers = dict(scope["headers"])
+            self._check_origin(scope, headers)
+            operation, params = self._find(method, scope["path"])
+            path = operation.path
+            caller = NOBODY if operation.public else self._caller(scope, headers)
+            call = Call(
+                scope,
+                receive,
+                caller=caller,
+                headers=headers,
+                params=params,
+                request_id=request_id,
+            )
+            answer = await operation.handler(self._context, call)
+            if answer.stream is not None:
+                await answer.stream.begin()
+        except SchedulerError as error:
+            answer = self._refusal(error, request_id, path)
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("a request failed", request_id=request_id, method=method, path=path)
+            answer = Answer(encode(our_fault(request_id)), status=500)
+        key = (method, path, answer.status)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        await send_answer(answer, receive, send, request_id)
+
+    def _find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
+        params: dict[str, str] = {}
+        methods = self._exact.get(path)
+        if methods is None:
+            for pattern, found in self._patterns:
+                match = pattern.fullmatch(path)
+                if match is not None:
+                    methods, params = found, match.groupdict()
+                    break
+            else:
+                raise NoSuchPath(
+                    f"there is nothing under {path[:200]!r}; /docs shows what there is"
+                )
+        operation = methods.get(method)
+        if operation is None and method == "HEAD":
+            operation = methods.get("GET")
+        if operation is None:
+            allowed = tuple(sorted(methods))
+            raise MethodNotAllowed(
+                f"{method} is not possible here; use {' or '.join(allowed)}", allowed=allowed
+            )
+        return operation, params
+
+    def add(self, operations: Iterable[Operation]) -> None:
+        """Serve these too."""
+        by_path: dict[str, Methods] = {}
+        for operation in operations:
+            by_path.setdefault(operation.path, {})[operation.method] = operation
+        for path, methods in by_path.items():
+            if "{" in path:
+                text = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)
+                self._patterns.append((re.compile(text), methods))
+            else:
+                self._exact[path] = methods
+
+    # --- who, and from where
+
+    def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
+        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        for authenticator in self._authenticators:
+            caller = authenticator.caller(peer, headers)
+            if caller is not None:
+                return caller
+        raise Unauthenticated(
+            "it is not known who is calling; call from this machine, over the Unix socket or "
+            "127.0.0.1"
+        )
+
+    def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """The server must have been called by one of its names, and from no other site."""
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        # No browser reaches a Unix socket, and what its clients call the host means nothing.
+        if not peer.unix and _name(host) not in self._names:
+            raise Forbidden(
+                f"'{host[:100]}' is not a name of this server; call it localhost, or add the "
+                "name to its settings"
+            )
+        origin = headers.get(b"origin")
+        if origin is not None:
+            scheme, _, place = origin.decode("latin-1").lower().partition("://")
+            if scheme not in {"http", "https"} or place != host:
+                raise Forbidden("a page of another site may not call this server (Origin)")
+
+    # --- WebSockets
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        try:
+            headers = dict(scope["headers"])
+            self._check_origin(scope, headers)
+            _check_socket_path(scope["path"])
+            caller = self._caller(scope, headers)
+            call = Call(
+                scope, receive, caller=caller, headers=headers, params={}, request_id=request_id
+            )
+            await self._sockets.serve(call, receive, send)
+        except SchedulerError as error:
+            answer = self._refusal(error, request_id, EVENTS_PATH)
+            await send_answer(answer, receive, send, request_id, kind=SOCKET_REFUSED)
+        except (TimeoutError, OSError):
+            return
+        except Exception:
+            log.exception("an event stream failed", request_id=request_id)
+
+    def _refusal(self, error: SchedulerError, request_id: str, path: str) -> Answer:
+        status, form = error_form(error)
+        if isinstance(error, InternalError) or status == 500:
+            log.error("a request failed", request_id=request_id, path=path, error=str(error))
+            form = our_fault(request_id)
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if status in RETRY_AFTER:
+            headers += ((b"retry-after", RETRY_AFTER[status].encode()),)
+        if isinstance(error, MethodNotAllowed):
+            headers += ((b"allow", ", ".join(error.allowed).encode()),)
+        return Answer(encode(form), status=status, headers=headers)
+
+
+def _check_socket_path(path: str) -> None:
+    if path != EVENTS_PATH:
+        raise NoSuchPath(f"there is no WebSocket here; use {EVENTS_PATH}")
+
+
+def _name(host: str) -> str:
+    """The host's name without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]

@@ -1,0 +1,203 @@
+"""The output of jobs, in pieces: all of it, the end of it, or as it comes.
+
+A job that has not started yet can be followed too: the answer begins when it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.exchange import TEXT, Answer, Call, Stream
+from gpu_scheduler.api.failures import Unavailable
+from gpu_scheduler.api.operations import V1, Operation, a_flag, a_number
+from gpu_scheduler.api.service import LogSource
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import called
+from gpu_scheduler.model.states import ENDED
+from gpu_scheduler.store.rows import JobRow
+
+LINE_BYTES = 500
+"""What a line is taken to have when only the last lines are wanted."""
+MOST_TAIL_BYTES = 8 << 20
+QUIET_S = 0.2
+"""When nothing has come for so long, what was written before has been read."""
+LOOK_AGAIN_S = 5.0
+
+
+async def job_logs(context: Context, call: Call) -> Answer:
+    """What a job has written."""
+    row, task = context.job(call)
+    query = context.query(call, "attempt", "task", "member", "tail", "follow", "offset", "limit")
+    if context.logs is None:
+        raise Unavailable("no agent is connected that could read logs; try again in a moment")
+    if task is None:
+        task = query.optional("task")
+    if row.job.array is not None and task is None:
+        raise InvalidRequest(f"{called(row.job.id)} is an array; name a task, as in 12_4 or task=4")
+    if task is not None and (row.job.array is None or task not in row.job.array.tasks):
+        raise UnknownThing(f"{called(row.job.id)} has no task {task}")
+    member = query.number("member", 0, most=100_000)
+    if member >= len(row.job.members):
+        raise UnknownThing(f"{called(row.job.id)} has no member {member}")
+    tail = query.optional("tail", most=1_000_000)
+    wanted = _Wanted(
+        job_id=row.job.id,
+        task=task,
+        attempt=query.number("attempt", 0, most=1_000_000),
+        member=member,
+        offset=query.number("offset", 0, least=-(2**53)),
+        limit=query.number("limit", 0),
+        follow=query.flag("follow"),
+    )
+    stream = _stream(context, context.logs, wanted)
+    if tail is not None:
+        wanted.offset = -min(MOST_TAIL_BYTES, tail * LINE_BYTES)
+        stream = _last_lines(stream, tail, -wanted.offset)
+    return Answer(media=TEXT, stream=Stream(stream))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Wanted:
+    """Which log, from where, and for how long. Attempt 0 is the last one."""
+
+    job_id: str
+    task: int | None
+    attempt: int
+    member: int
+    offset: int
+    limit: int
+    follow: bool
+
+    def allocation(self, attempt: int) -> str:
+        suffix = "" if self.task is None else f"_{self.task}"
+        return f"{self.job_id}{suffix}.{self.attempt or attempt}"
+
+
+async def _stream(context: Context, logs: LogSource, wanted: _Wanted) -> AsyncIterator[bytes]:
+    attempt = _last_attempt(context, wanted)
+    if wanted.follow and not attempt:
+        attempt = await _first_attempt(context, wanted)
+    if not attempt:
+        return
+    chunks = logs.read_log(
+        wanted.job_id,
+        wanted.allocation(attempt),
+        wanted.member,
+        wanted.offset,
+        wanted.limit,
+        wanted.follow,
+    )
+    async for chunk in chunks:
+        yield chunk
+
+
+def _last_attempt(context: Context, wanted: _Wanted) -> int:
+    """The number of the attempt that began last; 0 if there was none."""
+    store = context.service.store
+    if wanted.task is None:
+        row = store.job(wanted.job_id)
+        return 0 if row is None else row.attempt
+    tasks = store.tasks(wanted.job_id, only=IntervalSet.of([wanted.task]))
+    return tasks[0].attempt if tasks else 0
+
+
+async def _first_attempt(context: Context, wanted: _Wanted) -> int:
+    """Wait until the job has begun; 0 if it ends before that."""
+    happened = asyncio.Event()
+    watching = asyncio.ensure_future(_watch(context, wanted.job_id, happened))
+    try:
+        while True:
+            attempt = _last_attempt(context, wanted)
+            row = context.service.store.job(wanted.job_id)
+            if attempt or row is None or _is_over(row, wanted.task):
+                return attempt
+            with suppress(TimeoutError):
+                await asyncio.wait_for(happened.wait(), LOOK_AGAIN_S)
+            happened.clear()
+    finally:
+        watching.cancel()
+
+
+async def _watch(context: Context, job_id: str, happened: asyncio.Event) -> None:
+    """Say so whenever something happens to the job."""
+    events = context.service.subscribe(context.service.store.last_event())
+    async for _, event in events:
+        if event.job_id == job_id:
+            happened.set()
+
+
+def _is_over(row: JobRow, task: int | None) -> bool:
+    if task is None:
+        return row.state in ENDED
+    return any(state in ENDED and task in numbers for state, numbers in row.tasks)
+
+
+async def _last_lines(chunks: AsyncIterator[bytes], lines: int, most: int) -> AsyncIterator[bytes]:
+    """Hold back until the end of what was there before, then give its last lines and go on."""
+    held = bytearray()
+    source = aiter(chunks)
+    upcoming: asyncio.Task[bytes] | None = None
+    try:
+        while len(held) < most:
+            if upcoming is None:
+                upcoming = asyncio.ensure_future(anext(source))
+            done, _ = await asyncio.wait({upcoming}, timeout=QUIET_S)
+            if not done:
+                break
+            chunk, upcoming = _result(upcoming), None
+            if chunk is None:
+                yield _tail(held, lines)
+                return
+            held += chunk
+        yield _tail(held, lines)
+        if upcoming is not None:
+            yield await upcoming
+            upcoming = None
+        async for chunk in source:
+            yield chunk
+    except StopAsyncIteration:
+        return
+    finally:
+        if upcoming is not None:
+            upcoming.cancel()
+
+
+def _result(done: asyncio.Task[bytes]) -> bytes | None:
+    try:
+        return done.result()
+    except StopAsyncIteration:
+        return None
+
+
+def _tail(text: bytearray, lines: int) -> bytes:
+    return b"".join(bytes(text).splitlines(keepends=True)[-lines:]) if lines else b""
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=f"{V1}/jobs/{{job_id}}/logs",
+        handler=job_logs,
+        name="job_logs",
+        summary="What a job has written; with follow=true, also what it will write.",
+        tag="jobs",
+        media="text/plain",
+        query=(
+            a_number("attempt", "Of this attempt; the last one if it is left out."),
+            a_number("task", "Of this task of an array."),
+            a_number("member", "Of this member of a gang."),
+            a_number("tail", "Only the last lines.", most=1_000_000),
+            a_flag("follow", "Go on until the attempt ends."),
+            a_number(
+                "offset", "From this byte on; negative: so many from the end.", least=-(2**53)
+            ),
+            a_number("limit", "So many bytes at most."),
+        ),
+        errors=(404, 503),
+    ),
+)

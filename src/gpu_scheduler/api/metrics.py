@@ -1,0 +1,183 @@
+"""Metrics for Prometheus, made when somebody asks, from what the loop counts anyway.
+
+Labels are bounded: states, nodes, devices, tenants and the API's own paths. Users and jobs are no
+labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from gpu_scheduler.api.cluster import free_gpus, slots, uses
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.exchange import Answer, Call
+from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.control.tallies import Histogram
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.states import JobState
+
+MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "gpu_scheduler_"
+MOST_TENANTS = 1000
+MB = 1 << 20
+Requests = dict[tuple[str, str, int], int]
+
+
+class SchedulerCollector(Collector):
+    """Reads everything at the moment of a scrape."""
+
+    def __init__(self, context: Context, requests: Requests) -> None:
+        """`requests` are the API's own counts by method, path and status."""
+        self._context = context
+        self._requests = requests
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics."""
+        yield from self._jobs()
+        yield from self._work()
+        yield from self._nodes()
+        yield from self._devices()
+        yield self._http()
+
+    def _jobs(self) -> Iterator[Metric]:
+        service = self._context.service
+        book = service.core.book
+        counted = dict(service.tallies.jobs)
+        counted[JobState.PENDING.value] = counted.get("submitted", 0) + counted.get("retried", 0)
+        total = _counter("jobs", "Jobs and tasks that entered a state since the start.", "state")
+        current = _gauge("jobs_current", "Jobs by state now; an array counts once.", "state")
+        now = service.store.count_states()
+        for state in JobState:
+            total.add_metric([state.value], counted.get(state.value, 0))
+            current.add_metric([state.value], now.get(state, 0))
+        yield total
+        yield current
+        yield _gauge("queue_size", "Tasks that wait.", value=book.queued_tasks)
+        by_tenant = _gauge("queue_jobs", "Jobs that could start, by tenant.", "tenant")
+        sizes: dict[str, int] = {}
+        for (tenant, _, _), group in list(book.picture.queue.groups.items()):
+            sizes[tenant] = sizes.get(tenant, 0) + group.size
+        for tenant, size in sorted(sizes.items())[:MOST_TENANTS]:
+            by_tenant.add_metric([tenant], size)
+        yield by_tenant
+
+    def _work(self) -> Iterator[Metric]:
+        tallies = self._context.service.tallies
+        for name, text, value in (
+            ("submissions", "Jobs that were accepted.", tallies.submissions),
+            ("preemptions", "Attempts that were preempted.", tallies.preemptions),
+            ("messages", "Commands and facts that were handled.", tallies.messages),
+            ("refusals", "Commands that were refused.", tallies.refusals),
+            ("cycles", "Decisions that were made.", sum(tallies.cycle_seconds.counts)),
+            ("commits", "Commits to the store.", sum(tallies.commit_seconds.counts)),
+            ("commit_failures", "Commits that failed.", tallies.failed_commits),
+        ):
+            yield _counter(name, text, value=value)
+        for name, text, found in (
+            ("scheduling_latency", "Seconds a decision took.", tallies.cycle_seconds),
+            ("commit_latency", "Seconds a commit took.", tallies.commit_seconds),
+            ("wait_time", "Seconds jobs waited before they ran.", tallies.wait_seconds),
+        ):
+            yield _histogram(name, text, found)
+
+    def _nodes(self) -> Iterator[Metric]:
+        nodes = slots(self._context)
+        connected = _gauge("agent_connected", "Whether a node's agent is heard (1) or not.", "node")
+        for slot in nodes:
+            connected.add_metric([slot.node.id], slot.node.state is not NodeState.LOST)
+        yield connected
+        total = sum(slot.node.gpu_count for slot in nodes)
+        yield _gauge("gpus", "All GPUs.", value=total)
+        free = sum(map(free_gpus, nodes))
+        yield _gauge("gpus_free", "GPUs that are wholly free and take work.", value=free)
+
+    def _devices(self) -> Iterator[Metric]:
+        labels = ("node", "gpu")
+        share = _gauge("gpu_allocated", "The part of a GPU that is given out, 0 to 1.", *labels)
+        usable = _gauge("gpu_usable", "Whether a GPU takes work (1) or not.", *labels)
+        busy = _gauge("gpu_utilization", "How busy a GPU is, 0 to 1.", *labels)
+        memory = _gauge("gpu_memory_used_bytes", "Memory in use on a GPU.", *labels)
+        size = _gauge("gpu_memory_bytes", "Memory of a GPU.", *labels)
+        heat = _gauge("gpu_temperature_celsius", "Temperature of a GPU.", *labels)
+        power = _gauge("gpu_power_watts", "Power that a GPU draws.", *labels)
+        given = uses(self._context)
+        for slot in slots(self._context):
+            node = slot.node
+            for device in node.devices:
+                place = [node.id, str(device.index)]
+                use = given.get((node.id, device.index))
+                share.add_metric(place, 0 if use is None else use.share_milli / WHOLE_MILLI)
+                usable.add_metric(place, device.takes_work)
+                size.add_metric(place, device.memory_mb * MB)
+            found = self._context.service.telemetry.get(node.id)
+            for reading in () if found is None else found.readings:
+                place = [node.id, str(reading.index)]
+                busy.add_metric(place, reading.utilisation_percent / 100)
+                memory.add_metric(place, reading.memory_used_mb * MB)
+                heat.add_metric(place, reading.temperature_c)
+                power.add_metric(place, reading.power_mw / 1000)
+        yield from (share, usable, busy, memory, size, heat, power)
+
+    def _http(self) -> Metric:
+        family = _counter("http_requests", "Answers of the API.", "method", "path", "status")
+        for (method, path, status), count in sorted(self._requests.items()):
+            family.add_metric([method, path, str(status)], count)
+        return family
+
+
+class Metrics:
+    """The text that Prometheus reads."""
+
+    def __init__(self, context: Context, requests: Requests) -> None:
+        """A registry of its own, so that nothing else gets in."""
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(SchedulerCollector(context, requests))
+
+    def text(self) -> bytes:
+        """All metrics as of now."""
+        return generate_latest(self._registry)
+
+    async def answer(self, context: Context, call: Call) -> Answer:
+        """The text, as an answer."""
+        context.query(call)
+        return Answer(self.text(), media=MEDIA)
+
+    def operation(self) -> Operation:
+        """GET /metrics."""
+        return Operation(
+            method="GET",
+            path="/metrics",
+            handler=self.answer,
+            name="metrics",
+            summary="Metrics for Prometheus.",
+            tag="cluster",
+            media="text/plain",
+            public=True,
+        )
+
+
+def _counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    return CounterMetricFamily(PREFIX + name, text, labels=labels or None, value=value)
+
+
+def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, text, labels=labels or None, value=value)
+
+
+def _histogram(name: str, text: str, found: Histogram) -> HistogramMetricFamily:
+    buckets: list[tuple[str, float]] = []
+    seen = 0
+    for bound, number in zip((*found.bounds, float("inf")), found.counts, strict=True):
+        seen += number
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
+    return HistogramMetricFamily(PREFIX + name, text, buckets=buckets, sum_value=found.total)

@@ -1,0 +1,229 @@
+"""Listen: a TCP port, a Unix socket and a port for metrics, in an event loop that exists.
+
+Addresses are taken first, before anything else of a server starts, so that a port in use is a clear
+message and nothing more. Signals are left to whoever runs the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from gpu_scheduler.api.application import Applications
+from gpu_scheduler.api.connection import Connection
+from gpu_scheduler.api.front import Front
+from gpu_scheduler.model.errors import ClusterError
+
+BACKLOG = 1024
+KEEP_ALIVE_S = 75
+MOST_SOCKET_PATH = 107
+MOST_SOCKET_MESSAGE = 1 << 16
+GRACE_S = 3.0
+
+
+class CannotListen(ClusterError):
+    """An address cannot be taken."""
+
+    code = "cannot_listen"
+    exit_code = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where to listen; None means not there. Port 0 lets the system choose."""
+
+    http: tuple[str, int] | None = ("127.0.0.1", 8080)
+    unix: Path | None = None
+    metrics: tuple[str, int] | None = ("127.0.0.1", 9091)
+
+
+class Listening:
+    """Addresses that were taken. They belong to whoever has this, until `close`."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        """Take all of them, or none."""
+        self.unix_path = addresses.unix
+        self.http: socket.socket | None = None
+        self.metrics: socket.socket | None = None
+        self.unix: socket.socket | None = None
+        try:
+            if addresses.http is not None:
+                self.http = _take_port(*addresses.http, "http_port")
+            if addresses.metrics is not None:
+                self.metrics = _take_port(*addresses.metrics, "metrics_port")
+            if addresses.unix is not None:
+                self.unix = _take_path(addresses.unix)
+        except ClusterError:
+            self.close()
+            raise
+
+    @property
+    def http_port(self) -> int | None:
+        """The port that was chosen."""
+        return None if self.http is None else int(self.http.getsockname()[1])
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port that was chosen."""
+        return None if self.metrics is None else int(self.metrics.getsockname()[1])
+
+    def close(self) -> None:
+        """Give the addresses back."""
+        for taken in (self.http, self.metrics, self.unix):
+            if taken is not None:
+                taken.close()
+        if self.unix is not None and self.unix_path is not None:
+            self.unix_path.unlink(missing_ok=True)
+
+
+class ApiServer:
+    """Connections that are open, and the sockets that they come from."""
+
+    def __init__(self, listening: Listening) -> None:
+        """Nothing is served yet."""
+        self.listening = listening
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self, applications: Applications) -> None:
+        """Answer from now on."""
+        loop = asyncio.get_running_loop()
+        listening = self.listening
+        for taken, application in (
+            (listening.http, applications.main),
+            (listening.unix, applications.main),
+            (listening.metrics, applications.metrics),
+        ):
+            if taken is None:
+                continue
+            config = _config(application)
+
+            def connection(config: Config = config) -> Connection:
+                return Connection(config, self._state, {})
+
+            if taken.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(connection, sock=taken, backlog=BACKLOG)
+            else:
+                server = await loop.create_server(connection, sock=taken, backlog=BACKLOG)
+            self._servers.append(server)
+
+    async def close(self) -> None:
+        """Take no more requests, let those under way end, and close."""
+        for server in self._servers:
+            server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        tasks = [task for task in self._state.tasks if not task.done()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=GRACE_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        for connection in list(self._state.connections):
+            connection.transport.close()
+        self.listening.close()
+
+
+async def serve(applications: Applications, listening: Listening) -> ApiServer:
+    """Serve on addresses that were taken."""
+    server = ApiServer(listening)
+    await server.start(applications)
+    return server
+
+
+def _config(application: Front) -> Config:
+    config = Config(
+        application,
+        interface="asgi3",
+        http=Connection,
+        ws="websockets-sansio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,  # who calls is what the kernel says, never what a header says
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        ws_max_size=MOST_SOCKET_MESSAGE,
+        ws_per_message_deflate=False,
+    )
+    config.load()
+    return config
+
+
+def _take_port(host: str, port: int, setting: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+        taken.listen(BACKLOG)
+        taken.setblocking(False)
+    except (OSError, OverflowError) as error:
+        taken.close()
+        raise CannotListen(_why_not(error, host, port, setting)) from None
+    return taken
+
+
+def _why_not(error: Exception, host: str, port: int, setting: str) -> str:
+    number = getattr(error, "errno", None)
+    if number == errno.EADDRINUSE:
+        return (
+            f"port {port} on {host} is in use by another program; stop that one, "
+            f"or choose another port (api.{setting})"
+        )
+    if number == errno.EACCES:
+        return f"port {port} on {host} may only be used by root; choose one above 1023"
+    return f"cannot listen on {host}:{port}: {error}"
+
+
+def _take_path(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > MOST_SOCKET_PATH:
+        raise CannotListen(
+            f"the socket's path {path} is longer than {MOST_SOCKET_PATH} bytes; "
+            "choose a shorter directory"
+        )
+    _clear_path(path)
+    taken = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        taken.bind(os.fspath(path))
+        # Everybody may call: who it is, and what that one may do, is found out by the kernel.
+        path.chmod(0o666)
+        taken.listen(BACKLOG)
+        taken.setblocking(False)
+    except OSError as error:
+        taken.close()
+        raise CannotListen(f"cannot listen on {path}: {error}") from None
+    return taken
+
+
+def _clear_path(path: Path) -> None:
+    """Remove a socket that a server left behind; refuse one that somebody listens on."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CannotListen(f"cannot look at {path}: {error}") from None
+    if not stat.S_ISSOCK(mode):
+        raise CannotListen(f"{path} exists and is not a socket; move it away")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(os.fspath(path))
+        except OSError as error:
+            if error.errno not in {errno.ECONNREFUSED, errno.ENOENT}:
+                raise CannotListen(f"{path} is in use: {error}") from None
+        else:
+            raise CannotListen(f"another server listens on {path}; stop that one first")
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()

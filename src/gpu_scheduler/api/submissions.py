@@ -1,0 +1,194 @@
+"""Submit jobs: one, many in an array or as lines, or in the short form of a task."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.exchange import JSON, NDJSON, Answer, Call, answer, decode
+from gpu_scheduler.api.failures import TooLarge, bad_body
+from gpu_scheduler.api.operations import V1, Operation
+from gpu_scheduler.control.messages import Outcome, Submit, SubmitAll
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError
+from gpu_scheduler.store.rows import EnvironmentRow
+from gpu_scheduler.wire.answers import Submitted, SubmittedMany, TaskAccepted
+from gpu_scheduler.wire.jobs import JobRequest, TaskRequest
+from gpu_scheduler.wire.reading import JobReader, Submission
+
+_JOB = msgspec.json.Decoder(JobRequest)
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_TASK = msgspec.json.Decoder(TaskRequest)
+
+
+async def submit(context: Context, call: Call) -> Answer:
+    """One job as an object, or many as an array."""
+    call.expect_media(JSON, NDJSON)
+    data = await call.body(context.settings.bounds.bulk_bytes)
+    if call.media == NDJSON or data.lstrip()[:1] == b"[":
+        return await _submit_many(context, call, data)
+    if len(data) > context.settings.bounds.body_bytes:
+        raise TooLarge(
+            f"one job may have {context.settings.bounds.body_bytes} bytes and has {len(data)}"
+        )
+    reader = _reader(context, call.caller)
+    submission = reader.read(decode(_JOB, data))
+    act = partial(context.service.apply, _message(submission), call.caller)
+    return await context.repeats.once(call, data, lambda also: act(also=also), _told)
+
+
+async def submit_many(context: Context, call: Call) -> Answer:
+    """Many jobs, as an array or one in each line: all of them, or none."""
+    call.expect_media(JSON, NDJSON)
+    data = await call.body(context.settings.bounds.bulk_bytes)
+    return await _submit_many(context, call, data)
+
+
+async def submit_task(context: Context, call: Call) -> Answer:
+    """A task: a command line for a shell."""
+    call.expect_media(JSON)
+    data = await call.body(context.settings.bounds.body_bytes)
+    submission = _reader(context, call.caller).read_task(decode(_TASK, data))
+    act = partial(context.service.apply, _message(submission), call.caller)
+    return await context.repeats.once(call, data, lambda also: act(also=also), _told_task)
+
+
+async def _submit_many(context: Context, call: Call, data: bytes) -> Answer:
+    raws = _split(data, lines=call.media == NDJSON)
+    most = context.settings.bounds.bulk_jobs
+    if not raws:
+        raise InvalidRequest("Invalid request body: the list has no jobs")
+    if len(raws) > most:
+        raise TooLarge(f"{len(raws)} jobs came at once; at most {most} are taken")
+    messages = _read_all(_reader(context, call.caller), raws)
+    act = partial(context.service.apply, SubmitAll(tuple(messages)), call.caller)
+    return await context.repeats.once(call, data, lambda also: act(also=also), _told_many)
+
+
+def _split(data: bytes, *, lines: bool) -> list[bytes]:
+    if lines:
+        return [line for line in data.split(b"\n") if line.strip()]
+    raws = decode(_RAW_LIST, data)
+    return list(map(bytes, raws))
+
+
+def _read_all(reader: JobReader, raws: list[bytes]) -> list[Submit]:
+    """All jobs, read once if they are alike; an environment is sent along only once."""
+    known: dict[bytes, Submit] = {}
+    environments: set[str] = set()
+    messages: list[Submit] = []
+    for index, raw in enumerate(raws):
+        message = known.get(raw)
+        if message is None:
+            try:
+                submission = reader.read_alike(_JOB.decode(raw))
+            except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+                raise bad_body(problem, index=index) from None
+            except SchedulerError as error:
+                error.index = index
+                raise
+            if submission.launch.captured in environments:
+                message = Submit(submission.job, submission.launch)
+            else:
+                message = _message(submission)
+                environments.add(submission.launch.captured)
+            known[raw] = message
+            messages.append(message)
+        else:
+            messages.append(message if message.environment is None else _without(message))
+    return messages
+
+
+def _without(message: Submit) -> Submit:
+    return Submit(message.job, message.launch)
+
+
+def _message(submission: Submission) -> Submit:
+    if submission.environment is None:
+        return Submit(submission.job, submission.launch)
+    row = EnvironmentRow(submission.launch.captured, submission.environment)
+    return Submit(submission.job, submission.launch, row)
+
+
+def _reader(context: Context, caller: Caller) -> JobReader:
+    server_uid = context.settings.server_uid
+    if server_uid not in {0, caller.uid}:
+        raise Forbidden(
+            f"this server does not run as root, so it can run jobs only as its own user "
+            f"(uid {server_uid}), and you are '{caller.user}' (uid {caller.uid}); "
+            "start a server of your own, or ask for one that runs as root"
+        )
+    return JobReader(caller, context.tenant_of)
+
+
+def _told(outcome: Outcome) -> Answer:
+    job = outcome.jobs[0]
+    return answer(Submitted(job_id=job.id, tasks=job.task_count), status=201)
+
+
+def _told_many(outcome: Outcome) -> Answer:
+    job_ids = [job.id for job in outcome.jobs]
+    return answer(SubmittedMany(job_ids=job_ids, count=len(job_ids)), status=201)
+
+
+def _told_task(outcome: Outcome) -> Answer:
+    return answer(TaskAccepted(task_id=outcome.jobs[0].id), status=201)
+
+
+_REFUSALS = (403, 404, 409, 413, 415, 422, 503)
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{V1}/jobs",
+        handler=submit,
+        name="submit_job",
+        summary="Submit a job (an object), or many at once (an array): all of them, or none.",
+        tag="jobs",
+        body=(JobRequest, list[JobRequest]),
+        answer=(Submitted, SubmittedMany),
+        status=201,
+        errors=_REFUSALS,
+        keyed=True,
+        example={
+            "name": "Training Job",
+            "gpu_count": 4,
+            "priority": 1000,
+            "command": ["python", "train.py"],
+            "args": ["--epochs", "100"],
+            "cpu_cores": 16,
+            "memory_mb": 64000,
+            "max_runtime_minutes": 1440,
+        },
+    ),
+    Operation(
+        method="POST",
+        path=f"{V1}/jobs/bulk",
+        handler=submit_many,
+        name="submit_jobs",
+        summary="Submit many jobs, as an array or one in each line: all of them, or none.",
+        tag="jobs",
+        body=list[JobRequest],
+        body_media=("application/json", "application/x-ndjson"),
+        answer=SubmittedMany,
+        status=201,
+        errors=_REFUSALS,
+        keyed=True,
+        example=[{"command": ["python", "train.py", "--seed", "1"], "gpu_count": 1}],
+    ),
+    Operation(
+        method="POST",
+        path=f"{V1}/tasks",
+        handler=submit_task,
+        name="submit_task",
+        summary="Submit a job in the short form: one command line, run by a shell.",
+        tag="tasks",
+        body=TaskRequest,
+        answer=TaskAccepted,
+        status=201,
+        errors=_REFUSALS,
+        keyed=True,
+        example={"priority": "high", "gpu_count": 2, "command": "python train.py"},
+    ),
+)

@@ -1,0 +1,233 @@
+"""Rows of jobs become the forms that people read. Only committed rows are shown.
+
+Values of captured environments are never shown, and of named variables only those that do not look
+like secrets, and only to the job's owner.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpu_scheduler.api.service import Service
+from gpu_scheduler.model.allocation import Placement
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.states import HOLDING, JobState
+from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
+from gpu_scheduler.wire.answers import (
+    ArrayForm,
+    ArrayTask,
+    AttemptForm,
+    DependencyForm,
+    HeldGpu,
+    JobForm,
+    Place,
+)
+from gpu_scheduler.wire.tenants import per
+from gpu_scheduler.wire.times import write_time
+
+HIDDEN = "***"
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.IGNORECASE)
+MOST_PLACES = 1000
+MINUTE_MS = 60_000
+_NO_LAUNCH = Launch(argv=("",))
+
+
+class JobViews:
+    """Makes the forms of jobs for one caller."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        """The caller decides what is redacted."""
+        self._service = service
+        self._store = service.store
+        self._caller = caller
+
+    def job(self, row: JobRow) -> JobForm:
+        """A job, or an array as a whole."""
+        job = row.job
+        launch = self._store.launch(job.id) or _NO_LAUNCH
+        form = self._form(row, job, launch)
+        form.allocation = self._places(row)
+        return form
+
+    def task(self, row: JobRow, number: int) -> JobForm:
+        """One task of an array, in the form of a job."""
+        form = self.job(row)
+        form.id = form.job_id = f"{row.job.id}_{number}"
+        form.task = number
+        form.array = None
+        form.state = task_state(row, number).value
+        form.allocation = [place for place in form.allocation if place.task == number]
+        form.attempt = form.preemptions = 0
+        form.started_at = form.ended_at = form.exit_code = form.signal = None
+        for task in self._store.tasks(row.job.id, only=IntervalSet.of([number])):
+            form.attempt, form.preemptions = task.attempt, task.preemptions
+            form.started_at, form.ended_at = write_time(task.start_ms), write_time(task.end_ms)
+            form.exit_code, form.signal = task.exit_code, task.signal
+        return form
+
+    def _form(self, row: JobRow, job: Job, launch: Launch) -> JobForm:
+        members = job.members
+        return JobForm(
+            id=job.id,
+            job_id=job.id,
+            number=job.number,
+            name=job.name,
+            tenant_id=job.tenant,
+            user=job.user,
+            state=row.state.value,
+            reason=row.reason,
+            priority=job.priority,
+            gpu_count=per(job.gpu_milli, WHOLE_MILLI) or 0,
+            gpu_memory_mb=sum(member.gpu_memory_total_mb for member in members),
+            cpu_cores=per(sum(member.cpu_milli for member in members), 1000) or 0,
+            memory_mb=sum(member.memory_mb for member in members),
+            command=list(job.command),
+            image=launch.image,
+            working_directory=launch.workdir,
+            environment=self._shown(job, launch),
+            pool=job.pool.value,
+            interactive=job.interactive,
+            preemptible=job.preemptible,
+            gang_scheduling=job.is_gang or job.gpu_milli > WHOLE_MILLI,
+            members=len(members),
+            min_members=job.min_members,
+            max_runtime_minutes=per(job.max_runtime_ms, MINUTE_MS) or None,
+            submitted_at=write_time(job.submit_ms),
+            started_at=write_time(row.start_ms),
+            ended_at=write_time(row.end_ms),
+            attempt=row.attempt,
+            preemptions=row.preemptions,
+            exit_code=row.exit_code,
+            signal=row.signal,
+            array=_array(row),
+            allocation=[],
+            dependencies=[DependencyForm(d.kind.value, d.job_id) for d in job.dependencies],
+            hold=job.hold,
+            retries=job.retries,
+            deadline=write_time(job.deadline_ms or None),
+            begin_at=write_time(job.begin_ms or None),
+            runner=launch.runner.value,
+            gpu_models=sorted({model for member in members for model in member.gpu_models}),
+            output=launch.output,
+        )
+
+    def _shown(self, job: Job, launch: Launch) -> dict[str, str]:
+        is_owner = self._caller.user == job.user
+        return {
+            name: value if is_owner and not SECRET.search(name) else HIDDEN
+            for name, value in launch.environment
+        }
+
+    def _places(self, row: JobRow) -> list[Place]:
+        """What the job holds; once it has ended, what its last attempt held."""
+        job = row.job
+        if job.array is not None:
+            return self._places_of_tasks(row)
+        if row.state in HOLDING:
+            return self._held(f"{job.id}.{row.attempt}", None)
+        if row.attempt == 0 or row.state is JobState.PENDING:
+            return []
+        attempts = self._store.attempts(job.id)
+        return places(attempts[-1].placements) if attempts else []
+
+    def _places_of_tasks(self, row: JobRow) -> list[Place]:
+        held = IntervalSet()
+        for state, numbers in row.tasks:
+            if state in HOLDING:
+                held = held.union(numbers)
+        if not held:
+            return []
+        found: list[Place] = []
+        for task in self._store.tasks(row.job.id, only=held):
+            if len(found) >= MOST_PLACES:
+                break
+            found += self._held(f"{row.job.id}_{task.task}.{task.attempt}", task.task)
+        return found
+
+    def _held(self, allocation_id: str, task: int | None) -> list[Place]:
+        entry = self._service.core.book.picture.running.get(allocation_id)
+        return [] if entry is None else places(entry.running.allocation.placements, task)
+
+
+def places(placements: tuple[Placement, ...], task: int | None = None) -> list[Place]:
+    """Where the members are."""
+    return [
+        Place(
+            node=placement.node_id,
+            gpus=[
+                HeldGpu(
+                    index=share.index,
+                    share=per(share.share_milli, WHOLE_MILLI) or 0,
+                    memory_mb=share.memory_mb,
+                    mig_profile=share.mig_profile,
+                )
+                for share in placement.devices
+            ],
+            member=placement.member,
+            task=task,
+            cpu_cores=per(placement.cpu_milli, 1000) or 0,
+            memory_mb=placement.memory_mb,
+        )
+        for placement in placements
+    ]
+
+
+def task_state(row: JobRow, number: int) -> JobState:
+    """The state of one task of an array."""
+    for state, numbers in row.tasks:
+        if number in numbers:
+            return state
+    return row.state
+
+
+def states_of(row: JobRow) -> dict[str, str]:
+    """The task numbers in each state."""
+    return {state.value: str(numbers) for state, numbers in row.tasks if numbers}
+
+
+def _array(row: JobRow) -> ArrayForm | None:
+    array = row.job.array
+    if array is None:
+        return None
+    return ArrayForm(
+        tasks=str(array.tasks),
+        count=len(array.tasks),
+        max_running=array.max_running,
+        states=states_of(row),
+    )
+
+
+def attempt_form(row: AttemptRow) -> AttemptForm:
+    """An attempt that is over."""
+    return AttemptForm(
+        id=row.allocation_id,
+        job_id=row.job_id,
+        task=row.task,
+        attempt=row.attempt,
+        state=row.state.value,
+        started_at=write_time(row.start_ms),
+        ended_at=write_time(row.end_ms),
+        exit_code=row.exit_code,
+        signal=row.signal,
+        detail=row.detail,
+        allocation=places(row.placements, row.task),
+    )
+
+
+def task_form(row: TaskRow) -> ArrayTask:
+    """One task of an array."""
+    return ArrayTask(
+        id=f"{row.job_id}_{row.task}",
+        task=row.task,
+        state=row.state.value,
+        attempt=row.attempt,
+        preemptions=row.preemptions,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        started_at=write_time(row.start_ms),
+        ended_at=write_time(row.end_ms),
+    )
