@@ -522,6 +522,36 @@ int nvmlDeviceGetGraphicsRunningProcesses_v2(device_t *d, unsigned *size, proces
     return processes(d, "graphics", size, out);
 }
 
+/* --- what other programs ask for, and these GPUs do not tell */
+
+int nvmlDeviceGetEncoderUtilization(device_t *d, unsigned *load, unsigned *period) {
+    (void)load, (void)period;
+    ENTER(d->gpu);
+    return NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetDecoderUtilization(device_t *d, unsigned *load, unsigned *period) {
+    (void)load, (void)period;
+    ENTER(d->gpu);
+    return NOT_SUPPORTED;
+}
+
+#define NOT_TOLD(name) \
+    int name(device_t *d, unsigned *out) { \
+        (void)out; \
+        ENTER(d->gpu); \
+        return NOT_SUPPORTED; \
+    }
+
+NOT_TOLD(nvmlDeviceGetPersistenceMode)
+NOT_TOLD(nvmlDeviceGetPerformanceState)
+NOT_TOLD(nvmlDeviceGetComputeMode)
+NOT_TOLD(nvmlDeviceGetDisplayActive)
+NOT_TOLD(nvmlDeviceGetDisplayMode)
+NOT_TOLD(nvmlDeviceGetDriverModel)
+NOT_TOLD(nvmlDeviceGetDriverModel_v2)
+NOT_TOLD(nvmlDeviceGetNumaNodeId)
+
 /* --- NVLink */
 
 static int link_end(device_t *d, unsigned link, char *out, size_t size) {

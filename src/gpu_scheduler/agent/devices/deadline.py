@@ -22,44 +22,46 @@ T = TypeVar("T")
 
 
 class Bounded:
-    """A source whose calls end after `deadline_s`, with DevicesUnreadable if need be."""
+    """A source whose calls end after a deadline, with DevicesUnreadable if need be."""
 
     def __init__(
         self,
         source: DeviceSource,
         *,
         deadline_s: float = 5.0,
+        find_deadline_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._deadline_s = deadline_s
+        self._find_deadline_s = find_deadline_s
         self._clock = clock
         self._left_behind: tuple[threading.Thread, float] | None = None
 
     def find(self) -> Found:
-        return self._call(self._source.find)
+        return self._call(self._source.find, self._find_deadline_s)
 
     def read(self) -> list[Reading]:
-        return self._call(self._source.read)
+        return self._call(self._source.read, self._deadline_s)
 
     def close(self) -> None:
         """Close the source, unless one of its calls still hangs."""
         try:
-            self._call(self._source.close)
+            self._call(self._source.close, self._deadline_s)
         except DevicesUnreadable:
             return
 
-    def _call(self, work: Callable[[], T]) -> T:
+    def _call(self, work: Callable[[], T], deadline_s: float) -> T:
         self._refuse_while_one_hangs()
         call = _Call(work)
         thread = threading.Thread(target=call.run, name="devices", daemon=True)
         began = self._clock()
         thread.start()
-        thread.join(self._deadline_s)
+        thread.join(deadline_s)
         if thread.is_alive():
             self._left_behind = thread, began
             raise DevicesUnreadable(
-                f"the GPU driver did not answer within {self._deadline_s:g} s; it may be hanging"
+                f"the GPU driver did not answer within {deadline_s:g} s; it may be hanging"
             )
         return call.result()
 

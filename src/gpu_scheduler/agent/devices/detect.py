@@ -18,7 +18,7 @@ from gpu_scheduler.agent.devices.inventory import DeviceSource, DevicesUnreadabl
 from gpu_scheduler.agent.devices.smi import SmiSource
 from gpu_scheduler.model.errors import InvalidRequest
 
-METHODS = ("auto", "nvml", "nvidia-smi", "declared", "none")
+METHODS = ("auto", "nvml", "nvidia-smi", "declared", "simulated", "none")
 OFFER = "to try without a GPU, declare some: --simulate 8xA100-80GB"
 
 
@@ -26,7 +26,9 @@ OFFER = "to try without a GPU, declare some: --simulate 8xA100-80GB"
 class Wanted:
     """What was asked for: a method, and what each method needs.
 
-    `declared` alone chooses that method. CPU and memory replace those of the node, in every method.
+    `declared` alone chooses that method; `simulated` is another name for it. CPU and memory replace
+    those of the node, in every method. Finding may take longer than reading: a driver that nobody
+    uses wakes up its devices first.
     """
 
     method: str = "auto"
@@ -37,6 +39,7 @@ class Wanted:
     readings_file: Path | None = None
     nvidia_smi: str = "nvidia-smi"
     deadline_s: float = 5.0
+    find_deadline_s: float = 30.0
 
 
 def detect(wanted: Wanted, *, host: Host | None = None) -> DeviceSource:
@@ -47,7 +50,7 @@ def detect(wanted: Wanted, *, host: Host | None = None) -> DeviceSource:
         raise InvalidRequest(
             f"gpu.detection_method is '{wanted.method}'; expected one of {', '.join(METHODS)}"
         )
-    if method == "declared":
+    if method in {"declared", "simulated"}:
         return _declared(wanted, host)
     if method == "none":
         return _given(NoDevices(host, "GPUs are switched off by gpu.detection_method"), wanted)
@@ -130,7 +133,7 @@ def _first(
 def _declared(wanted: Wanted, host: Host) -> DeviceSource:
     if not wanted.declared:
         raise InvalidRequest(
-            "gpu.detection_method is 'declared', but no GPUs are declared; "
+            f"gpu.detection_method is '{wanted.method}', but no GPUs are declared; "
             f"name them, such as {EXAMPLE}"
         )
     return DeclaredSource(
@@ -151,13 +154,20 @@ def _nvml(wanted: Wanted, host: Host) -> DeviceSource:
         raise DevicesUnreadable("libnvidia-ml.so.1 cannot be loaded; is a driver there?") from error
     from gpu_scheduler.agent.devices.nvml import NvmlSource  # noqa: PLC0415
 
-    return _tried(Bounded(NvmlSource(host), deadline_s=wanted.deadline_s))
+    return _tried(
+        Bounded(
+            NvmlSource(host),
+            deadline_s=wanted.deadline_s,
+            find_deadline_s=wanted.find_deadline_s,
+        )
+    )
 
 
 def _smi(wanted: Wanted, host: Host) -> DeviceSource:
-    source = SmiSource(wanted.nvidia_smi, host=host, timeout_s=wanted.deadline_s)
-    # A command that the kernel does not let die would hold us up, so there is a second limit.
-    return _tried(Bounded(source, deadline_s=4 * wanted.deadline_s + 1))
+    source = SmiSource(wanted.nvidia_smi, host=host, timeout_s=wanted.find_deadline_s)
+    # Every run wakes up the devices. One that the kernel does not let die needs the second limit.
+    limit_s = 2 * wanted.find_deadline_s
+    return _tried(Bounded(source, deadline_s=limit_s, find_deadline_s=2 * limit_s))
 
 
 def _tried(source: DeviceSource) -> DeviceSource:

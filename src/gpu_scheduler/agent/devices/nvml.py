@@ -153,15 +153,15 @@ class NvmlSource:
         if not self._started:
             _must(pynvml.nvmlInit)
             self._started = True
-        labels = {"driver": _ask(pynvml.nvmlSystemGetDriverVersion)}
-        cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion)
+        labels = {"driver": _maybe(pynvml.nvmlSystemGetDriverVersion)}
+        cuda = _maybe(pynvml.nvmlSystemGetCudaDriverVersion)
         labels["cuda"] = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else None
         return tuple((name, str(value)) for name, value in sorted(labels.items()) if value)
 
     def _listen(self) -> None:
         """Have the driver tell XIDs from now on."""
         self._free_events()
-        events = _ask(pynvml.nvmlEventSetCreate)
+        events = _maybe(pynvml.nvmlEventSetCreate)
         wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
         for card in self._cards:
             if events is None or card.handle is None:
@@ -218,6 +218,8 @@ def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
     """The answer, or None if the device does not know."""
     try:
         return call(*arguments)
+    except UnicodeDecodeError:
+        return None
     except pynvml.NVMLError as error:
         if error.value in _UNKNOWN:
             return None
@@ -232,6 +234,14 @@ def _must(call: Callable[..., Any]) -> Any:
         return call()
     except pynvml.NVMLError as error:
         raise DevicesUnreadable(f"NVML: {error}") from error
+
+
+def _maybe(call: Callable[[], Any]) -> Any:
+    """The answer of the driver itself, or None: what can be done without."""
+    try:
+        return call()
+    except (pynvml.NVMLError, UnicodeDecodeError):
+        return None
 
 
 def _fault_text(error: Any) -> str:
@@ -323,10 +333,7 @@ def _links(handle: Any) -> tuple[tuple[str, ...], int]:
     """Where the active NVLinks of a device lead, and their bandwidth in both directions."""
     remotes = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        active = _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)
-        if active is None:
-            break
-        if active:
+        if _ask(pynvml.nvmlDeviceGetNvLinkState, handle, link):
             pci = _ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
             # An end that has no PCI address is a switch; there is one fabric per node.
             remotes.append(plain_bus_id(_string(pci.busId)) if pci is not None else "fabric")

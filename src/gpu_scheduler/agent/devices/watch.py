@@ -80,7 +80,7 @@ class Telemetry:
 
 
 class Watcher:
-    """Looks at the devices of a source, and remembers what one look alone cannot tell.
+    """Looks at the devices that were found, and remembers what one look alone cannot tell.
 
     `look` may take as long as the source's deadline: call it from a thread, never from an event
     loop, and never twice at once. With `memory`, distrust outlives this process, for one boot.
@@ -123,7 +123,9 @@ class Watcher:
         at_ms = int(self._wall_clock() * 1000)
         if held.stale:
             return Telemetry(at_ms=at_ms, readings=self._last, problem=held.problem)
-        self._last = tuple(self._report(reading) for reading in held.readings)
+        self._last = tuple(
+            self._report(reading) for reading in held.readings if reading.index in self._found
+        )
         self._memory.keep(self._trust, self._found_uuids())
         return Telemetry(at_ms=at_ms, readings=self._last)
 
@@ -139,10 +141,8 @@ class Watcher:
         load = self._average_load(reading)
         if reading.xids:
             self._xids[index] = reading.xids[-1]
-        device = self._found.get(index)
-        owned = self._attribution.attribute(
-            reading, load, device.memory_mb if device else 0, self._clock()
-        )
+        memory_mb = self._found[index].memory_mb
+        owned = self._attribution.attribute(reading, load, memory_mb, self._clock())
         return DeviceReading(
             index=index,
             utilisation_percent=load or 0,

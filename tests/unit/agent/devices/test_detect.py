@@ -63,7 +63,7 @@ def test_a_named_method_is_not_replaced_by_another(fake_nvml: FakeNvml) -> None:
 
 
 def test_a_declaration_chooses_its_method_and_can_be_named(fake_nvml: FakeNvml) -> None:
-    for method in ("auto", "declared"):
+    for method in ("auto", "declared", "simulated"):
         found = detect(Wanted(method=method, declared="2xL4"), host=HOST).find()
         assert found.detection == "declared"
         assert len(found.devices) == 2
@@ -87,7 +87,10 @@ def test_cores_and_memory_can_be_given_with_every_method(fake_nvml: FakeNvml) ->
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        (Wanted(method="cuda"), "expected one of auto, nvml, nvidia-smi, declared, none"),
+        (
+            Wanted(method="cuda"),
+            "expected one of auto, nvml, nvidia-smi, declared, simulated, none",
+        ),
         (Wanted(method="declared"), "no GPUs are declared"),
         (Wanted(declared="many"), "cannot read 'many'"),
     ],

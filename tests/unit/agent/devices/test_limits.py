@@ -29,7 +29,6 @@ class Flaky:
         self.reads = 0
         self.gate = threading.Event()
         self.gate.set()
-        self.back = threading.Event()
 
     def find(self) -> Found:
         return Found(cpu_milli=1, memory_mb=1)
@@ -39,11 +38,16 @@ class Flaky:
         self.gate.wait()
         if self.error is not None:
             raise self.error
-        self.back.set()
         return [Reading(index=0, temperature_c=self.reads)]
 
     def close(self) -> None:
         self.gate.wait()
+
+
+def wait_for_stuck_calls() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "devices":
+            thread.join(30)
 
 
 def test_a_call_that_comes_in_time_is_passed_on() -> None:
@@ -51,6 +55,17 @@ def test_a_call_that_comes_in_time_is_passed_on() -> None:
     assert bounded.find().cpu_milli == 1
     assert bounded.read()[0].temperature_c == 1
     bounded.close()
+
+
+def test_finding_is_given_more_time_than_reading() -> None:
+    source = Flaky()
+    source.gate.clear()
+    bounded = Bounded(source, deadline_s=0.01, find_deadline_s=30)
+    assert bounded.find().cpu_milli == 1
+    with pytest.raises(DevicesUnreadable, match=r"within 0\.01 s"):
+        bounded.read()
+    source.gate.set()
+    wait_for_stuck_calls()
 
 
 def test_errors_of_the_source_are_passed_on() -> None:
@@ -74,9 +89,8 @@ def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() ->
     bounded.close()
     assert source.reads == 1
     assert threading.active_count() == threads + 1
-    stuck = next(thread for thread in threading.enumerate() if thread.name == "devices")
     source.gate.set()
-    stuck.join(10)
+    wait_for_stuck_calls()
     assert bounded.read()[0].temperature_c == 2
 
 
@@ -87,10 +101,8 @@ def test_a_hanging_driver_does_not_hang_the_reader(fake_nvml: FakeNvml) -> None:
     fake_nvml.hang("nvmlDeviceGetPowerUsage")
     with pytest.raises(DevicesUnreadable, match="may be hanging"):
         impatient.read()
-    stuck = [thread for thread in threading.enumerate() if thread.name == "devices"]
     fake_nvml.mend()
-    for thread in stuck:
-        thread.join(10)
+    wait_for_stuck_calls()
     assert len(impatient.read()) == 8
     impatient.close()
 

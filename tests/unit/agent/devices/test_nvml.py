@@ -279,6 +279,32 @@ def test_without_a_driver_finding_is_an_error(source: NvmlSource, fake_nvml: Fak
         source.find()
 
 
+def test_a_driver_that_does_not_say_its_version_or_tell_events_serves(
+    source: NvmlSource, fake_nvml: FakeNvml
+) -> None:
+    for call in (
+        "nvmlSystemGetDriverVersion",
+        "nvmlSystemGetCudaDriverVersion",
+        "nvmlEventSetCreate",
+    ):
+        fake_nvml.fail(call, UNKNOWN)
+    assert source.find().labels == ()
+    assert len(source.read()) == 8
+
+
+def test_a_gpu_that_vanishes_is_gone_until_it_is_back(
+    source: NvmlSource, fake_nvml: FakeNvml
+) -> None:
+    source.find()
+    fake_nvml.fail("*", GPU_IS_LOST, gpu=7)
+    source.read()
+    fake_nvml.mend()
+    fake_nvml.set(count=7)
+    assert source.read()[7].needs_reset
+    fake_nvml.set(count=8)
+    assert source.read()[7].healthy
+
+
 def test_a_machine_with_a_driver_and_no_gpu_has_no_devices(
     source: NvmlSource, fake_nvml: FakeNvml
 ) -> None:

@@ -93,6 +93,12 @@ def test_readings_become_telemetry() -> None:
     )
 
 
+def test_devices_that_are_left_out_are_not_told_of() -> None:
+    bench = Bench()
+    bench.read = lambda: [Reading(index=0), Reading(index=1)]  # type: ignore[method-assign]
+    assert [reading.index for reading in bench.watcher.look().readings] == [0]
+
+
 def test_what_is_unknown_is_zero_on_the_wire() -> None:
     assert Bench().look().readings[0] == DeviceReading(index=0)
 
