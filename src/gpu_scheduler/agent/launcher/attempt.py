@@ -39,6 +39,7 @@ class Attempt:
         "checkpoint_ns",
         "closing",
         "details",
+        "empty_looks",
         "ended_ms",
         "ending",
         "gate",
@@ -88,6 +89,7 @@ class Attempt:
         self.killed = False
         self.closing = False
         self.kill_at_ms = 0
+        self.empty_looks = 0
         self.checkpoint_ns = 0
         self.timers: list[Timer] = []
         self.records: list[Form] = []
@@ -118,8 +120,8 @@ def kept_work(work: Work) -> Form:
     """What recovery needs of a work. Its environment may hold secrets and stays off the disk."""
     form = work_form(work)
     form["environment"] = hook_environment(work)
-    form["script"] = ""
-    form["argv"] = list(work.argv[:1]) or ["script"]
+    form.pop("script", None)
+    form["argv"] = work.argv[:1] or ("script",)
     return form
 
 

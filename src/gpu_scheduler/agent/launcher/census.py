@@ -35,16 +35,18 @@ class Census:
         self._current = False
 
     def left(self, attempt: Attempt) -> set[int]:
-        """What still runs of a job beside its main process."""
+        """What may still run of a job beside its main process.
+
+        Whoever has just ended is counted too: it may have left a child that came after the look.
+        """
         found = set(attempt.group.pids())
         self._refresh()
         orphans = [pid for pid, key in self._orphans.items() if key == attempt.key]
         if orphans:
-            found |= processes.descendants(orphans, self._relatives())
+            found.update(orphans, processes.descendants(orphans, self._relatives()))
         if attempt.adopted:
             found |= self._by_mark(attempt)
-        found -= self._loop.known_children.keys() | {os.getpid(), attempt.pid}
-        return {pid for pid in found if processes.is_running(pid)}
+        return found - self._loop.known_children.keys() - {os.getpid(), attempt.pid}
 
     def tree(self, attempt: Attempt) -> set[int]:
         """The whole job while its main process lives."""
@@ -72,11 +74,13 @@ class Census:
         return self._family
 
     def _refresh(self) -> None:
+        """Twice: a list that is read while a child ends can lack its neighbour."""
         if self._current:
             return
         self._current = True
         known = self._loop.known_children
-        children = [pid for pid in processes.own_children() if pid not in known]
+        seen = {*processes.own_children(), *processes.own_children()}
+        children = [pid for pid in sorted(seen) if pid not in known]
         before = self._orphans
         self._orphans = {
             pid: before[pid] if before.get(pid) is not None else self._owner(pid)

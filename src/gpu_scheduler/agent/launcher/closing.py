@@ -75,13 +75,19 @@ class Closer:
             self._sweep(attempt)
 
     def _sweep(self, attempt: Attempt) -> None:
-        """Look, ask, look, kill, look, until nothing is left."""
+        """Look, ask, look, kill, look, until nothing is left.
+
+        A walk through /proc can miss who forks meanwhile; so the adopted are looked for twice.
+        """
         left = self._kit.census.left(attempt)
-        if not left:
+        attempt.empty_looks = 0 if left else attempt.empty_looks + 1
+        if attempt.empty_looks > attempt.adopted:
             self._swept(attempt)
             return
         now = now_ms()
-        if not attempt.termed or not attempt.kill_at_ms:
+        if not left:
+            pass
+        elif not attempt.termed or not attempt.kill_at_ms:
             attempt.termed = True
             soon = now + min(LEFTOVER_GRACE_MS, attempt.work.grace_ms)
             attempt.kill_at_ms = min(attempt.kill_at_ms or soon, soon)

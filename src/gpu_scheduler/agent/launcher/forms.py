@@ -24,7 +24,8 @@ else:
 Key = tuple[str, int]
 
 MOST_LINE_BYTES = 32 * 1024 * 1024
-_WORK_FIELDS = tuple(Work.__slots__)
+_NOTHING = Work(allocation_id="")
+_WORK_DEFAULTS = {name: getattr(_NOTHING, name) for name in Work.__slots__}
 _DEVICE_FIELDS = tuple(WorkDevice.__slots__)
 _REPORTS: dict[str, type[Began] | type[Over] | type[Saved]] = {
     "began": Began,
@@ -47,10 +48,16 @@ def parsed(text: bytes) -> Form:
 
 
 def work_form(work: Work) -> Form:
-    form = {name: getattr(work, name) for name in _WORK_FIELDS}
-    form["devices"] = [
-        {name: getattr(device, name) for name in _DEVICE_FIELDS} for device in work.devices
-    ]
+    """Only what differs from the defaults: a form is sent and written for every start."""
+    form: Form = {"allocation_id": work.allocation_id, "member": work.member}
+    for name, usual in _WORK_DEFAULTS.items():
+        value = getattr(work, name)
+        if value != usual:
+            form[name] = value
+    if work.devices:
+        form["devices"] = [
+            {name: getattr(device, name) for name in _DEVICE_FIELDS} for device in work.devices
+        ]
     return form
 
 

@@ -18,9 +18,12 @@ def open_log(work: Work) -> int:
     """A descriptor for the job's output; -1 if there is no file to open here."""
     if not work.log_path or work.log_of_user:
         return -1
-    os.makedirs(os.path.dirname(work.log_path) or ".", mode=0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    return os.open(work.log_path, flags, 0o600)
+    try:
+        return os.open(work.log_path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(work.log_path), mode=0o700, exist_ok=True)
+        return os.open(work.log_path, flags, 0o600)
 
 
 def cap(work: Work) -> None:

@@ -6,23 +6,29 @@ user could have put there.
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from gpu_scheduler.agent.work import Work
 
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
-_KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock")
+_KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock", "environment")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def make(work: Work, files: dict[str, str]) -> None:
     """Make the directory for the job's user alone, with these files in it."""
     path = work.scratch_dir
-    os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
+    try:
         os.mkdir(path, 0o700)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    else:
+        if not files and os.geteuid() == work.uid:
+            return
     directory = os.open(path, _DIRECTORY)
     try:
         os.fchmod(directory, 0o700)

@@ -190,7 +190,12 @@ def _homes_v1(found: Mounts, own: dict[str, str], tag: str) -> dict[str, str]:
 
 def _made(home: str, name: str) -> str:
     path = f"{home}/{name}"
-    os.makedirs(path, exist_ok=True)
+    try:
+        os.mkdir(path)
+    except FileNotFoundError:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError:
+        pass
     return path
 
 

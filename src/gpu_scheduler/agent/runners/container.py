@@ -191,13 +191,26 @@ def _script(work: Work) -> tuple[str, ...]:
 
 
 def _ulimits() -> tuple[str, ...]:
-    """Our own limits: what engines set by default may be more than they are allowed to."""
+    """Our own limits: what engines set by default may be more than they are allowed to.
+
+    Podman lowers its own process limit to the number of pids first, so more cannot be had either.
+    """
+    most = {"nofile": 1 << 20, "nproc": _most_pids()}
     found: list[str] = []
     for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
         _, hard = resource.getrlimit(number)
         if hard != resource.RLIM_INFINITY:
-            found += ["--ulimit", f"{name}={hard}:{hard}"]
+            amount = min(hard, most[name])
+            found += ["--ulimit", f"{name}={amount}:{amount}"]
     return tuple(found)
+
+
+def _most_pids() -> int:
+    try:
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 1 << 15
 
 
 def _has_cdi() -> bool:
