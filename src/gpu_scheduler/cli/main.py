@@ -6,14 +6,15 @@ import one, nor anything else that is slow to load.
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_scheduler import __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from gpu_scheduler.cli.parser import Parser
 
 PROGRAM = "tgpu"
 
@@ -22,23 +23,65 @@ EXIT_INTERRUPTED = 128 + 2
 EXIT_BROKEN_PIPE = 128 + 13
 
 
-class Command(NamedTuple):
-    """Where a sub-command lives: its module has ``register(parser)`` and the named function."""
+class Command:
+    """Where a sub-command lives: its module has ``register(parser)`` and the named function.
 
-    help: str
-    module: str
-    function: str
+    A module with ``TAKES_WORDS`` gets what follows its options as ``args.words``, unread: the
+    command line of a job may hold any option.
+    """
+
+    __slots__ = ("function", "help", "module")
+
+    def __init__(self, help: str, module: str, function: str = "run") -> None:  # noqa: A002
+        self.help = help
+        self.module = module
+        self.function = function
+
+
+def _row(name: str, about: str, function: str = "run") -> Command:
+    return Command(about, f"gpu_scheduler.cli.{name}", function)
 
 
 COMMANDS: dict[str, Command] = {
-    "simulate": Command(
-        "run a trace through the scheduler on virtual time", "gpu_scheduler.cli.simulate", "run"
-    ),
+    "up": _row("up", "start the scheduler on this machine"),
+    "down": _row("up", "stop it; jobs that run go on", "down"),
+    "submit": _row("submit", "put a job into the queue"),
+    "run": _row("run", "submit a job, show its output and end with its exit code"),
+    "list": _row("listing", "list your jobs that wait or run"),
+    "show": _row("show", "show everything about a job"),
+    "logs": _row("logs", "show the output of a job"),
+    "cancel": _row("cancel", "stop jobs, or take them from the queue"),
+    "hold": _row("change", "keep waiting jobs from starting", "hold"),
+    "release": _row("change", "let held jobs start", "release"),
+    "update": _row("update", "change a job that waits"),
+    "retry": _row("change", "put jobs that ended back into the queue", "retry"),
+    "wait": _row("wait", "wait until jobs have ended"),
+    "attach": _row("attach", "enter the tmux or screen session of a job"),
+    "explain": _row("explain", "say why a job waits, and until when"),
+    "history": _row("history", "list jobs that have ended"),
+    "gpus": _row("gpus", "show the GPUs and who uses them"),
+    "pause-gpu": _row("gpus", "give a GPU no new work", "pause"),
+    "resume-gpu": _row("gpus", "use a paused GPU again", "resume"),
+    "nodes": _row("nodes", "list the nodes"),
+    "tenants": _row("tenants", "list, create, show, change or delete tenants"),
+    "usage": _row("usage", "show who used how much"),
+    "status": _row("status", "show queue, GPUs, jobs and health at a glance"),
+    "health": _row("health", "ask whether the server and its parts are well"),
+    "metrics": _row("metrics", "show how jobs and GPUs have fared"),
+    "config": _row("config", "print, explain and check settings"),
+    "simulate": _row("simulate", "run a trace through the scheduler on virtual time"),
+    "completions": _row("completions", "print a script that completes commands in your shell"),
+    "demo": _row("demo", "show all this at work, on declared GPUs, in a minute"),
+    "add": _row("add", "submit a script with the columns of jobs.txt"),
+    "screens": _row("screens", "list the sessions that one can attach to"),
 }
 
+ALIASES = {"list-jobs": "list", "cancel-job": "cancel", "start": "up", "ls": "list"}
+"""Other names of the same commands, which the help does not list."""
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; argparse leaves by SystemExit."""
+
+def main(argv: "Sequence[str] | None" = None) -> int:
+    """Run one command and return its exit code; wrong usage leaves by SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
@@ -60,17 +103,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
+def command_named(name: str) -> Command | None:
+    """The command of that name or alias."""
+    return COMMANDS.get(ALIASES.get(name, name))
+
+
+def parser_for(name: str, command: Command) -> "tuple[ModuleType, Parser]":
+    """The module of a command and its parser, with all options."""
+    from importlib import import_module
+
+    from gpu_scheduler.cli.parser import Parser
+
+    module = import_module(command.module)
+    parser = Parser(prog=f"{PROGRAM} {name}", description=_sentence(command.help))
+    register = getattr(module, f"register_{command.function}", None) or module.register
+    register(parser)
+    return module, parser
+
+
 def _run(arguments: list[str]) -> int:
     # No option before the command takes a value, so the first other word is the command.
     place = next((i for i, word in enumerate(arguments) if not word.startswith("-")), None)
     before = arguments if place is None else arguments[:place]
     if before:
-        _program_parser().parse_args(before)
+        _program_parser().read(before)
     if place is None:
         _program_parser().print_help(sys.stderr)
         return EXIT_USAGE
     name = arguments[place]
-    command = COMMANDS.get(name)
+    command = command_named(name)
     if command is None:
         _complain(_unknown(name))
         return EXIT_USAGE
@@ -78,31 +139,24 @@ def _run(arguments: list[str]) -> int:
 
 
 def _run_command(name: str, command: Command, arguments: list[str]) -> int:
-    from argparse import ArgumentParser
-
-    module = import_module(command.module)
-    parser = ArgumentParser(
-        prog=f"{PROGRAM} {name}", description=_sentence(command.help), allow_abbrev=False
-    )
-    module.register(parser)
-    exit_code: int = getattr(module, command.function)(parser.parse_args(arguments))
+    module, parser = parser_for(name, command)
+    args = parser.read(arguments, takes_words=getattr(module, "TAKES_WORDS", False))
+    exit_code: int = getattr(module, command.function)(args)
     return exit_code
 
 
-def _program_parser() -> "ArgumentParser":
-    from argparse import ArgumentParser, RawDescriptionHelpFormatter
+def _program_parser() -> "Parser":
+    from gpu_scheduler.cli.parser import Parser
 
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    parser = ArgumentParser(
+    parser = Parser(
         prog=PROGRAM,
         usage=f"{PROGRAM} [--help] [--version] <command> ...",
         description="Share GPUs fairly, and know why a job waits.",
         epilog="\n".join(
             ["commands:", *lines, "", f"'{PROGRAM} <command> --help' explains one of them."]
         ),
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     return parser
@@ -111,7 +165,7 @@ def _program_parser() -> "ArgumentParser":
 def _unknown(name: str) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, COMMANDS, n=1)
+    near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
     advice = f"did you mean '{near[0]}'?" if near else f"'{PROGRAM} --help' lists the commands"
     return f"there is no command '{name}'; {advice}"
 

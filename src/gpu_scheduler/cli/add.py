@@ -1,0 +1,50 @@
+"""`tgpu add`: one script with the columns of jobs.txt, as options."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import ArgumentParser, Namespace
+
+from gpu_scheduler.cli.durations import number
+from gpu_scheduler.cli.output import print_json
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.client.forms import API
+from gpu_scheduler.client.jobs_file import PRIORITIES, llm_config, script_job
+from gpu_scheduler.client.surroundings import capture
+from gpu_scheduler.model.errors import InvalidRequest
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("script", metavar="SCRIPT", help="what to run; a .py is run by python")
+    add("--args", default="", metavar="TEXT", help="its arguments, in quotes")
+    add("--priority", choices=tuple(PRIORITIES), default="1", help="0 high, 1 normal, 2 low")
+    add("--conda-env", "--conda", dest="conda", default="", metavar="ENV", help="conda environment")
+    add("--gpus", default="", metavar="LIST", help="devices that it may use, as 0,1 or 0-3")
+    add("--gpu-count", type=number("--gpu-count"), metavar="N", help="GPUs; default by the model")
+    add("--llm-config", metavar="FILE", help="GPUs by model; default llm_config.json, if there")
+    add("--screen", action="store_true", help="run it in a screen session")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Submit."""
+    try:
+        arguments = shlex.split(args.args)
+    except ValueError as error:
+        raise InvalidRequest(f"--args is '{args.args}': {error}") from None
+    models = llm_config(args.llm_config)
+    body = script_job(args.script, arguments, conda=args.conda, allowed=args.gpus, models=models)
+    body["priority"] = PRIORITIES[args.priority]
+    if args.gpu_count is not None:
+        body["gpu_count"] = args.gpu_count
+    if args.screen:
+        body["runner"] = "screen"
+    with client_for(args) as client:
+        answer = client.call("POST", f"{API}/jobs", body | capture(), once=True)
+    if args.json:
+        print_json(answer)
+    else:
+        print(f"submitted {answer['job_id']}")
+    return 0

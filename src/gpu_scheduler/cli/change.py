@@ -1,0 +1,54 @@
+"""`tgpu hold`, `release` and `retry`: small commands about jobs."""
+
+from __future__ import annotations
+
+import sys
+
+from gpu_scheduler.cli.output import print_json
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.references import references
+from gpu_scheduler.client.forms import job_path
+from gpu_scheduler.model.errors import SchedulerError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
+    add_server_options(parser)
+
+
+def hold(args: Namespace) -> int:
+    """Keep jobs from starting."""
+    return _each(args, "hold", "held")
+
+
+def release(args: Namespace) -> int:
+    """Let held jobs start."""
+    return _each(args, "release", "released")
+
+
+def retry(args: Namespace) -> int:
+    """Put ended jobs back into the queue."""
+    return _each(args, "retry", "queued again")
+
+
+def _each(args: Namespace, deed: str, done: str) -> int:
+    exit_code = 0
+    answers = []
+    with client_for(args) as client:
+        for reference in references(client, args.jobs):
+            try:
+                answers.append(client.call("POST", job_path(str(reference), deed)))
+            except SchedulerError as error:
+                print(f"tgpu: error: {error}", file=sys.stderr)
+                exit_code = exit_code or error.exit_code
+                continue
+            if not args.json:
+                print(f"{reference} {done}")
+    if args.json:
+        print_json(answers)
+    return exit_code

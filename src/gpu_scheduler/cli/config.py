@@ -1,0 +1,80 @@
+"""`tgpu config`: print, explain and check settings."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+
+from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.reach import warn
+from gpu_scheduler.model.errors import InvalidRequest
+
+ACTIONS = ("sample", "show", "check", "schema")
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("action", choices=ACTIONS, help="what to print; check only reads")
+    add("file", nargs="?", metavar="FILE", help="the file to read, the same as --config")
+    add("--config", metavar="FILE", help="default: $GPU_SCHEDULER_CONFIG, then the usual places")
+    add("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(args: Namespace) -> int:
+    """Do what the first word says."""
+    if args.action == "sample":
+        return _sample(args)
+    if args.action == "schema":
+        from gpu_scheduler.settings import json_schema
+
+        print_json(json_schema())
+        return 0
+    from gpu_scheduler.settings import load
+
+    if args.file and args.config and args.file != args.config:
+        raise InvalidRequest("two files are named; leave out one")
+    loaded = load(args.file or args.config)
+    for notice in loaded.notices:
+        warn(f"note: {notice}")
+    if args.action == "check":
+        where = loaded.file or "no file; variables and defaults"
+        if args.json:
+            print_json({"file": loaded.file, "valid": True, "notices": list(loaded.notices)})
+        else:
+            print(f"{where}: good")
+        return 0
+    from gpu_scheduler.settings.describe import plain_values
+
+    values = plain_values(loaded.settings)
+    if args.json:
+        print_json(
+            {key: {"value": value, "from": loaded.origins[key]} for key, value in values.items()}
+        )
+        return 0
+    rows = [(key, _text(value), loaded.origins[key]) for key, value in values.items()]
+    print_table(("SETTING", "VALUE", "FROM"), rows)
+    return 0
+
+
+def _sample(args: Namespace) -> int:
+    from gpu_scheduler.settings import Settings, sample
+    from gpu_scheduler.settings.describe import plain_values
+
+    if not args.json:
+        print(sample(), end="")
+        return 0
+    nested: dict[str, dict[str, object]] = {}
+    for key, value in plain_values(Settings()).items():
+        group, _, name = key.partition(".")
+        nested.setdefault(group, {})[name] = value
+    print_json(nested)
+    return 0
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return os.pathsep.join(value) if value else "-"
+    return "-" if value == "" else str(value)

@@ -1,0 +1,61 @@
+"""`tgpu explain`: why a job waits, and until when."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from gpu_scheduler.cli.durations import words_of
+from gpu_scheduler.cli.history import local_time
+from gpu_scheduler.cli.jobs_view import seconds_at
+from gpu_scheduler.cli.output import coloured_state, painted, print_json, print_pairs
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.references import references
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, last, @~1, all")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Explain."""
+    with client_for(args) as client:
+        answers = [client.explain(str(one)) for one in references(client, args.jobs)]
+    if args.json:
+        print_json(answers[0] if len(answers) == 1 else answers)
+        return 0
+    for answer in answers:
+        _print(answer, time.time())
+    return 0
+
+
+def _print(answer: dict[str, Any], now: float) -> None:
+    state = str(answer.get("state", ""))
+    print(f"{painted(str(answer['job_id']), 'bold')}  {coloured_state(state)}")
+    if answer.get("reason"):
+        print(f"  {answer['reason']}")
+    position = answer.get("position")
+    details = answer.get("details")
+    print_pairs(
+        [
+            ("place in line", "" if position is None else str(position)),
+            ("expected start", expected(answer.get("expected_start"), now)),
+            ("expected end", expected(answer.get("expected_end"), now)),
+            *(
+                (str(name), str(value))
+                for name, value in (details.items() if isinstance(details, dict) else ())
+            ),
+        ]
+    )
+
+
+def expected(text: str | None, now: float) -> str:
+    """A time to come, and how far off it is."""
+    at = seconds_at(text)
+    if at is None:
+        return ""
+    ahead = f"in {words_of(at - now)}" if at > now else "now"
+    return f"{local_time(text)} ({ahead})"

@@ -1,0 +1,100 @@
+"""`tgpu gpus`, `pause-gpu` and `resume-gpu`: the devices and who uses them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from gpu_scheduler.cli.durations import size_text
+from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.client.forms import API
+from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.model.errors import InvalidRequest
+
+HEADINGS = ("GPU", "MODEL", "STATE", "SHARE", "MEMORY", "UTIL", "TEMP", "POWER", "USED BY")
+RIGHT = ("SHARE", "MEMORY", "UTIL", "TEMP", "POWER")
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_server_options(parser)
+
+
+def register_pause(parser: ArgumentParser) -> None:
+    """Add the options of pause-gpu."""
+    parser.add_argument("gpu", nargs="+", metavar="GPU", help="index, or node:index")
+    add_server_options(parser)
+
+
+def register_resume(parser: ArgumentParser) -> None:
+    """Add the options of resume-gpu."""
+    register_pause(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show the devices."""
+    with client_for(args) as client:
+        gpus = client.gpus()
+    if args.json:
+        print_json({"gpus": list(gpus)})
+        return 0
+    nodes = {gpu.get("node") for gpu in gpus}
+    print_table(HEADINGS, (row(gpu, named=len(nodes) > 1) for gpu in gpus), right=RIGHT)
+    return 0
+
+
+def pause(args: Namespace) -> int:
+    """Give devices no new work."""
+    return _each(args, "pause", "paused; running jobs go on")
+
+
+def resume(args: Namespace) -> int:
+    """Use devices again."""
+    return _each(args, "resume", "in use again")
+
+
+def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
+    """The columns of one device."""
+    index = str(gpu.get("index", "?"))
+    used = size_text(gpu.get("memory_used_mb") or 0)
+    return [
+        f"{gpu.get('node')}:{index}" if named else index,
+        str(gpu.get("model") or ""),
+        str(gpu.get("state") or ""),
+        f"{round(100 * float(gpu.get('allocated_share') or 0))}%",
+        f"{used} / {size_text(gpu.get('memory_mb') or 0)}",
+        _figure(gpu.get("utilisation_percent"), "%"),
+        _figure(gpu.get("temperature_c"), " C"),
+        _figure(gpu.get("power_watts"), " W"),
+        ", ".join([*map(str, gpu.get("jobs") or []), *map(_process, gpu.get("processes") or [])]),
+    ]
+
+
+def _process(process: object) -> str:
+    """A process that is not ours, as `user:pid (memory)`."""
+    if not isinstance(process, dict):
+        return str(process)
+    memory = process.get("memory_mb")
+    size = f" ({size_text(memory)})" if memory else ""
+    return f"{process.get('user') or '?'}:{process.get('pid')}{size}"
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"
+
+
+def _each(args: Namespace, deed: str, done: str) -> int:
+    answers = []
+    with client_for(args) as client:
+        for word in args.gpu:
+            node, colon, index = word.rpartition(":")
+            if not index.isdecimal() or (colon and not node):
+                raise InvalidRequest(f"'{word}' is no GPU; write its index, or node:index")
+            place = f"{quoted(node)}/{index}" if node else index
+            answers.append(client.call("POST", f"{API}/gpus/{place}/{deed}"))
+            if not args.json:
+                print(f"GPU {word} {done}")
+    if args.json:
+        print_json(answers)
+    return 0

@@ -1,0 +1,91 @@
+"""`tgpu history`: jobs that have ended, the latest first."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from datetime import datetime
+from typing import Any
+
+from gpu_scheduler.cli.durations import clock_text, whole
+from gpu_scheduler.cli.jobs_view import (
+    elapsed_s,
+    gpus_text,
+    id_text,
+    seconds_at,
+    short_name,
+    state_code,
+)
+from gpu_scheduler.cli.listing import pages, states_of
+from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
+
+PAGE = 50
+HEADINGS = ("JOBID", "NAME", "USER", "ST", "EXIT", "ENDED", "TIME", "GPUS", "REASON")
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("-u", "--user", metavar="NAME", help="jobs of this user; 'all' for everybody's")
+    add("-s", "--state", metavar="STATE", default="ended", help="completed, failed, cancelled")
+    add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="jobs of this tenant")
+    add("-J", "--name", metavar="NAME", help="jobs of this name")
+    add("--archived", action="store_true", help="also jobs that have moved to the archive")
+    add(
+        *("-L", "--limit"),
+        type=whole("--limit"),
+        default=PAGE,
+        metavar="N",
+        help=f"show at most N; default {PAGE}, 0 shows all",
+    )
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """List what has ended."""
+    query: dict[str, object] = {
+        "state": ",".join(states_of(args.state) or ()),
+        "user": None if args.user == "all" else args.user or my_name(),
+        "tenant_id": args.tenant,
+        "name": args.name,
+        "sort": "-ended_at",
+        "archived": "true" if args.archived else None,
+    }
+    with client_for(args) as client:
+        jobs, total = pages(client, query, args.limit)
+    if args.json:
+        print_json({"jobs": jobs, "total": total})
+        return 0
+    now = time.time()
+    print_table(HEADINGS, (_row(job, now) for job in jobs), right=("EXIT", "TIME", "GPUS"))
+    if total > len(jobs):
+        warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
+    return 0
+
+
+def exit_text(job: dict[str, Any]) -> str:
+    """`0`, `1`, `SIG9`, or a dash when it is not known."""
+    if job.get("signal"):
+        return f"SIG{job['signal']}"
+    return "-" if job.get("exit_code") is None else str(job["exit_code"])
+
+
+def local_time(text: str | None) -> str:
+    """A time of the server on the clock of whoever reads it."""
+    at = seconds_at(text)
+    return "-" if at is None else f"{datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _row(job: dict[str, Any], now: float) -> list[str]:
+    return [
+        id_text(job),
+        short_name(job),
+        str(job.get("user", "")),
+        state_code(job),
+        exit_text(job),
+        local_time(job.get("ended_at")),
+        clock_text(elapsed_s(job, now)),
+        gpus_text(job),
+        str(job.get("reason") or ""),
+    ]

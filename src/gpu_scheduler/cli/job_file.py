@@ -1,0 +1,127 @@
+"""Job files: YAML or JSON in, the body of a submission out.
+
+Keys are those of the REST API, and short ones as on the command line: gpus, num_gpus, time, memory.
+A command that is one string is a line for a shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpu_scheduler.cli.durations import duration, moment, size_mb
+from gpu_scheduler.cli.submit_body import dependencies_of, priority_of
+from gpu_scheduler.client.fields import JobFields
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+
+SHORT = {
+    "cmd": "command",
+    "gpus": "gpu_count",
+    "num_gpus": "gpu_count",
+    "gpu_memory": "gpu_memory_mb",
+    "cpus": "cpu_cores",
+    "memory": "memory_mb",
+    "time": "max_runtime_seconds",
+    "estimate": "estimate_seconds",
+    "tenant": "tenant_id",
+    "env": "environment",
+    "workdir": "working_directory",
+    "chdir": "working_directory",
+    "dependency": "dependencies",
+    "begin": "begin_at",
+    "mig": "mig_profile",
+    "grace": "grace_seconds",
+}
+FIELDS = {"command", *JobFields.__annotations__} - {"capture", "time_limit_seconds"}
+LARGEST = 10_000_000
+
+
+def read_job_file(file: str) -> list[dict[str, Any]]:
+    """The submissions of a file: one mapping, or a list of them."""
+    loader = yaml.SafeLoader(_text(file))
+    try:
+        root = loader.get_single_node()
+        if isinstance(root, yaml.SequenceNode):
+            return [_job(file, loader, node) for node in root.value]
+        if root is None:
+            raise InvalidInput("is empty; write for example 'command: python train.py'", file=file)
+        return [_job(file, loader, root)]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        line = mark.line + 1 if mark is not None else None
+        raise InvalidInput(f"this is no YAML: {problem}", file=file, line=line) from error
+    finally:
+        loader.dispose()
+
+
+def _job(file: str, loader: yaml.SafeLoader, node: yaml.Node) -> dict[str, Any]:
+    if not isinstance(node, yaml.MappingNode):
+        line = node.start_mark.line + 1
+        raise InvalidInput("a job is written as 'name: value' lines", file=file, line=line)
+    body: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        key = str(loader.construct_object(key_node))
+        field = SHORT.get(key, key)
+        if field not in FIELDS:
+            near = get_close_matches(key, [*FIELDS, *SHORT], n=1)
+            advice = f"did you mean '{near[0]}'?" if near else "docs/reference/cli.md lists them"
+            raise InvalidInput(f"there is no field '{key}'; {advice}", file=file, line=line)
+        if field in body:
+            raise InvalidInput(f"'{key}' stands here again; remove one", file=file, line=line)
+        try:
+            body[field] = _value(key, field, loader.construct_object(value_node, deep=True))
+        except InvalidRequest as error:
+            raise InvalidInput(str(error), file=file, line=line) from None
+    return body
+
+
+def _value(key: str, field: str, value: Any) -> Any:
+    """The value as the REST API wants it."""
+    if field in ("command", "args") and isinstance(value, list):
+        return [str(word) for word in value]
+    if field == "environment" and isinstance(value, dict):
+        return {str(name): _text_of(text) for name, text in value.items()}
+    reader = _READERS.get(key) or _READERS.get(field)
+    if reader is None or isinstance(value, list):
+        return value
+    return reader(str(value))
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "command": lambda text: ["/bin/sh", "-c", text],
+    "priority": priority_of,
+    "dependencies": lambda text: dependencies_of([text]),
+    "time": duration("time"),
+    "estimate": duration("estimate"),
+    "grace": duration("grace", plain="s"),
+    "begin_at": moment("begin_at"),
+    "deadline": moment("deadline"),
+    "memory": size_mb("memory"),
+    "gpu_memory": size_mb("gpu_memory"),
+    "array": str,
+    "allowed_gpus": str,
+}
+"""Readers of what people write in a short form, by key or by field."""
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _text(file: str) -> str:
+    try:
+        with Path(file).open(encoding="utf-8") as stream:
+            text = stream.read(LARGEST + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read: {error}", file=file) from error
+    if len(text) > LARGEST:
+        raise InvalidInput(f"is larger than {LARGEST:,} characters", file=file)
+    return text

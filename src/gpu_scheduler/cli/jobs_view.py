@@ -1,0 +1,110 @@
+"""A job in columns: what the server says about it in, short texts out."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+HEADINGS = ("JOBID", "NAME", "USER", "ST", "TIME", "LIMIT", "GPUS", "NODELIST(REASON)")
+RIGHT = ("TIME", "LIMIT", "GPUS")
+STATES = {
+    "pending": "PD",
+    "scheduled": "SC",
+    "running": "R",
+    "completed": "CD",
+    "failed": "F",
+    "cancelled": "CA",
+    "preempted": "PR",
+}
+LONGEST_NAME = 32
+
+
+def row(job: Mapping[str, Any], now: float) -> list[str]:
+    """The columns of `tgpu list`."""
+    return [
+        id_text(job),
+        short_name(job),
+        str(job.get("user", "")),
+        state_code(job),
+        elapsed_text(job, now),
+        limit_text(job),
+        gpus_text(job),
+        place_text(job),
+    ]
+
+
+def id_text(job: Mapping[str, Any]) -> str:
+    """The number, as people write it; an array with the tasks that it has."""
+    number = str(job.get("id", "?")).removeprefix("job-")
+    array = job.get("array")
+    return f"{number}_[{array['tasks']}]" if array and array.get("tasks") else number
+
+
+def short_name(job: Mapping[str, Any]) -> str:
+    """The name, cut."""
+    name = str(job.get("name") or "")
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def state_code(job: Mapping[str, Any]) -> str:
+    """PD, SC, R, CD, F, TO, CA or PR."""
+    if job.get("state") == "failed" and "time limit" in str(job.get("reason") or ""):
+        return "TO"
+    return STATES.get(str(job.get("state")), str(job.get("state")))
+
+
+def seconds_at(text: str | None) -> float | None:
+    """A time of the server in seconds since 1970."""
+    if not text:
+        return None
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).timestamp()
+
+
+def elapsed_s(job: Mapping[str, Any], now: float) -> float:
+    """How long it has run, or ran."""
+    start = seconds_at(job.get("started_at"))
+    if start is None:
+        return 0.0
+    end = seconds_at(job.get("ended_at"))
+    return max(0.0, (now if end is None else end) - start)
+
+
+def elapsed_text(job: Mapping[str, Any], now: float) -> str:
+    """The same, as a clock."""
+    from gpu_scheduler.cli.durations import clock_text
+
+    return clock_text(elapsed_s(job, now))
+
+
+def limit_text(job: Mapping[str, Any]) -> str:
+    """The limit as a clock; a dash when there is none of its own."""
+    from gpu_scheduler.cli.durations import clock_text
+
+    minutes = job.get("max_runtime_minutes") or 0
+    return clock_text(minutes * 60) if minutes else "-"
+
+
+def gpus_text(job: Mapping[str, Any]) -> str:
+    """`2`, `0.5`, or for a gang `4x2`."""
+    each = f"{job.get('gpu_count') or 0:g}"
+    members = job.get("members")
+    count = len(members) if isinstance(members, list) else members
+    return f"{count}x{each}" if isinstance(count, int) and count > 1 else each
+
+
+def place_text(job: Mapping[str, Any]) -> str:
+    """Where it runs, as `box[0,1]`; else why not, in brackets."""
+    places = []
+    for part in job.get("allocation") or []:
+        devices = ",".join(str(gpu["index"]) for gpu in part.get("gpus", []))
+        places.append(f"{part['node']}[{devices}]" if devices else str(part["node"]))
+    reason = job.get("reason") or ""
+    if places and job.get("state") in ("running", "scheduled", "completed"):
+        return " ".join(places)
+    if places and not reason:
+        return " ".join(places)
+    return f"({reason})" if reason else ""

@@ -1,0 +1,85 @@
+"""`tgpu logs`: the output of a job, as it is; with `-f` as it comes."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from gpu_scheduler.cli.durations import whole
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.references import one_reference
+from gpu_scheduler.client.errors import NoServer, Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from gpu_scheduler.client.client import Client
+
+_PAUSE_S = 0.2
+_LONGEST_ABSENCE_S = 60.0
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("job", metavar="JOB", help="12, 12_4, last, ...")
+    add("-f", "--follow", action="store_true", help="go on until the job ends")
+    add("-n", "--tail", type=whole("--tail"), metavar="N", help="only the last N lines")
+    add("--attempt", type=whole("--attempt", least=1), metavar="N", help="an earlier attempt")
+    add("--member", type=whole("--member"), metavar="N", help="one member of a gang; default 0")
+    add_server_options(parser, json=False)
+
+
+def run(args: Namespace) -> int:
+    """Show the output."""
+    with client_for(args) as client:
+        reference = one_reference(client, args.job)
+        query = {"attempt": args.attempt, "member": args.member, "tail": args.tail}
+        if args.follow:
+            follow(client, str(reference), query)
+            return 0
+        for piece in client.log_bytes(str(reference), **query):
+            _write(piece)
+    return 0
+
+
+class Follower:
+    """Copies output to stdout, and knows how far it got, so that it can go on later."""
+
+    def __init__(self, client: Client, job: str, query: dict[str, object]) -> None:
+        self._client = client
+        self._job = job
+        self._query = query
+        self.copied = 0
+
+    def copy(self) -> None:
+        """Copy until the job ends; a server that restarts is waited for."""
+        lost_at = 0.0
+        while True:
+            query = dict(self._query)
+            if self.copied:
+                query |= {"offset": self.copied, "tail": None}
+            try:
+                for piece in self._client.log_bytes(self._job, follow=True, **query):
+                    lost_at = 0.0
+                    self.copied += len(piece)
+                    _write(piece)
+                return
+            except (NoServer, Unreadable):
+                lost_at = lost_at or time.monotonic()
+                reached = self._client.connection.address is not None
+                if not reached or time.monotonic() - lost_at > _LONGEST_ABSENCE_S:
+                    raise
+                time.sleep(_PAUSE_S)
+
+
+def follow(client: Client, job: str, query: dict[str, object]) -> None:
+    """Copy the output to stdout until the job ends."""
+    Follower(client, job, query).copy()
+
+
+def _write(piece: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()

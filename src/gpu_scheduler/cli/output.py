@@ -1,0 +1,161 @@
+"""What people see: tables, colours and JSON.
+
+On a terminal columns are aligned, coloured and cut to its width. In a pipe the same cells come
+whole and plain, separated by tabs. NO_COLOR turns colours off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+COLOURS = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "cyan": "36",
+}
+STATE_COLOURS = {
+    "running": "green",
+    "scheduled": "cyan",
+    "pending": "yellow",
+    "preempted": "yellow",
+    "completed": "dim",
+    "failed": "red",
+    "cancelled": "dim",
+    "R": "green",
+    "SC": "cyan",
+    "PD": "yellow",
+    "PR": "yellow",
+    "F": "red",
+    "TO": "red",
+    "CD": "dim",
+    "CA": "dim",
+    "free": "green",
+    "used": "cyan",
+    "shared": "cyan",
+    "paused": "yellow",
+    "hot": "red",
+    "unhealthy": "red",
+    "quarantined": "red",
+    "foreign": "yellow",
+    "online": "green",
+    "draining": "yellow",
+    "lost": "red",
+    "offline": "red",
+    "healthy": "green",
+    "degraded": "yellow",
+}
+_GAP = "  "
+_LEAST_LAST = 20
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at stdout."""
+    return sys.stdout.isatty()
+
+
+def has_colour() -> bool:
+    """Whether stdout takes colours."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, colour: str | None) -> str:
+    """The text in a colour, where there are colours."""
+    if not colour or not has_colour():
+        return text
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+
+def coloured_state(state: str) -> str:
+    """A state in its colour."""
+    return painted(state, STATE_COLOURS.get(state))
+
+
+def print_json(document: object) -> None:
+    """One document on stdout."""
+    import json
+
+    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()
+) -> None:
+    """A table; the columns named in `right` end on the same place."""
+    lines = [[_visible(cell) for cell in row] for row in rows]
+    if not is_terminal():
+        for cells in [list(headings), *lines]:
+            print("\t".join(cells))
+        return
+    for line in aligned(headings, lines, right=frozenset(right), width=terminal_width()):
+        print(line)
+
+
+def aligned(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: frozenset[str] = frozenset(),
+    width: int,
+) -> list[str]:
+    """The lines of a table for a terminal of that width; only the last column is cut."""
+    widths = [
+        max([len(heading), *(len(row[place]) for row in rows)])
+        for place, heading in enumerate(headings)
+    ]
+    before = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
+    widths[-1] = min(widths[-1], max(_LEAST_LAST, width - before))
+    titles = [
+        _padded(heading, size, heading in right)
+        for heading, size in zip(headings, widths, strict=True)
+    ]
+    lines = [painted(_GAP.join(titles).rstrip(), "bold")]
+    for row in rows:
+        cells = [
+            painted(_padded(cut(cell, size), size, heading in right), STATE_COLOURS.get(cell))
+            for cell, size, heading in zip(row, widths, headings, strict=True)
+        ]
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 where that is not known."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def cut(text: str, width: int) -> str:
+    """The text, shortened by an ellipsis if it is too wide."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Names with values, one to a line; without a value they are left out."""
+    shown = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print(f"  {painted(f'{name:<{width}}', 'dim')}  {_visible(value)}")
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _visible(text: str) -> str:
+    """Text without control characters: a job's name must not steer somebody's terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )

@@ -1,0 +1,144 @@
+"""argparse, but quick to fill, and with refusals in our own words.
+
+Words of the command line come in; a Namespace goes out, or SystemExit with code 2 and one line on
+stderr that says what is wrong and what would be right.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Action, ArgumentParser, HelpFormatter, Namespace, RawDescriptionHelpFormatter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+EXIT_USAGE = 2
+_CHECKING_WIDTH = 80
+
+
+class Parser(ArgumentParser):
+    """The parser of one command. `place` stands before a refusal, such as a file and line."""
+
+    place = ""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", RawDescriptionHelpFormatter)
+        self._helping = False
+        super().__init__(allow_abbrev=False, **settings)
+
+    def read(
+        self,
+        arguments: Sequence[str],
+        *,
+        takes_words: bool = False,
+        into: Namespace | None = None,
+    ) -> Namespace:
+        """Parse; with `takes_words`, what follows the options goes to `words` as it is."""
+        words: list[str] | None = None
+        if takes_words:
+            arguments, words = self.split(arguments)
+        args, rest = self.parse_known_args(arguments, into)
+        if rest:
+            self.error(self._unknown(rest[0]))
+        if words is not None:
+            args.words = words
+        return args
+
+    def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Our own options, and the words after them: all after `--`, or from the first other."""
+        place = 0
+        while place < len(arguments):
+            word = arguments[place]
+            if word == "--":
+                return list(arguments[:place]), list(arguments[place + 1 :])
+            if not word.startswith("-") or word == "-":
+                break
+            place += 2 if self._takes_next(word) else 1
+        return list(arguments[:place]), list(arguments[place:])
+
+    def format_help(self) -> str:
+        self._helping = True
+        try:
+            return super().format_help()
+        finally:
+            self._helping = False
+
+    def error(self, message: str) -> NoReturn:
+        where = f"{self.place}: " if self.place else ""
+        print(f"{self.prog.split()[0]}: error: {where}{self._plainly(message)}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
+
+    def _get_formatter(self) -> HelpFormatter:
+        # argparse makes one for each option, only to check it; measuring the terminal loads a
+        # dozen modules, so that is left to the help itself.
+        if self._helping:
+            return super()._get_formatter()
+        return HelpFormatter(prog=self.prog, width=_CHECKING_WIDTH)
+
+    def _takes_next(self, word: str) -> bool:
+        """Whether the value of an option is the next word."""
+        if word.startswith("--"):
+            action = self._option_string_actions.get(word)
+            return action is not None and _takes_value(action)
+        for place in range(1, len(word)):
+            action = self._option_string_actions.get(f"-{word[place]}")
+            if action is None:
+                return False
+            if _takes_value(action):
+                return place == len(word) - 1
+        return False
+
+    def _unknown(self, word: str) -> str:
+        from difflib import get_close_matches
+
+        if not word.startswith("-"):
+            return f"'{word}' is one word too many; '{self.prog} --help' shows what is expected"
+        option = word.partition("=")[0]
+        near = get_close_matches(option, list(self._option_string_actions), n=1)
+        advice = f"did you mean '{near[0]}'?" if near else f"'{self.prog} --help' lists the options"
+        return f"there is no option '{option}'; {advice}"
+
+    def _plainly(self, message: str) -> str:
+        for pattern, words in _PLAIN_WORDS:
+            if match := re.fullmatch(pattern, message, re.DOTALL):
+                return words(self, *match.groups())
+        return message
+
+
+def _takes_value(action: Action) -> bool:
+    return action.nargs is None or action.nargs not in (0, "?", "*")
+
+
+def _wrong_choice(_: Parser, name: str, value: str, choices: str) -> str:
+    from difflib import get_close_matches
+
+    allowed = re.findall(r"'([^']*)'", choices) or [word.strip() for word in choices.split(",")]
+    near = get_close_matches(value.strip("'"), allowed, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return f"{name} is {value}; {hint}expected one of {', '.join(allowed)}"
+
+
+_PLAIN_WORDS: list[tuple[str, Callable[..., str]]] = [
+    (r"argument (\S+): expected (?:one|at least one) argument", lambda _, n: f"{n} needs a value"),
+    (r"argument (\S+): ignored explicit argument (.*)", lambda _, n, _v: f"{n} takes no value"),
+    (
+        r"argument (\S+): not allowed with argument (\S+)",
+        lambda _, a, b: f"{a} and {b} cannot be given together; leave one of them out",
+    ),
+    (r"argument (\S+): invalid choice: (.*?) \(choose from (.*)\)", _wrong_choice),
+    (
+        r"argument (\S+): invalid int value: (.*)",
+        lambda _, n, v: f"{n} is {v}; expected a whole number",
+    ),
+    (
+        r"argument (\S+): invalid float value: (.*)",
+        lambda _, n, v: f"{n} is {v}; expected a number",
+    ),
+    (
+        r"the following arguments are required: (.*)",
+        lambda parser, names: f"{names} is missing; '{parser.prog} --help' shows what is expected",
+    ),
+]

@@ -1,0 +1,45 @@
+"""How a command reaches the server, and the options that every such command has."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpu_scheduler.client.client import Client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+def add_server_options(parser: ArgumentParser, *, json: bool = True) -> None:
+    """`--server` and `--json`."""
+    parser.add_argument(
+        "--server",
+        metavar="ADDRESS",
+        help="unix:/path, a state directory or http://host:port; default $TGPU_SERVER, your own "
+        "server, that of the machine",
+    )
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def client_for(args: Namespace) -> Client:
+    """A client for the server that the options name."""
+    return Client(args.server)
+
+
+def my_name() -> str:
+    """The name under which the server knows the caller."""
+    import pwd
+
+    uid = os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def warn(message: str) -> None:
+    """A line on stderr that is not an error."""
+    print(f"tgpu: {message}", file=sys.stderr)

@@ -1,0 +1,86 @@
+"""`tgpu run`: submit, show the output, end as the job ends.
+
+Ctrl-C asks what to do with the job; without a terminal it cancels it, as it would a command.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gpu_scheduler.cli.logs import Follower
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
+from gpu_scheduler.cli.submit import TAKES_WORDS, submissions
+from gpu_scheduler.cli.submit_options import add_options
+from gpu_scheduler.client.forms import API, exit_code_of
+from gpu_scheduler.model.errors import InvalidRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from gpu_scheduler.client.client import Client
+
+__all__ = ["TAKES_WORDS", "register", "run"]
+
+EXIT_INTERRUPTED = 128 + 2
+EXIT_DETACHED = 0
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_options(parser)
+    add_server_options(parser, json=False)
+    parser.add_argument("-q", "--quiet", action="store_true", help="only the output of the job")
+
+
+def run(args: Namespace) -> int:
+    """Submit one job and stay with it."""
+    bodies = submissions(args)
+    if len(bodies) != 1 or "array" in bodies[0]:
+        raise InvalidRequest("run takes one job; use 'tgpu submit' for arrays and sweeps")
+    if args.dry_run:
+        from gpu_scheduler.cli.output import print_json
+        from gpu_scheduler.cli.submit_preview import preview
+
+        print_json(preview(bodies[0]))
+        return 0
+    with client_for(args) as client:
+        job = client.call("POST", f"{API}/jobs", bodies[0], once=True)["job_id"]
+        if not args.quiet:
+            warn(f"{job} submitted")
+        follower = Follower(client, job, {})
+        while True:
+            try:
+                follower.copy()
+                ended = client.wait(job)
+            except KeyboardInterrupt:
+                decided = _ask(client, job)
+                if decided is not None:
+                    return decided
+                continue
+            code = exit_code_of(ended)
+            if code and not args.quiet:
+                reason = f": {ended['reason']}" if ended.get("reason") else ""
+                warn(f"{job} {ended['state']}{reason}")
+            return code
+
+
+def _ask(client: Client, job: str) -> int | None:
+    """What to do with the job; None means to go on watching it."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        client.cancel(job)
+        return EXIT_INTERRUPTED
+    question = f"\n{job} is still there: [c]ancel it, [d]etach, or Enter to go on? "
+    try:
+        print(question, end="", file=sys.stderr, flush=True)
+        choice = sys.stdin.readline().strip().lower()
+    except KeyboardInterrupt:
+        choice = "c"
+    if choice.startswith("c"):
+        client.cancel(job)
+        warn(f"{job} cancelled")
+        return EXIT_INTERRUPTED
+    if choice.startswith("d"):
+        warn(f"{job} goes on; 'tgpu logs -f {job}' shows it again")
+        return EXIT_DETACHED
+    return None

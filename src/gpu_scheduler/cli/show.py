@@ -1,0 +1,112 @@
+"""`tgpu show`: everything about jobs, grouped as needs, execution and times."""
+
+from __future__ import annotations
+
+import time
+
+from gpu_scheduler.cli.output import coloured_state, painted, print_json, print_pairs
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.references import references
+from gpu_scheduler.client.forms import job_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
+    from typing import Any
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show."""
+    with client_for(args) as client:
+        jobs = [
+            client.call("GET", job_path(str(reference)))
+            for reference in references(client, args.jobs)
+        ]
+    if args.json:
+        print_json(jobs[0] if len(jobs) == 1 else jobs)
+        return 0
+    for place, job in enumerate(jobs):
+        if place:
+            print()
+        print_job(job)
+    return 0
+
+
+def print_job(job: dict[str, Any]) -> None:
+    """One job, for people."""
+    name = f"  {job['name']}" if job.get("name") else ""
+    print(f"{painted(str(job['id']), 'bold')}{name}  {coloured_state(str(job['state']))}")
+    if job.get("reason"):
+        print(f"  {job['reason']}")
+    for title, pairs in (
+        ("needs", _needs(job)),
+        ("execution", _execution(job)),
+        ("times", _times(job)),
+    ):
+        print(painted(title, "bold"))
+        print_pairs(pairs)
+
+
+def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from gpu_scheduler.cli.durations import size_text
+    from gpu_scheduler.cli.jobs_view import gpus_text, limit_text
+
+    yield "GPUs", gpus_text(job)
+    yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
+    yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
+    yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
+    yield "limit", limit_text(job)
+    yield "tenant", str(job.get("tenant_id") or "")
+    yield "user", str(job.get("user") or "")
+    yield "priority", str(job.get("priority", ""))
+    yield "pool", str(job.get("pool") or "")
+    waits_for = [
+        entry if isinstance(entry, str) else f"{entry.get('type')}:{entry.get('job_id')}"
+        for entry in job.get("dependencies") or []
+    ]
+    yield "depends on", ", ".join(waits_for)
+    yield "held", "yes" if job.get("hold") else ""
+
+
+def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    import shlex
+
+    from gpu_scheduler.cli.history import exit_text
+    from gpu_scheduler.cli.jobs_view import place_text
+
+    yield "command", shlex.join(job.get("command") or [])
+    yield "image", str(job.get("image") or "")
+    yield "directory", str(job.get("working_directory") or "")
+    variables = job.get("environment") or {}
+    yield "variables", " ".join(f"{name}={value}" for name, value in sorted(variables.items()))
+    yield "runner", str(job.get("runner") or "")
+    yield "runs on", place_text(job) if job.get("allocation") else ""
+    yield "attempt", str(job.get("attempt") or "")
+    yield "preemptions", str(job.get("preemptions") or "")
+    yield "retries", str(job.get("retries") or "")
+    yield "exit", exit_text(job) if job.get("ended_at") else ""
+    array = job.get("array") or {}
+    yield "tasks", str(array.get("tasks") or "")
+    for state, tasks in sorted((array.get("states") or {}).items()):
+        yield f"  {state}", str(tasks)
+    yield "attach", shlex.join(job["attach"]) if job.get("attach") else ""
+
+
+def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from gpu_scheduler.cli.durations import clock_text
+    from gpu_scheduler.cli.history import local_time
+    from gpu_scheduler.cli.jobs_view import elapsed_s
+
+    for name, key in (
+        *(("submitted", "submitted_at"), ("not before", "begin_at"), ("deadline", "deadline")),
+        *(("started", "started_at"), ("ended", "ended_at")),
+    ):
+        yield name, local_time(job[key]) if job.get(key) else ""
+    yield "ran for", clock_text(elapsed_s(job, time.time())) if job.get("started_at") else ""

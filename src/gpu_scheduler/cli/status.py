@@ -1,0 +1,168 @@
+"""`tgpu status`: queue, GPUs, jobs and health at a glance; `--watch` keeps it fresh."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.cli.durations import duration, words_of
+from gpu_scheduler.cli.gpus import HEADINGS as GPU_HEADINGS
+from gpu_scheduler.cli.gpus import RIGHT as GPU_RIGHT
+from gpu_scheduler.cli.gpus import row as gpu_row
+from gpu_scheduler.cli.health import check_text, checks_of
+from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, row
+from gpu_scheduler.cli.output import (
+    aligned,
+    coloured_state,
+    is_terminal,
+    painted,
+    print_json,
+    terminal_width,
+)
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.client.errors import NoServer, Unreadable
+
+if TYPE_CHECKING:
+    from gpu_scheduler.client.client import Client
+
+BAR = 20
+FEW = 10
+MANY = 200
+_CLEAR = "\x1b[H\x1b[J"
+_ALTERNATE, _ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("-w", "--watch", action="store_true", help="keep it on the screen; Ctrl-C ends")
+    add(
+        *("-i", "--interval"),
+        type=duration("--interval", plain="s"),
+        default=2.0,
+        metavar="TIME",
+        help="how often to look with --watch; default 2 s",
+    )
+    add("-d", "--detailed", action="store_true", help="every GPU figure, more jobs, the checks")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show, once or again and again."""
+    with client_for(args) as client:
+        if args.watch:
+            return _watch(client, args)
+        picture = gathered(client, MANY if args.detailed else FEW)
+    if args.json:
+        print_json(picture)
+    else:
+        print("\n".join(lines(picture, detailed=args.detailed)))
+    return 0
+
+
+def gathered(client: Client, jobs: int) -> dict[str, Any]:
+    """All that is shown, in one document."""
+    running = client.page(state="running,scheduled", limit=jobs)
+    waiting = client.page(state="pending,preempted", limit=jobs)
+    return {
+        "health": client.health(),
+        "cluster": client.status(),
+        "resources": list(client.gpus()),
+        "running": running["jobs"],
+        "pending": waiting["jobs"],
+        "running_total": running.get("total", len(running["jobs"])),
+        "pending_total": waiting.get("total", len(waiting["jobs"])),
+    }
+
+
+def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
+    """The whole screen."""
+    health, cluster = picture["health"], picture["cluster"]
+    up = words_of(float(health.get("uptime_seconds") or 0))
+    yield (
+        f"{painted('gpu-scheduler', 'bold')} {health.get('version', '')}  "
+        f"{coloured_state(str(health.get('status')))}, up for {up}"
+    )
+    yield (
+        f"{cluster.get('online_nodes')} of {cluster.get('total_nodes')} nodes online, "
+        f"{cluster.get('available_gpus')} of {cluster.get('total_gpus')} GPUs free, "
+        f"{cluster.get('running_jobs'):,} jobs run, {cluster.get('pending_jobs'):,} wait"
+    )
+    yield ""
+    yield from _gpu_lines(picture["resources"], detailed=detailed)
+    for title, key in (("Running", "running"), ("Waiting", "pending")):
+        jobs, total = picture[key], picture[f"{key}_total"]
+        if jobs:
+            yield ""
+            yield painted(f"{title} jobs: {total:,}", "bold")
+            now = time.time()
+            rows = [row(job, now) for job in jobs]
+            yield from aligned(HEADINGS, rows, right=frozenset(RIGHT), width=_width())
+            if total > len(jobs):
+                yield f"... and {total - len(jobs):,} more"
+    if detailed and checks_of(health):
+        yield ""
+        yield painted("Checks", "bold")
+        for name, value in checks_of(health):
+            yield f"  {name}: {check_text(value)}"
+
+
+def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
+    if not gpus:
+        yield "no GPUs"
+        return
+    named = len({gpu.get("node") for gpu in gpus}) > 1
+    if detailed:
+        rows = [gpu_row(gpu, named=named) for gpu in gpus]
+        yield from aligned(GPU_HEADINGS, rows, right=frozenset(GPU_RIGHT), width=_width())
+        return
+    for gpu in gpus:
+        share = float(gpu.get("allocated_share") or 0)
+        filled = round(BAR * min(1.0, share))
+        bar = painted("█" * filled, "cyan") + painted("░" * (BAR - filled), "dim")
+        place = f"{gpu.get('node')}:{gpu.get('index')}" if named else f"GPU {gpu.get('index')}"
+        state = str(gpu.get("state") or "")
+        note = "" if state in ("free", "used", "shared") else f"  {coloured_state(state.upper())}"
+        jobs = ", ".join(map(str, gpu.get("jobs") or []))
+        heat = gpu.get("temperature_c")
+        warm = f"  {heat:.0f} C" if heat is not None else ""
+        yield f"  {place:<8} {bar} {round(100 * share):>3}%{warm}{note}  {jobs}".rstrip()
+
+
+def _watch(client: Client, args: Namespace) -> int:
+    """Draw again and again; in a pipe one picture follows the other."""
+    on_screen = is_terminal() and not args.json
+    if on_screen:
+        print(_ALTERNATE, end="")
+    try:
+        while True:
+            _draw(client, args, on_screen=on_screen)
+            time.sleep(args.interval)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if on_screen:
+            print(_ORDINARY, end="", flush=True)
+
+
+def _draw(client: Client, args: Namespace, *, on_screen: bool) -> None:
+    try:
+        picture = gathered(client, MANY if args.detailed else FEW)
+    except (NoServer, Unreadable) as error:
+        if client.connection.address is None:
+            raise
+        print(f"{_CLEAR if on_screen else ''}{error}", flush=True)
+        return
+    if args.json:
+        print_json(picture)
+    else:
+        text = "\n".join(lines(picture, detailed=args.detailed))
+        print(f"{_CLEAR}{text}" if on_screen else f"{text}\n")
+    sys.stdout.flush()
+
+
+def _width() -> int:
+    return terminal_width() if is_terminal() else 200

@@ -1,0 +1,178 @@
+"""`tgpu submit`: a command, script or file in, the id of a job out.
+
+Only what a plain submission needs is imported at the top: this is the command that starts most.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpu_scheduler.cli.parser import Parser
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
+from gpu_scheduler.cli.submit_body import (
+    add_surroundings,
+    body_of,
+    command_of,
+    default_name,
+    missing_program,
+)
+from gpu_scheduler.cli.submit_options import add_options
+from gpu_scheduler.client.forms import API
+from gpu_scheduler.model.errors import InvalidRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from typing import Any
+
+    from gpu_scheduler.client.client import Client
+
+TAKES_WORDS = True
+FILES = (".yaml", ".yml", ".json")
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_options(parser)
+    add_server_options(parser)
+    parser.add_argument("-W", "--wait", action="store_true", help="wait for the end of the job")
+    parser.add_argument("-q", "--parsable", action="store_true", help="print the job id alone")
+
+
+def run(args: Namespace) -> int:
+    """Submit."""
+    bodies = submissions(args)
+    if args.dry_run:
+        return _show(args, bodies)
+    with client_for(args) as client:
+        if len(bodies) == 1:
+            answer = client.call("POST", f"{API}/jobs", bodies[0], once=True)
+            ids = [answer["job_id"]]
+        else:
+            answer = client.call("POST", f"{API}/jobs/bulk", bodies, once=True)
+            ids = answer["job_ids"]
+        _say(args, answer, ids)
+        return _wait(client, ids) if args.wait else 0
+
+
+def submissions(args: Namespace) -> list[dict[str, Any]]:
+    """What is to be submitted: usually one body, several for a sweep or a file of jobs."""
+    words = args.words
+    first = words[0] if words else ""
+    if len(words) == 1 and first.endswith(FILES) and os.path.isfile(first):  # noqa: PTH113
+        bodies = _from_file(first, args)
+    elif len(words) == 1 and first.endswith(".txt") and os.path.isfile(first):  # noqa: PTH113
+        bodies = _from_jobs_file(first, args)
+    else:
+        bodies = [_from_words(args)]
+    for body in bodies:
+        add_surroundings(body, args)
+        _check(body)
+    if args.param or args.param_file:
+        from gpu_scheduler.cli.sweep import combinations, filled
+
+        bodies = [
+            filled(body, values)
+            for body in bodies
+            for values in combinations(args.param or [], args.param_file)
+        ]
+    return bodies
+
+
+def _from_words(args: Namespace) -> dict[str, Any]:
+    words = args.words
+    text = None
+    if words and os.path.isfile(words[0]):  # noqa: PTH113
+        from gpu_scheduler.cli.script_file import script_text
+
+        text = script_text(words[0])
+    if text is not None:
+        _fill_from_script(args, words[0], text)
+        body = body_of(args)
+        body.setdefault("name", words[0].rpartition("/")[2])
+        return body | {"script": text} | ({"args": words[1:]} if words[1:] else {})
+    body = body_of(args)
+    if words:
+        body["command"] = command_of(words)
+        body.setdefault("name", default_name(body["command"]))
+    elif not args.image:
+        raise InvalidRequest(
+            "there is nothing to run; write the command after '--', as in "
+            "'tgpu submit --gpus 1 -- python train.py'"
+        )
+    return body
+
+
+def _fill_from_script(args: Namespace, path: str, text: str) -> None:
+    """Take options of the script's own lines where the command line has none."""
+    from gpu_scheduler.cli.script_file import directives, read_directives
+
+    if not directives(text):
+        return
+    parser = Parser(prog="tgpu submit")
+    register(parser)
+    for name, value in vars(read_directives(parser, path, text)).items():
+        if getattr(args, name, None) in (None, False):
+            setattr(args, name, value)
+
+
+def _from_file(path: str, args: Namespace) -> list[dict[str, Any]]:
+    from gpu_scheduler.cli.job_file import read_job_file
+
+    bodies = read_job_file(path)
+    given = body_of(args)
+    for body in bodies:
+        body.update(given)
+        if body.get("command"):
+            body.setdefault("name", default_name(body["command"]))
+    return bodies
+
+
+def _from_jobs_file(path: str, args: Namespace) -> list[dict[str, Any]]:
+    from gpu_scheduler.client.jobs_file import llm_config, read_jobs_file
+
+    given = body_of(args)
+    return [body | given for body in read_jobs_file(path, llm_config())]
+
+
+def _check(body: dict[str, Any]) -> None:
+    """Say at once what would only fail later."""
+    program = missing_program(body.get("command", []), body)
+    if program:
+        warn(f"warning: there is no program '{program}' here; the job will need it")
+
+
+def _say(args: Namespace, answer: dict[str, Any], ids: list[str]) -> None:
+    if args.json:
+        from gpu_scheduler.cli.output import print_json
+
+        print_json(answer)
+    elif args.parsable:
+        print("\n".join(ids))
+    elif len(ids) == 1:
+        tasks = answer.get("tasks", 1)
+        print(f"submitted {ids[0]}" + (f" with {tasks:,} tasks" if tasks > 1 else ""))
+    else:
+        print(f"submitted {len(ids):,} jobs: {ids[0]} to {ids[-1]}")
+    sys.stdout.flush()
+
+
+def _wait(client: Client, ids: list[str]) -> int:
+    from gpu_scheduler.cli.wait import wait_for_all
+
+    return wait_for_all(client, ids, None)
+
+
+def _show(args: Namespace, bodies: list[dict[str, Any]]) -> int:
+    """Print what would be submitted; a captured environment only as a number of variables."""
+    from gpu_scheduler.cli.output import print_json
+    from gpu_scheduler.cli.submit_preview import preview, print_sweep
+
+    if args.json:
+        print_json([preview(body) for body in bodies])
+    elif len(bodies) > 1:
+        print_sweep(bodies)
+    else:
+        print_json(preview(bodies[0]))
+    return 0

@@ -1,0 +1,172 @@
+"""Options of a submission to the body of a request."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gpu_scheduler.client.surroundings import directory, exported, umask
+from gpu_scheduler.model.errors import InvalidRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+PLAIN_FIELDS = {
+    "gpus": "gpu_count",
+    "gpu_memory": "gpu_memory_mb",
+    "gpu_memory_per_gpu": "gpu_memory_mb_per_gpu",
+    "mig": "mig_profile",
+    "allowed_gpus": "allowed_gpus",
+    "exclusive": "exclusive",
+    "cpus": "cpu_cores",
+    "memory": "memory_mb",
+    "topology": "topology",
+    "contiguous": "contiguous",
+    "members": "members",
+    "min_members": "min_members",
+    "same_rack": "same_rack",
+    "max_processes": "max_processes",
+    "time": "max_runtime_seconds",
+    "estimate": "estimate_seconds",
+    "begin": "begin_at",
+    "deadline": "deadline",
+    "hold": "hold",
+    "signal": "signal",
+    "grace": "grace_seconds",
+    "retries": "retries",
+    "requeue_on_node_loss": "requeue_on_node_loss",
+    "name": "name",
+    "tenant": "tenant_id",
+    "pool": "pool",
+    "interactive": "interactive",
+    "conda": "conda",
+    "runner": "runner",
+    "image": "image",
+    "output": "output",
+    "array": "array",
+}
+"""Options that are sent as they are, under the name of the REST API."""
+_INTERPRETERS = re.compile(r"(python[\d.]*|bash|sh|zsh|Rscript|julia|node|perl|ruby)$")
+
+
+def body_of(args: Namespace) -> dict[str, Any]:
+    """The fields that the options say; what was not given is left out."""
+    body: dict[str, Any] = {
+        field: getattr(args, option)
+        for option, field in PLAIN_FIELDS.items()
+        if getattr(args, option) is not None
+    }
+    if args.gpu_model:
+        body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]
+    if args.no_preempt:
+        body["preemptible"] = False
+    if args.members and args.members > 1:
+        body["gang_scheduling"] = True
+    if args.image and not args.runner:
+        body["runner"] = "container"
+    if args.mount:
+        body["mounts"] = args.mount
+    if args.label:
+        body["node_labels"] = pairs_of("--label", args.label)
+    if args.retry_exit_codes:
+        body["retry_exit_codes"] = _exit_codes(args.retry_exit_codes)
+    if args.dependency:
+        body["dependencies"] = dependencies_of(args.dependency)
+    if args.priority is not None:
+        body["priority"] = priority_of(args.priority)
+    return body
+
+
+def add_surroundings(body: dict[str, Any], args: Namespace) -> None:
+    """Environment, directory and umask of the caller, and the variables that are set."""
+    carried, given = exported(args.export, os.environ)
+    given |= pairs_of("--env", args.env or [])
+    body["captured_environment"] = carried
+    if given:
+        body["environment"] = {**body.get("environment", {}), **given}
+    here = directory(os.environ)
+    if args.chdir:
+        body["working_directory"] = os.path.normpath(os.path.join(here, args.chdir))  # noqa: PTH118
+    body.setdefault("working_directory", here)
+    body.setdefault("umask", umask())
+
+
+def priority_of(text: str) -> int:
+    """A priority of the command line: a name, the short scale 0 to 10, or a large number."""
+    from gpu_scheduler.model.job import read_priority
+
+    return read_priority(text, short_scale=True)
+
+
+def pairs_of(option: str, words: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` words as a mapping."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise InvalidRequest(f"{option} is '{word}'; write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def dependencies_of(words: list[str]) -> list[str]:
+    """`afterok:1:2,afterany:job-3` as one entry for each job; a bare id means afterok."""
+    found = []
+    for part in ",".join(words).split(","):
+        kind, *ids = part.strip().split(":")
+        if not ids:
+            kind, ids = "afterok", [kind]
+        for name in ids:
+            match = re.fullmatch(r"(?:job-)?(\d+)", name)
+            if kind not in ("afterok", "afterany", "afternotok") or match is None:
+                raise InvalidRequest(
+                    f"--dependency has '{part}'; write afterok:12, afterany:3:4 or afternotok:5"
+                )
+            found.append(f"{kind}:job-{match[1]}")
+    return found
+
+
+def command_of(words: list[str]) -> list[str]:
+    """The command; a single `cmd=...` is a line for a shell."""
+    if len(words) == 1 and words[0].startswith("cmd="):
+        return ["/bin/sh", "-c", words[0].removeprefix("cmd=")]
+    return words
+
+
+def default_name(words: list[str]) -> str:
+    """The program's own name: `python -u train.py` is called train.py."""
+    if words[:2] == ["/bin/sh", "-c"] and len(words) == 3:
+        words = words[2].split() or words
+    first = words[0].rpartition("/")[2]
+    if _INTERPRETERS.match(first):
+        for word in words[1:]:
+            if not word.startswith("-"):
+                return word.rpartition("/")[2]
+    return first
+
+
+def missing_program(command: list[str], body: dict[str, Any]) -> str:
+    """The program if it cannot be found from here; the job may still find it."""
+    if not command or body.get("image") or body.get("conda"):
+        return ""
+    program = command[0]
+    place = body.get("working_directory", "")
+    if "/" in program:
+        return "" if os.path.exists(os.path.join(place, program)) else program  # noqa: PTH110, PTH118
+    search = body.get("captured_environment", {}).get("PATH")
+    if search is None:
+        return ""
+    found = any(
+        os.access(os.path.join(place, part, program), os.X_OK)  # noqa: PTH118
+        for part in search.split(":")
+    )
+    return "" if found else program
+
+
+def _exit_codes(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) < 256 for word in words):
+        raise InvalidRequest(f"--retry-exit-codes is '{text}'; write codes such as 1,137")
+    return [int(word) for word in words]

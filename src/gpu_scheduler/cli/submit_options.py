@@ -1,0 +1,112 @@
+"""The options of `submit` and `run`, which are also those of `#TGPU` lines in scripts.
+
+Nothing has a default but None: an option of the command line wins over a line in a script, so
+whether one was given must be known.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.cli.durations import duration, moment, number, size_mb, whole
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+EXAMPLES = """\
+examples:
+  tgpu submit -G 2 -- python train.py --epochs 10
+  tgpu submit -G 0.5 -t 2h -J small --priority high -- python eval.py
+  tgpu submit job.yaml                     a job file
+  tgpu submit train.sh                     a script, with '#TGPU --gpus 2' lines
+  tgpu submit -G 1 --param lr=0.1,0.01 --param bs=32,64 -- python train.py {lr} {bs}
+  tgpu submit -a 0-99%10 -d afterok:12 -- ./task.sh
+
+A time is 90m, 2h, 1d12h, 02:30:00 or 1-12:00:00; a plain number is minutes. A size is 40G or 512M.
+A priority is low, normal, high, urgent, 0 to 10 (5 is normal), or a number up to 10000."""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """All of them, in groups that the help shows."""
+    parser.usage = "%(prog)s [options] [--] command ... | script ... | job.yaml"
+    parser.epilog = EXAMPLES
+    _add_resources(parser)
+    _add_time(parser)
+    _add_order(parser)
+    _add_surroundings(parser)
+    _add_sweep(parser)
+
+
+def _add_resources(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("what it needs").add_argument
+    add("-G", "--gpus", type=number("--gpus"), metavar="N", help="GPUs, such as 2, 0.5 or 1.5")
+    add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
+    add(
+        "--gpu-memory-per-gpu",
+        type=size_mb("--gpu-memory-per-gpu"),
+        metavar="SIZE",
+        help="of each of its GPUs",
+    )
+    add("--gpu-model", metavar="NAME", help="models that will do, as A100 or A100,H100")
+    add("--mig", metavar="PROFILE", help="a MIG slice, as 3g.40gb")
+    add("--allowed-gpus", metavar="LIST", help="only these devices, as 0-3 or 0,2")
+    add("--exclusive", action="store_true", default=None, help="share its node with nobody")
+    add("-c", "-n", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
+    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="memory of the host")
+    add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
+    add("--topology", choices=("any", "prefer_island", "require_island"), help="NVLink islands")
+    add("--contiguous", action="store_true", default=None, help="neighbouring device numbers")
+    add("-N", "--members", type=whole("--members", least=1), metavar="N", help="a gang of N")
+    add("--min-members", type=whole("--min-members"), metavar="N", help="start with so many")
+    add("--same-rack", action="store_true", default=None, help="all members in one rack")
+    add("--max-processes", type=whole("--max-processes"), metavar="N", help="processes at most")
+
+
+def _add_time(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("when").add_argument
+    add("-t", "--time", type=duration("--time"), metavar="TIME", help="limit; it is enforced")
+    add("--estimate", type=duration("--estimate"), metavar="TIME", help="likely run time")
+    add("--begin", type=moment("--begin"), metavar="WHEN", help="not before 18:00, +2h, ...")
+    add("--deadline", type=moment("--deadline"), metavar="WHEN", help="should have ended by then")
+    add(
+        "-d",
+        "--dependency",
+        action="append",
+        metavar="KIND:ID",
+        help="afterok:12, afterany:3:4",
+    )
+    add("-H", "--hold", action="store_true", default=None, help="wait until it is released")
+    add("--signal", metavar="SIG@SECONDS", help="signal before the limit or an eviction: USR1@120")
+    add("--grace", type=duration("--grace", plain="s"), metavar="TIME", help="from TERM to KILL")
+    add("--retries", type=whole("--retries"), metavar="N", help="try again so often if it fails")
+    add("--retry-exit-codes", metavar="LIST", help="only after these exit codes, as 1,137")
+    add("--requeue-on-node-loss", action="store_true", default=None, help="start again elsewhere")
+
+
+def _add_order(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("who and how urgent").add_argument
+    add("-J", "--name", metavar="NAME", help="name; default: that of the program")
+    add("-p", "--priority", metavar="P", help="how urgent it is")
+    add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="tenant, by id or name")
+    add("--pool", choices=("online", "batch"), help="the kind of work")
+    add("--interactive", action="store_true", default=None, help="somebody waits for it")
+    add("--no-preempt", action="store_true", default=None, help="must not be stopped for others")
+
+
+def _add_surroundings(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("what it runs in").add_argument
+    add("-D", "--chdir", metavar="DIR", help="directory; default: this one")
+    add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
+    add("--export", metavar="WHAT", help="variables to take along: ALL (default), NONE or A,B=c")
+    add("--conda", metavar="ENV", help="run in this conda environment")
+    add("--runner", choices=("process", "tmux", "screen", "container"), help="default: process")
+    add("--image", metavar="IMAGE", help="run in this container image")
+    add("--mount", action="append", metavar="SRC:DST[:ro]", help="a directory for the container")
+    add("-o", "--output", metavar="FILE", help="also write the output to this file")
+
+
+def _add_sweep(parser: ArgumentParser) -> None:
+    add = parser.add_argument_group("many at once").add_argument
+    add("-a", "--array", metavar="TASKS", help="tasks, as 0-99 or 0-99%%10 (ten at once)")
+    add("--param", action="append", metavar="NAME=A,B,...", help="one job for each combination")
+    add("--param-file", metavar="FILE", help="one job for each row of a CSV file")
+    add("--dry-run", action="store_true", help="show what would be submitted")

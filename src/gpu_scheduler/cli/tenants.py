@@ -1,0 +1,137 @@
+"""`tgpu tenants`: list, create, show, update and delete those who share the GPUs."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from gpu_scheduler.cli.durations import number, size_mb, size_text, whole
+from gpu_scheduler.cli.output import print_json, print_pairs, print_table
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.client.forms import API
+from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.model.errors import InvalidRequest
+
+ACTIONS = ("list", "create", "show", "update", "delete")
+TIERS = ("low", "medium", "high", "critical")
+HEADINGS = ("ID", "NAME", "TIER", "WEIGHT", "GPUS", "GPU MEMORY", "JOBS", "GPU HOURS")
+FIELDS = (
+    *("max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb", "max_concurrent_jobs"),
+    *("max_gpu_hours", "priority_tier", "fair_share_weight", "allow_preemption"),
+    *("can_preempt_others", "max_preemptions", "elastic", "id"),
+)
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.usage = "%(prog)s [list] | create NAME ... | show T | update T ... | delete T"
+    add = parser.add_argument
+    add("action", nargs="?", choices=ACTIONS, default="list", help="default: list")
+    add("tenant", nargs="?", metavar="TENANT", help="id or name; for create the name")
+    add("--id", metavar="ID", help="an id of your choice; default: tenant-<number>")
+    add("--max-gpus", type=number("--max-gpus"), metavar="N", help="GPUs at once")
+    add(
+        *("--max-gpu-memory",),
+        dest="max_gpu_memory_mb",
+        type=size_mb("--max-gpu-memory"),
+        metavar="SIZE",
+        help="GPU memory at once",
+    )
+    add(
+        "--max-cpus", dest="max_cpu_cores", type=number("--max-cpus"), metavar="N", help="CPU cores"
+    )
+    add(
+        "--max-memory",
+        dest="max_memory_mb",
+        type=size_mb("--max-memory"),
+        metavar="SIZE",
+        help="memory at once",
+    )
+    add(
+        "--max-jobs",
+        dest="max_concurrent_jobs",
+        type=whole("--max-jobs"),
+        metavar="N",
+        help="jobs at once",
+    )
+    add("--max-gpu-hours", type=number("--max-gpu-hours"), metavar="N", help="GPU time in all")
+    add("--tier", dest="priority_tier", choices=TIERS, help="standing among tenants")
+    add(
+        "--weight",
+        dest="fair_share_weight",
+        type=number("--weight"),
+        metavar="X",
+        help="fair share",
+    )
+    add("--allow-preemption", choices=("yes", "no"), help="its jobs may be stopped for others")
+    add("--can-preempt-others", choices=("yes", "no"), help="its jobs may stop others")
+    add("--max-preemptions", type=whole("--max-preemptions"), metavar="N", help="for each job")
+    add("--elastic", choices=("yes", "no"), help="may use what others leave idle")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Do what the first word says."""
+    if args.action == "list":
+        return _list(args)
+    if not args.tenant:
+        raise InvalidRequest(f"which tenant? write 'tgpu tenants {args.action} NAME'")
+    fields = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None}
+    fields |= {name: value == "yes" for name, value in fields.items() if value in ("yes", "no")}
+    path = f"{API}/tenants/{quoted(args.tenant)}"
+    with client_for(args) as client:
+        if args.action == "create":
+            tenant = client.call(
+                "POST", f"{API}/tenants", {"name": args.tenant} | fields, once=True
+            )
+        elif args.action == "update":
+            if not fields:
+                raise InvalidRequest("nothing to change; give for example --max-gpus 8")
+            tenant = client.call("PATCH", path, fields)
+        elif args.action == "delete":
+            tenant = client.call("DELETE", path)
+        else:
+            tenant = client.call("GET", path)
+    _say(args, tenant)
+    return 0
+
+
+def _list(args: Namespace) -> int:
+    with client_for(args) as client:
+        tenants = client.tenants()
+    if args.json:
+        print_json({"tenants": list(tenants)})
+        return 0
+    right = ("WEIGHT", "GPUS", "GPU MEMORY", "JOBS", "GPU HOURS")
+    print_table(HEADINGS, (_row(tenant) for tenant in tenants), right=right)
+    return 0
+
+
+def _row(tenant: dict[str, Any]) -> list[str]:
+    memory = tenant.get("max_gpu_memory_mb")
+    held = size_text(tenant.get("current_gpu_memory_mb") or 0)
+    return [
+        str(tenant.get("id")),
+        str(tenant.get("name") or ""),
+        str(tenant.get("priority_tier") or ""),
+        f"{tenant.get('fair_share_weight') or 1:g}",
+        _of(tenant.get("current_gpus"), tenant.get("max_gpus")),
+        f"{held} / {'-' if memory is None else size_text(memory)}",
+        _of(tenant.get("current_jobs"), tenant.get("max_concurrent_jobs")),
+        _of(tenant.get("used_gpu_hours"), tenant.get("max_gpu_hours")),
+    ]
+
+
+def _of(held: float | None, limit: float | None) -> str:
+    return f"{round(held or 0, 2):g} / {'-' if limit is None else f'{limit:g}'}"
+
+
+def _say(args: Namespace, tenant: dict[str, Any]) -> None:
+    if args.json:
+        print_json(tenant)
+    elif args.action == "delete":
+        print(f"tenant {args.tenant} deleted")
+    else:
+        if args.action != "show":
+            print(f"tenant {tenant.get('id')} {args.action}d")
+        print_pairs((name, "" if value is None else str(value)) for name, value in tenant.items())

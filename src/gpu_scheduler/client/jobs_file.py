@@ -1,0 +1,112 @@
+"""`jobs.txt` and `llm_config.json`: lines of work in, submissions out.
+
+A line is `priority,script,conda environment,arguments,allowed GPUs`; priorities 0, 1 and 2 are
+high, normal and low. A job's GPUs come from the model that its arguments name.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.model.errors import InvalidInput
+
+PRIORITIES = {"0": 1500, "1": 750, "2": 250}
+DEFAULT_CONFIG = "llm_config.json"
+_MODEL_OPTIONS = ("--llm", "--model")
+_COLUMNS = 5
+
+
+def read_jobs_file(path: str, models: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Every line of a file as a submission; comments and empty lines are left out."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read: {error}", file=path) from error
+    return [
+        read_line(line, path, number, models)
+        for number, line in enumerate(lines, start=1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+
+
+def read_line(
+    line: str, path: str, number: int, models: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """One line. Arguments may hold commas: the first three and the last are the other columns."""
+    parts = [part.strip() for part in line.split(",")]
+    parts += [""] * (_COLUMNS - len(parts))
+    priority, script, conda = parts[:3]
+    allowed = parts[-1]
+    if priority not in PRIORITIES or not script:
+        raise InvalidInput(
+            f"'{line.strip()}' is no job; write 'priority 0-2,script,conda environment,arguments,"
+            "allowed GPUs'",
+            file=path,
+            line=number,
+        )
+    try:
+        arguments = shlex.split(",".join(parts[3:-1]))
+    except ValueError as error:
+        raise InvalidInput(
+            f"the arguments cannot be read: {error}", file=path, line=number
+        ) from error
+    return script_job(script, arguments, conda=conda, allowed=allowed, models=models) | {
+        "priority": PRIORITIES[priority]
+    }
+
+
+def script_job(
+    script: str,
+    arguments: list[str],
+    *,
+    conda: str = "",
+    allowed: str = "",
+    models: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The submission of a script with its arguments."""
+    program = ["python", script] if script.endswith(".py") else [script]
+    body: dict[str, Any] = {
+        "name": script.rpartition("/")[2],
+        "command": [*program, *arguments],
+        "gpu_count": gpus_for(arguments, models),
+    }
+    if conda:
+        body["conda"] = conda
+    if allowed:
+        body["allowed_gpus"] = allowed
+    return body
+
+
+def gpus_for(arguments: list[str], models: dict[str, Any] | None) -> float:
+    """GPUs that the model named in the arguments needs, else the default, else one."""
+    config = models or {}
+    default = float(config.get("default_requirement", 1.0))
+    for place, word in enumerate(arguments):
+        option, equals, value = word.partition("=")
+        if option in _MODEL_OPTIONS:
+            name = value if equals else "".join(arguments[place + 1 : place + 2])
+            return float(config.get("models", {}).get(name, default))
+    return default
+
+
+def llm_config(path: str | None = None) -> dict[str, Any]:
+    """The GPUs by model; nothing when the file is missing and was not named."""
+    file = Path(path or DEFAULT_CONFIG)
+    if path is None and not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        models = config.get("models", {})
+        valid = all(_is_amount(gpus) for gpus in models.values())
+        if not valid or not _is_amount(config.get("default_requirement", 1.0)):
+            raise InvalidInput("GPUs must be numbers from 0", file=str(file))
+    except (OSError, ValueError, AttributeError) as error:
+        raise InvalidInput(f"is no configuration of models: {error}", file=str(file)) from error
+    return dict(config)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 100_000
