@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -88,7 +88,7 @@ class JobWriter:
                 fresh.append(values)
             else:
                 others.append(values + _later_values(row))
-            counts[(0, row.job.tenant, row.job.user, row.state.value)] += 1
+        _count(latest.values(), counts)
         late = [(*self._launch_values(launch), job_id) for job_id, launch in launches.items()]
         self._write_shared()
         self._insert(fresh)
@@ -130,14 +130,14 @@ class JobWriter:
         life = JOB_LIFE.values(row)
         if life != self._life:
             self._life, self._life_text = life, JOB_LIFE.encode(life)
-        number_of_launch, argv = None, None
+        number_of_launch, argv = 0, ""
         if launch is not None:
             number_of_launch = self._launches.number(launch)
             if launch.argv != job.command:
                 argv = WORDS.encode(launch.argv)
         return (
             job.number,
-            None if job.id == f"job-{job.number}" else job.id,
+            "" if job.id == f"job-{job.number}" else job.id,
             job.name,
             job.tenant,
             job.user,
@@ -146,7 +146,7 @@ class JobWriter:
             self._gpu_milli,
             self._command_text,
             job.max_runtime_ms,
-            DEPENDENCIES.encode(job.dependencies) if job.dependencies else None,
+            DEPENDENCIES.encode(job.dependencies) if job.dependencies else "",
             job.submit_ms,
             self._life_text,
             self._specs.number(job),
@@ -190,6 +190,15 @@ class JobWriter:
             if self._connection.execute(SQL["set_launch"].format(table=table), values).rowcount:
                 return
         raise InternalError(f"the launch of job {job_id} came before the job itself")
+
+
+def _count(rows: Iterable[JobRow], counts: Counts) -> None:
+    """Count rows; neighbours of one kind are counted together, as jobs come in runs."""
+    for (tenant, user, state), alike in groupby(rows, key=_kind):
+        counts[(0, tenant, user, state.value)] += sum(1 for _ in alike)
+
+
+_kind = attrgetter("job.tenant", "job.user", "state")
 
 
 def _later_values(row: JobRow) -> tuple[Any, ...]:

@@ -9,9 +9,9 @@ exit_code, signal, life, spec
 (SELECT specs.spec FROM specs WHERE specs.id = job.spec)
 
 -- name: job
-SELECT {columns}, {spec} FROM {table} AS job WHERE number = ? AND other_id IS NULL
+SELECT {columns}, {spec} FROM {table} AS job WHERE number = ? AND other_id = ''
 UNION ALL
-SELECT {columns}, {spec} FROM {table} AS job WHERE other_id = ?
+SELECT {columns}, {spec} FROM {table} AS job WHERE other_id = ? AND other_id <> ''
 
 -- name: jobs
 SELECT {columns}, {spec} FROM jobs AS job ORDER BY number
@@ -63,10 +63,10 @@ WHERE job_id = ? AND task BETWEEN ? AND ?
 ORDER BY task
 
 -- name: launch
-SELECT ifnull(job.argv, job.command), launches.launch
+SELECT ifnull(nullif(job.argv, ''), job.command), launches.launch
 FROM {table} AS job
 JOIN launches ON launches.id = job.launch
-WHERE (job.number = ? AND job.other_id IS NULL) OR job.other_id = ?
+WHERE (job.number = ? AND job.other_id = '') OR (job.other_id = ? AND job.other_id <> '')
 
 -- name: environment
 SELECT variables FROM environments WHERE name = ?

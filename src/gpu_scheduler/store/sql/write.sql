@@ -33,7 +33,7 @@ INSERT INTO jobs (
 ) VALUES
 
 -- name: fresh_job_values
-(?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+(?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?)
 
 -- name: upsert_job
 INSERT INTO jobs (
@@ -41,7 +41,9 @@ INSERT INTO jobs (
     max_runtime_ms, dependencies, submit_ms, life, spec, launch, argv,
     state, ended, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
     exit_code, signal
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+) VALUES (
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+)
 ON CONFLICT (number) DO UPDATE SET
     other_id = excluded.other_id,
     name = excluded.name,
@@ -72,7 +74,7 @@ ON CONFLICT (number) DO UPDATE SET
 
 -- name: set_launch
 UPDATE {table} SET launch = ?, argv = ?
-WHERE (number = ? AND other_id IS NULL) OR other_id = ?
+WHERE (number = ? AND other_id = '') OR (other_id = ? AND other_id <> '')
 
 -- name: states_of
 SELECT tenant, user, state FROM {table}
