@@ -28,9 +28,8 @@ help: ## list the targets
 
 venv: $(READY) ## make the environment in .venv (every target that needs it does so)
 
-demo: $(READY) ## simulate a small cluster and write build/demo-report.html
-	@mkdir -p build
-	$(BIN)/tgpu simulate --demo --report build/demo-report.html
+demo: $(READY) ## real jobs of three tenants on declared GPUs, in less than a minute
+	$(BIN)/tgpu demo
 
 test: lint pytest ## lint, then every test
 

@@ -67,6 +67,8 @@ async def _run(config: AgentConfig) -> None:
         log.info("the agent stops; jobs go on")
     finally:
         source.close()
+    if not await launcher.held():
+        await launcher.leave()
 
 
 def _wanted(config: AgentConfig) -> Wanted:
@@ -77,6 +79,7 @@ def _wanted(config: AgentConfig) -> Wanted:
         node=config.node,
         cpu_milli=config.cpu_milli,
         memory_mb=config.memory_mb,
+        readings_file=Path(config.dir) / "readings.json",
     )
 
 

@@ -66,15 +66,20 @@ class Session:
 
 
 class Agents:
-    """All agents that are connected. Carries out the loop's orders through them."""
+    """All agents that are connected. Carries out the loop's orders through them.
+
+    `problems` says, by node, why an agent found less than one could wish for.
+    """
 
     def __init__(self, loop: Loop, *, silent_after_s: float = 15.0) -> None:
         """Listen to the loop."""
         self.logs = NodeLogs(self._send_to_node)
         self._loop = loop
         self._silent_after_s = silent_after_s
+        self.problems: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._members = Members()
+        self._arrival = asyncio.Event()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answers: set[asyncio.Future[Outcome]] = set()
         loop.on_effects(self.carry_out)
@@ -84,6 +89,12 @@ class Agents:
     def connected(self) -> list[str]:
         """The nodes whose agents are connected."""
         return sorted(self._sessions)
+
+    async def wait_for(self, node_id: str) -> None:
+        """Return when the node is known and its agent connected."""
+        while node_id not in self.problems:
+            self._arrival.clear()
+            await self._arrival.wait()
 
     def expect_nodes(self) -> None:
         """Nodes that are known and do not come back in time are silent; called at the start."""
@@ -212,6 +223,8 @@ class Agents:
 
     async def _welcome(self, session: Session, hello: pb.Hello) -> None:
         await self._loop.apply(_found(hello.node, hello.inventory))
+        self.problems[hello.node] = hello.inventory.problem
+        self._arrival.set()
         held = {(work.allocation_id, work.member) for work in hello.held}
         committed = {allocation.id for allocation in self._loop.store.allocations()}
         repairs = reconcile(self._loop.core.book, hello.node, held, committed)

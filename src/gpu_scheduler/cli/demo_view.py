@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group
@@ -21,7 +22,7 @@ STYLES = {
     "cancelled": "red",
 }
 Jobs = dict[str, dict[str, Any]]
-Gpus = list[dict[str, Any]]
+Gpus = Sequence[dict[str, Any]]
 
 
 class Lines:
@@ -44,9 +45,8 @@ class Lines:
             if self._seen.get(job_id) != now:
                 self._seen[job_id] = now
                 act = self._acts[job_id]
-                print(
-                    f"{job_id:<8} {act.name:<10} {job['state']:<10} {_where(job):<22} {act.shows}"
-                )
+                state, where = job["state"], _where(job)
+                print(f"{job_id:<8} {act.name:<10} {state:<10} {where:<40} {act.shows}")
         sys.stdout.flush()
 
 

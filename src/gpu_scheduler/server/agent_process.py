@@ -16,72 +16,77 @@ from gpu_scheduler.agent.config import AgentConfig
 LOOK_S = 0.5
 FIRST_WAIT_S = 0.2
 LONGEST_WAIT_S = 10.0
+LONGEST_STOP_S = 5.0
+ALREADY_RUNS = 3
+"""The exit code of an agent that finds another one in its place."""
 log = structlog.get_logger("server")
 
 
 class AgentProcess:
-    """Starts the agent whenever none is connected, and not more often than is wise."""
+    """Starts the agent whenever none is connected, and not more often than is wise.
+
+    By posix_spawn, as forking beside the threads of gRPC is hazardous.
+    """
 
     def __init__(self, config: AgentConfig, is_connected: Callable[[], bool]) -> None:
         """Write down what the agent must know."""
-        self._config = config
         self._is_connected = is_connected
         self._file = Path(config.dir) / "agent.json"
         self._log = Path(config.dir) / "agent.log"
-        self._process: asyncio.subprocess.Process | None = None
+        self._pid = 0
         config.write(self._file)
 
     async def run(self) -> None:
         """Until cancelled."""
         wait_s = FIRST_WAIT_S
         while True:
-            if self._is_connected() or self._runs():
-                wait_s = FIRST_WAIT_S if self._is_connected() else wait_s
-                await asyncio.sleep(LOOK_S)
-                continue
-            if self._process is not None:
-                log.warning("the agent has died; another one is started", exit=self._exit())
+            if self._is_connected():
+                wait_s = FIRST_WAIT_S
+            elif not self._runs():
+                self._start()
                 await asyncio.sleep(wait_s)
                 wait_s = min(LONGEST_WAIT_S, wait_s * 2)
-            await self._start()
+            await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
         """Ask the agent to stop; jobs go on."""
-        if self._process is not None and self._runs():
-            self._process.terminate()
-            try:
-                await asyncio.wait_for(self._process.wait(), 5)
-            except TimeoutError:
-                self._process.kill()
+        if not self._runs():
+            return
+        os.kill(self._pid, signal.SIGTERM)
+        for _ in range(round(LONGEST_STOP_S / LOOK_S)):
+            await asyncio.sleep(LOOK_S / 10)
+            if not self._runs():
+                return
+        os.kill(self._pid, signal.SIGKILL)
 
-    async def _start(self) -> None:
-        with self._log.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gpu_scheduler.agent", str(self._file)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                cwd="/",
-                env=_clean_environment(),
-            )
+    def _start(self) -> None:
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "gpu_scheduler.agent", str(self._file)],
+            _clean_environment(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(self._log), append, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
 
     def _runs(self) -> bool:
-        return self._process is not None and self._process.returncode is None
-
-    def _exit(self) -> int | None:
-        return None if self._process is None else self._process.returncode
-
-
-def stop_agent_of(directory: str) -> bool:
-    """Ask an agent that another server started to stop; False if there is none."""
-    lock = Path(directory) / "agent.pid"
-    try:
-        pid = int(lock.read_text(encoding="ascii"))
-        os.kill(pid, signal.SIGTERM)
-    except (OSError, ValueError):
+        """Tell whether the agent that we started lives; one that has died is buried."""
+        if not self._pid:
+            return False
+        gone, status = os.waitpid(self._pid, os.WNOHANG)
+        if not gone:
+            return True
+        code = os.waitstatus_to_exitcode(status)
+        if code == ALREADY_RUNS:
+            log.debug("an agent runs already; it will connect")
+        else:
+            log.warning("the agent has died; another one is started", exit_code=code)
+        self._pid = 0
         return False
-    return True
 
 
 def _clean_environment() -> dict[str, str]:

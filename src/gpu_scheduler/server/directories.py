@@ -87,6 +87,11 @@ def announce(paths: Paths, facts: dict[str, Any]) -> None:
     fresh.replace(target)
 
 
+def renounce(paths: Paths) -> None:
+    """Nothing runs here any more."""
+    Path(paths.server_file).unlink(missing_ok=True)
+
+
 def running(paths: Paths) -> dict[str, Any] | None:
     """What a server wrote down, if that one still runs."""
     try:

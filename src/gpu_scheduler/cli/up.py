@@ -1,0 +1,177 @@
+"""`tgpu up`: the server, in the foreground or as a daemon. `tgpu down`: stop it.
+
+Everything heavy is imported late: a wrong option should not cost a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+    from typing import Any
+
+    from gpu_scheduler.settings.groups import Settings
+    from gpu_scheduler.settings.places import Paths
+
+FLAGS = {
+    "simulate": "gpu.simulate",
+    "http_port": "api.http_port",
+    "metrics_port": "api.metrics_port",
+    "policy": "policy.preset",
+    "node_name": "agent.node_name",
+    "log_level": "logging.level",
+}
+READY_FD = "TGPU_READY_FD"
+LONGEST_STOP_S = 60.0
+
+
+def register(parser: ArgumentParser) -> None:
+    """The options of `tgpu up`."""
+    parser.add_argument("--config", metavar="FILE", help="settings; see 'tgpu config sample'")
+    parser.add_argument("--state-dir", metavar="DIR", help="where all state is kept")
+    parser.add_argument(
+        "--simulate", metavar="GPUS", help="declare GPUs, such as 8xA100-80GB; jobs are real"
+    )
+    parser.add_argument("--http-port", metavar="PORT", type=int, help="0 takes a free one")
+    parser.add_argument("--metrics-port", metavar="PORT", type=int, help="0 takes a free one")
+    parser.add_argument("--policy", metavar="NAME", help="who comes first, such as fair or fifo")
+    parser.add_argument("--node-name", metavar="NAME", help="default: the host name")
+    parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
+    parser.add_argument("--daemon", action="store_true", help="return once it is up")
+
+
+def run(args: Namespace) -> int:
+    """Start, and stay until told to stop."""
+    from gpu_scheduler.settings.places import paths
+    from gpu_scheduler.settings.sources import load
+
+    flags = {key: getattr(args, name) for name, key in FLAGS.items()}
+    loaded = load(args.config, flags=flags)
+    settings = loaded.settings
+    where = paths(args.state_dir or settings.files.state_dir or None)
+    if args.daemon:
+        return _run_as_daemon(args, where)
+    return _serve(settings, where, _announcer())
+
+
+def register_down(parser: ArgumentParser) -> None:
+    """The options of `tgpu down`."""
+    parser.add_argument("--state-dir", metavar="DIR", help="of the server to stop")
+
+
+def down(args: Namespace) -> int:
+    """Stop the server of a state directory and wait until it is gone."""
+    from gpu_scheduler.server.directories import running
+    from gpu_scheduler.settings.places import paths
+
+    where = paths(args.state_dir)
+    server = running(where)
+    if server is None:
+        print(f"tgpu: no server works with {where.state}", file=sys.stderr)
+        return 3
+    os.kill(server["pid"], signal.SIGTERM)
+    give_up = time.monotonic() + LONGEST_STOP_S
+    while running(where) is not None:
+        if time.monotonic() > give_up:
+            print(f"tgpu: server {server['pid']} has not stopped yet", file=sys.stderr)
+            return 1
+        time.sleep(0.05)
+    print(f"server {server['pid']} has stopped; jobs that run go on, 'tgpu up' finds them again")
+    return 0
+
+
+def _serve(settings: Settings, where: Paths, ready: Callable[[dict[str, Any]], None]) -> int:
+    import asyncio
+
+    import uvloop
+
+    from gpu_scheduler.server import log_lines
+    from gpu_scheduler.server.assembly import Server
+
+    log_lines.configure(settings.logging, settings.files.log_file)
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await server.run(stop, ready)
+
+    server = Server(settings, where)
+    uvloop.run(serve())
+    return 0
+
+
+def _announcer() -> Callable[[dict[str, Any]], None]:
+    """Tell whoever waits for us: a parent that made us a daemon, or the person at the terminal."""
+    descriptor = os.environ.pop(READY_FD, "")
+    if not descriptor:
+        return _show
+    # Nobody whom we start may keep the pipe open.
+    os.set_inheritable(int(descriptor), False)
+
+    def tell(facts: dict[str, Any]) -> None:
+        with os.fdopen(int(descriptor), "w") as pipe:
+            json.dump(facts, pipe)
+
+    return tell
+
+
+def _show(facts: dict[str, Any]) -> None:
+    node = facts["hardware"]
+    lines = [
+        f"gpu-scheduler {facts['version']} is up (pid {facts['pid']})",
+        f"  node     {facts['node']}: {node['summary']}",
+        *([f"           {node['problem']}"] if node["problem"] else []),
+        f"  api      {facts['http']}/docs",
+        *([f"  metrics  {facts['metrics']}/metrics"] if facts["metrics"] else []),
+        f"  socket   {facts['socket']}",
+        f"  state    {facts['state']}",
+        "  next     tgpu submit --gpus 1 -- python train.py",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+def _run_as_daemon(args: Namespace, where: Paths) -> int:
+    """Start ourselves again without a terminal, and wait until that one answers or fails."""
+    import subprocess
+
+    from gpu_scheduler.server.directories import prepare
+
+    prepare(where)
+    log = f"{where.state}/server.log"
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "gpu_scheduler", "up"]
+    for name in ("config", "state_dir", *FLAGS):
+        value = getattr(args, name)
+        if value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
+    with open(log, "ab") as output:  # noqa: PTH123 - pathlib is slow to import
+        began = output.tell()
+        server = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=(writer,),
+            env=os.environ | {READY_FD: str(writer)},
+        )
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    if text:
+        _show(json.loads(text))
+        print(f"  log      {log}")
+        return 0
+    code = server.wait()
+    with open(log, encoding="utf-8", errors="replace") as lines:  # noqa: PTH123
+        lines.seek(began)
+        sys.stderr.write(lines.read())
+    return code or 1

@@ -1,0 +1,189 @@
+"""All parts of the server joined: store, control loop, agents, HTTP, and the agent of this machine.
+
+Settings and paths come in. What can fail before anybody depends on it fails first: directories,
+lock, database, ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from gpu_scheduler import __version__
+from gpu_scheduler.api.agents import Agents, add_agent_service
+from gpu_scheduler.api.application import build
+from gpu_scheduler.api.serve import Addresses, Listening, serve
+from gpu_scheduler.api.service import ApiSettings
+from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import SetPool, SetTenant
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.agent_config import agent_config_of
+from gpu_scheduler.server.agent_process import AgentProcess
+from gpu_scheduler.server.directories import Lock, announce, prepare, renounce, started_at
+from gpu_scheduler.server.housekeeping import keep_house
+from gpu_scheduler.server.job_logs import JobLogs
+from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.store.sqlite import SqliteStore
+
+DEFAULT_TENANT = "default"
+FIRST_AGENT_S = 15.0
+MESSAGE_BYTES = 64 << 20
+log = structlog.get_logger("server")
+
+
+class Server:
+    """One server, from start to stop."""
+
+    def __init__(self, settings: Settings, paths: Paths) -> None:
+        """Take the directories; no second server can from now on."""
+        prepare(paths)
+        self._lock = Lock(paths)
+        self._settings = settings
+        self._paths = paths
+        self._clock = SteadyClock()
+        self._listening = Listening(_addresses(settings, paths))
+        self._store = SqliteStore(Path(paths.database))
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
+        """Serve until told to stop. `ready` hears where, once everything answers."""
+        loop = Loop(
+            self._store,
+            self._new_core,
+            self._clock.now_ms,
+            sweep_ms=self._settings.scheduler.scheduling_interval_ms,
+        )
+        agents = Agents(loop, silent_after_s=self._settings.agent.lost_after_s)
+        config = agent_config_of(self._settings, self._paths)
+        local_agent = AgentProcess(config, lambda: config.node in agents.connected)
+        loop.start()
+        try:
+            await self._set_up(loop)
+            async with self._grpc(agents), self._http(loop, agents):
+                agents.expect_nodes()
+                tasks = [
+                    asyncio.create_task(local_agent.run()),
+                    asyncio.create_task(
+                        keep_house(loop, self._settings.retention, Path(self._paths.logs))
+                    ),
+                ]
+                await self._first_agent(agents, config.node)
+                facts = self._facts(config.node, agents.problems.get(config.node, ""))
+                announce(self._paths, facts)
+                ready(facts)
+                await stop.wait()
+                log.info("stopping; jobs go on")
+                for task in tasks:
+                    task.cancel()
+                await local_agent.stop()
+        finally:
+            await loop.close()
+            self._store.close()
+            renounce(self._paths)
+            self._lock.release()
+
+    def _new_core(self) -> Core:
+        return Core(policy_of(self._settings), History(), limits_of(self._settings))
+
+    async def _set_up(self, loop: Loop) -> None:
+        """What every server has: the default tenant, and the pools as they are set."""
+        if DEFAULT_TENANT not in {tenant.id for tenant in self._store.tenants()}:
+            await loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
+        policy = self._settings.policy
+        if not self._store.pools():
+            for pool, percent in (
+                (Pool.ONLINE, policy.online_percent),
+                (Pool.BATCH, policy.batch_percent),
+            ):
+                if percent < 100:
+                    quota = PoolQuota(pool=pool, percent=percent, elastic=policy.elastic)
+                    await loop.apply(SetPool(quota))
+
+    @asynccontextmanager
+    async def _http(self, loop: Loop, agents: Agents) -> AsyncIterator[None]:
+        settings = ApiSettings(server_uid=os.geteuid(), version=__version__)
+        applications = build(loop, settings, logs=JobLogs(loop, agents))
+        server = await serve(applications, self._listening)
+        try:
+            yield
+        finally:
+            await server.close()
+
+    @asynccontextmanager
+    async def _grpc(self, agents: Agents) -> AsyncIterator[None]:
+        server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MESSAGE_BYTES),
+            )
+        )
+        add_agent_service(server, agents)
+        server.add_insecure_port(f"unix:{self._paths.agent_socket}")
+        await server.start()
+        try:
+            yield
+        finally:
+            agents.reconnect_all()
+            await server.stop(1)
+
+    async def _first_agent(self, agents: Agents, node: str) -> None:
+        """Wait for the agent of this machine, so that the first submission finds its node."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(agents.wait_for(node), FIRST_AGENT_S)
+
+    def _facts(self, node: str, problem: str) -> dict[str, Any]:
+        pid = os.getpid()
+        host, metrics_port = self._settings.api.host, self._listening.metrics_port
+        return {
+            "pid": pid,
+            "process_start": started_at(pid),
+            "started": time.time(),
+            "version": __version__,
+            "node": node,
+            "hardware": _hardware(self._store, node, problem),
+            "http": f"http://{host}:{self._listening.http_port}",
+            "metrics": f"http://{host}:{metrics_port}" if metrics_port else "",
+            "socket": self._paths.server_socket,
+            "state": self._paths.state,
+        }
+
+
+def _addresses(settings: Settings, paths: Paths) -> Addresses:
+    api = settings.api
+    return Addresses(
+        http=(api.host, api.http_port),
+        unix=Path(paths.server_socket),
+        metrics=(api.host, api.metrics_port) if settings.logging.metrics_enabled else None,
+    )
+
+
+def _hardware(store: SqliteStore, node_id: str, problem: str) -> dict[str, str]:
+    """What this machine has, in a few words."""
+    node = next((node for node in store.nodes() if node.id == node_id), None)
+    if node is None:
+        return {"summary": "its agent has not answered yet; see agent/agent.log", "problem": ""}
+    models: dict[tuple[str, int], int] = {}
+    for device in node.devices:
+        key = (device.model, device.memory_mb)
+        models[key] = models.get(key, 0) + 1
+    gpus = ", ".join(
+        f"{count} x {model} ({memory_mb / 1024:.0f} GB)"
+        for (model, memory_mb), count in models.items()
+    )
+    host = f"{node.cpu_milli / 1000:g} CPU cores, {node.memory_mb / 1024:.0f} GB"
+    summary = f"{gpus or 'no GPU'}; {host}"
+    return {"summary": summary, "problem": problem}
