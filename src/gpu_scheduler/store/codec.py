@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import msgspec
 
 from gpu_scheduler.model.allocation import Placement
-from gpu_scheduler.model.job import Dependency, Job
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.states import JobState
@@ -46,9 +46,12 @@ class Whole(Generic[T]):
 class Part:
     """Some fields of a dataclass as one JSON object; fields at their defaults are left out."""
 
-    def __init__(self, kind: type, *, columns: frozenset[str]) -> None:
-        """All fields of the type but those that have columns."""
-        form = _form(kind, columns)
+    def __init__(self, kind: type, *, columns: frozenset[str], optional: str = "") -> None:
+        """All fields of the type but those that have columns; the optional one may be None."""
+        form = [
+            (name, hint | None, None) if name == optional else (name, hint, *default)
+            for name, hint, *default in _form(kind, columns)
+        ]
         self.names = tuple(item[0] for item in form)
         self.values = attrgetter(*self.names)
         self._form = msgspec.defstruct(f"{kind.__name__}Part", form, omit_defaults=True)
@@ -105,17 +108,14 @@ SPEC = Part(
             "name",
             "command",
             "priority",
-            "max_runtime_ms",
-            "dependencies",
         }
     ),
 )
 JOB_LIFE = Part(JobRow, columns=_LIFE_COLUMNS | {"job", "reason"})
 TASK_LIFE = Part(TaskRow, columns=_LIFE_COLUMNS | {"job_id", "task"})
-LAUNCH = Part(Launch, columns=frozenset({"argv"}))
+LAUNCH = Part(Launch, columns=frozenset(), optional="argv")
 
 WORDS: Whole[tuple[str, ...]] = Whole(tuple[str, ...])
-DEPENDENCIES: Whole[tuple[Dependency, ...]] = Whole(tuple[Dependency, ...])
 PLACEMENTS: Whole[tuple[Placement, ...]] = Whole(tuple[Placement, ...])
 VARIABLES: Whole[tuple[tuple[str, str], ...]] = Whole(tuple[tuple[str, str], ...])
 TOTALS: Whole[tuple[int, ...]] = Whole(tuple[int, ...])

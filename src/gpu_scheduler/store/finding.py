@@ -85,15 +85,13 @@ def _along(query: JobQuery, index: str) -> str:
 def _live_index(query: JobQuery, wanted: set[JobState]) -> str:
     if JobState.PENDING not in wanted:
         return "jobs_by_state"
-    if query.sort == "priority" and not query.user and not query.tenant:
+    if query.sort == "priority" and not query.user:
         return "jobs_by_priority"
     return _index_of_owner(query)
 
 
 def _index_of_owner(query: JobQuery) -> str:
-    if query.user:
-        return "jobs_by_user"
-    return "jobs_by_tenant" if query.tenant else "jobs_by_number"
+    return "jobs_by_user" if query.user else "jobs_by_number"
 
 
 def _conditions(query: JobQuery) -> list[str]:

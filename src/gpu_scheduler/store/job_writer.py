@@ -21,10 +21,10 @@ from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import ENDED, JobState
-from gpu_scheduler.store.codec import DEPENDENCIES, JOB_LIFE, WORDS
+from gpu_scheduler.store.codec import JOB_LIFE, LAUNCH, SPEC, WORDS
 from gpu_scheduler.store.queries import named_queries
 from gpu_scheduler.store.rows import JobRow, LaunchRow
-from gpu_scheduler.store.shared import shared_launches, shared_specs
+from gpu_scheduler.store.shared import SharedParts
 
 SQL = named_queries("write.sql")
 CHUNK = 128
@@ -42,6 +42,7 @@ _lived = attrgetter(
     "start_ms",
     "end_ms",
 )
+_wishes = attrgetter(*(name for name in SPEC.names if name != "members"))
 _FRESH = (JobState.PENDING, 0, 0, 0, None, None, None, None, None)
 
 Counts = Counter[tuple[int, str, str, str]]
@@ -54,8 +55,8 @@ class JobWriter:
     def __init__(self, connection: sqlite3.Connection) -> None:
         """For one connection, without any knowledge yet."""
         self._connection = connection
-        self._specs = shared_specs()
-        self._launches = shared_launches()
+        self._specs = SharedParts(lambda job: SPEC.encode(SPEC.values(job)))
+        self._launches = SharedParts(LAUNCH.encode)
         self.next_number = 1
         self._last_archived = 0
         # What the job before had, and its texts.
@@ -83,18 +84,20 @@ class JobWriter:
             self._take_out(known, counts)
         fresh, others = [], []
         for number, row in latest.items():
-            values = self._values(row, launches.pop(row.job.id, None))
-            if number >= self.next_number and _lived(row) == _FRESH:
+            job_id = row.job.id
+            values = self._values(row, launches.pop(job_id, None))
+            other_id = "" if job_id == f"job-{number}" else job_id
+            if number >= self.next_number and not other_id and _lived(row) == _FRESH:
                 fresh.append(values)
             else:
-                others.append(values + _later_values(row))
+                others.append((*values, other_id, *_later_values(row)))
         _count(latest.values(), counts)
-        late = [(*self._launch_values(launch), job_id) for job_id, launch in launches.items()]
+        late = [(self._launch_number(launch, None), job_id) for job_id, launch in launches.items()]
         self._write_shared()
         self._insert(fresh)
         self._connection.executemany(SQL["upsert_job"], others)
-        for number_of_launch, argv, job_id in late:
-            self._set_launch(job_id, number_of_launch, argv)
+        for launch_number, job_id in late:
+            self._set_launch(job_id, launch_number)
         self.add_counts(counts)
         if latest:
             self.next_number = max(self.next_number, max(latest) + 1)
@@ -130,14 +133,8 @@ class JobWriter:
         life = JOB_LIFE.values(row)
         if life != self._life:
             self._life, self._life_text = life, JOB_LIFE.encode(life)
-        number_of_launch, argv = 0, ""
-        if launch is not None:
-            number_of_launch = self._launches.number(launch)
-            if launch.argv != job.command:
-                argv = WORDS.encode(launch.argv)
         return (
             job.number,
-            "" if job.id == f"job-{job.number}" else job.id,
             job.name,
             job.tenant,
             job.user,
@@ -145,17 +142,19 @@ class JobWriter:
             job.priority,
             self._gpu_milli,
             self._command_text,
-            job.max_runtime_ms,
-            DEPENDENCIES.encode(job.dependencies) if job.dependencies else "",
             job.submit_ms,
             self._life_text,
-            self._specs.number(job),
-            number_of_launch,
-            argv,
+            # Members are compared by identity, as control keeps equal ones as one object.
+            self._specs.number((id(job.members), _wishes(job)), job),
+            0 if launch is None else self._launch_number(launch, job.command),
         )
 
-    def _launch_values(self, launch: Launch) -> tuple[int, str]:
-        return (self._launches.number(launch), WORDS.encode(launch.argv))
+    def _launch_number(self, launch: Launch, command: tuple[str, ...] | None) -> int:
+        """A launch of the job's own command is kept without it, and so shared with others."""
+        values = LAUNCH.values(launch)
+        if launch.argv == command:
+            values = (None, *values[1:])
+        return self._launches.number(values, values)
 
     # --- statements
 
@@ -183,9 +182,9 @@ class JobWriter:
         for key in self._connection.execute(SQL["states_of"].format(table="jobs"), (listed,)):
             counts[(0, *key)] -= 1
 
-    def _set_launch(self, job_id: str, number_of_launch: int, argv: str) -> None:
+    def _set_launch(self, job_id: str, launch_number: int) -> None:
         """The launch of a job that is not in this batch."""
-        values = (number_of_launch, argv, number_in(job_id), job_id)
+        values = (launch_number, number_in(job_id), job_id)
         for table in ("jobs", "archived_jobs"):
             if self._connection.execute(SQL["set_launch"].format(table=table), values).rowcount:
                 return

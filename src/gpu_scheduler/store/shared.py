@@ -7,22 +7,17 @@ only once its text is committed: after a commit that failed, everything must be 
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
-
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.store.codec import LAUNCH, SPEC, Part
 
 _MOST = 4096
 
 
 class SharedParts:
-    """The numbers of the parts seen lately. `key` is equal only for values with equal parts."""
+    """The numbers of the parts seen lately. Keys are equal only for values with equal parts."""
 
-    def __init__(self, part: Part, key: Callable[[Any], Any]) -> None:
-        """Start without memory; `forget` says where numbers begin."""
-        self._part = part
-        self._key = key
+    def __init__(self, encode: Callable[[Any], str]) -> None:
+        """Start without memory; `encode` makes the text of a value's part."""
+        self._encode = encode
         self.forget(0)
 
     def forget(self, last_number: int) -> None:
@@ -36,9 +31,8 @@ class SharedParts:
         self._previous: Any = None
         self._previous_number = 0
 
-    def number(self, value: Any) -> int:
+    def number(self, key: Any, value: Any) -> int:
         """The number of a value's part; its text goes to `new` if it was not seen before."""
-        key = self._key(value)
         if key == self._previous:
             return self._previous_number
         number = self._by_key.get(key)
@@ -53,7 +47,7 @@ class SharedParts:
             self.forget(self._last_number)
 
     def _add(self, key: Any, value: Any) -> int:
-        text = self._part.encode(self._part.values(value))
+        text = self._encode(value)
         number = self._by_text.get(text)
         if number is None:
             number = self._last_number = self._last_number + 1
@@ -62,18 +56,3 @@ class SharedParts:
         self._by_key[key] = number
         self._pinned.append(value)
         return number
-
-
-def shared_specs() -> SharedParts:
-    """What jobs ask for. Members are compared by identity: equal ones are one object already."""
-    others = attrgetter(*(name for name in SPEC.names if name != "members"))
-
-    def key(job: Job) -> tuple[int, Any]:
-        return (id(job.members), others(job))
-
-    return SharedParts(SPEC, key)
-
-
-def shared_launches() -> SharedParts:
-    """How jobs are run, but for their commands."""
-    return SharedParts(LAUNCH, LAUNCH.values)

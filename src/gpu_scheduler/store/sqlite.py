@@ -24,7 +24,6 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
-    DEPENDENCIES,
     JOB_LIFE,
     LAUNCH,
     NODE,
@@ -167,7 +166,10 @@ class SqliteStore:
         for table in _TABLES:
             row = self._row(reading("launch", table=table), (number_in(job_id), job_id))
             if row is not None:
-                return Launch(argv=words(row[0]), **LAUNCH.decode(row[1]))
+                launch = dict(LAUNCH.decode(row[1]))
+                if launch["argv"] is None:
+                    launch["argv"] = words(row[0])
+                return Launch(**launch)
         return None
 
     def environment(self, name: str) -> dict[str, str] | None:
@@ -314,8 +316,6 @@ def _job_row(row: tuple[Any, ...]) -> JobRow:
         reason,
         priority,
         command,
-        max_runtime_ms,
-        dependencies,
         submit_ms,
         first_start_ms,
         start_ms,
@@ -338,8 +338,6 @@ def _job_row(row: tuple[Any, ...]) -> JobRow:
         name=intern(name),
         command=words(command),
         priority=priority,
-        max_runtime_ms=max_runtime_ms,
-        dependencies=DEPENDENCIES.decode(dependencies) if dependencies else (),
         **SPEC.decode(spec),
     )
     return JobRow(

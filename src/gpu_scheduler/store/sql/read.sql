@@ -1,8 +1,7 @@
 -- What is read. {table} is jobs or archived_jobs.
 
 -- name: job_columns
-number, other_id, name, tenant, user, state, reason, priority, command, max_runtime_ms,
-dependencies, submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
+number, other_id, name, tenant, user, state, reason, priority, command, submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
 exit_code, signal, life, spec
 
 -- name: spec_of_job
@@ -63,7 +62,7 @@ WHERE job_id = ? AND task BETWEEN ? AND ?
 ORDER BY task
 
 -- name: launch
-SELECT ifnull(nullif(job.argv, ''), job.command), launches.launch
+SELECT job.command, launches.launch
 FROM {table} AS job
 JOIN launches ON launches.id = job.launch
 WHERE (job.number = ? AND job.other_id = '') OR (job.other_id = ? AND job.other_id <> '')

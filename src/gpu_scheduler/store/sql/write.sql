@@ -28,22 +28,19 @@ INSERT INTO launches (id, launch) VALUES (?, ?)
 
 -- name: insert_fresh_job
 INSERT INTO jobs (
-    number, other_id, name, tenant, user, state, reason, priority, gpu_milli, command,
-    max_runtime_ms, dependencies, submit_ms, life, spec, launch, argv
+    number, name, tenant, user, reason, priority, gpu_milli, command, submit_ms, life, spec, launch,
+    state
 ) VALUES
 
 -- name: fresh_job_values
-(?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?)
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), 'pending')
 
 -- name: upsert_job
 INSERT INTO jobs (
-    number, other_id, name, tenant, user, reason, priority, gpu_milli, command,
-    max_runtime_ms, dependencies, submit_ms, life, spec, launch, argv,
-    state, ended, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
+    number, name, tenant, user, reason, priority, gpu_milli, command, submit_ms, life, spec, launch,
+    other_id, state, ended, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
     exit_code, signal
-) VALUES (
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
-)
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (number) DO UPDATE SET
     other_id = excluded.other_id,
     name = excluded.name,
@@ -53,14 +50,11 @@ ON CONFLICT (number) DO UPDATE SET
     priority = excluded.priority,
     gpu_milli = excluded.gpu_milli,
     command = excluded.command,
-    max_runtime_ms = excluded.max_runtime_ms,
-    dependencies = excluded.dependencies,
     submit_ms = excluded.submit_ms,
     life = excluded.life,
     spec = excluded.spec,
     -- How a job is run is written once, and other writes of the job leave it alone.
     launch = ifnull(excluded.launch, launch),
-    argv = CASE WHEN excluded.launch IS NULL THEN argv ELSE excluded.argv END,
     state = excluded.state,
     ended = excluded.ended,
     first_start_ms = excluded.first_start_ms,
@@ -73,7 +67,7 @@ ON CONFLICT (number) DO UPDATE SET
     signal = excluded.signal
 
 -- name: set_launch
-UPDATE {table} SET launch = ?, argv = ?
+UPDATE {table} SET launch = ?
 WHERE (number = ? AND other_id = '') OR (other_id = ? AND other_id <> '')
 
 -- name: states_of
@@ -86,14 +80,14 @@ ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs
 
 -- name: copy_jobs
 INSERT INTO {into} (
-    number, name, tenant, user, state, reason, priority, gpu_milli, command, max_runtime_ms,
+    number, name, tenant, user, state, reason, priority, gpu_milli, command,
     submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures, exit_code, signal,
-    ended, dependencies, life, spec, launch, argv, other_id
+    ended, life, spec, launch, other_id
 )
 SELECT
-    number, name, tenant, user, state, reason, priority, gpu_milli, command, max_runtime_ms,
+    number, name, tenant, user, state, reason, priority, gpu_milli, command,
     submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures, exit_code, signal,
-    ended, dependencies, life, spec, launch, argv, other_id
+    ended, life, spec, launch, other_id
 FROM {table}
 WHERE number IN (SELECT value FROM json_each(?))
 
