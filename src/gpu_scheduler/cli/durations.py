@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 LONGEST_S = 3_650 * 86_400
 SIZES_MB = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
-_PARTS = re.compile(r"(?:(\d+(?:\.\d+)?)(w|d|h|m|s))", re.ASCII)
-_CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]?\d)(?::([0-5]?\d))?", re.ASCII)
-_DAYS = re.compile(r"(\d{1,4})-(\d{1,2})", re.ASCII)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.ASCII)
-_PLAIN = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_PARTS = r"(?:(\d+(?:\.\d+)?)(w|d|h|m|s))"
+_CLOCK = r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]?\d)(?::([0-5]?\d))?"
+_DAYS = r"(\d{1,4})-(\d{1,2})"
+_SIZE = r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?"
+_PLAIN = r"\d+(?:\.\d+)?"
+
+
+def _matched(pattern: str, text: str) -> re.Match[str] | None:
+    """Not compiled when the module is loaded: most commands have no time to read."""
+    return re.fullmatch(pattern, text, re.ASCII)
 
 
 def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
@@ -46,16 +51,16 @@ def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
 def seconds_of(text: str, plain: str = "m") -> float | None:
     """Seconds, or None when it is no time."""
     word = text.strip().lower().replace(" ", "")
-    if _PLAIN.fullmatch(word):
+    if _matched(_PLAIN, word):
         return float(word) * UNITS_S[plain]
-    if match := _CLOCK.fullmatch(word):
+    if match := _matched(_CLOCK, word):
         days, hours, minutes, seconds = match.groups()
         if seconds is None and days is None:
             return None  # 10:30 could be hours or minutes
         return int(days or 0) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + int(seconds or 0)
-    if match := _DAYS.fullmatch(word):
+    if match := _matched(_DAYS, word):
         return int(match[1]) * 86_400 + int(match[2]) * 3_600
-    parts = _PARTS.findall(word)
+    parts = re.findall(_PARTS, word, re.ASCII)
     if not parts or "".join(number + unit for number, unit in parts) != word:
         return None
     return sum(float(number) * UNITS_S[unit] for number, unit in parts)
@@ -65,7 +70,7 @@ def size_mb(option: str) -> Callable[[str], int]:
     """A reader of MiB: `40G`, `512M`, `1.5T`; a plain number is MiB."""
 
     def read(text: str) -> int:
-        match = _SIZE.fullmatch(text.strip().lower())
+        match = _matched(_SIZE, text.strip().lower())
         if match is None:
             raise InvalidRequest(f"{option} is '{text}'; write a size such as 40G, 512M or 1.5T")
         # Rounded up: who asks for a little gets at least that.
@@ -79,7 +84,7 @@ def number(option: str, *, least: float = 0) -> Callable[[str], float]:
 
     def read(text: str) -> float:
         word = text.strip()
-        if not _PLAIN.fullmatch(word) or float(word) < least:
+        if not _matched(_PLAIN, word) or float(word) < least:
             raise InvalidRequest(f"{option} is '{text}'; write a number such as 2 or 0.5")
         return float(word) if "." in word and float(word) != int(float(word)) else int(float(word))
 

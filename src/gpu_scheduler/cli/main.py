@@ -4,6 +4,7 @@ A command's module is imported only when that command is asked for, so this modu
 import one, nor anything else that is slow to load.
 """
 
+import gc
 import os
 import sys
 
@@ -83,6 +84,7 @@ ALIASES = {"list-jobs": "list", "cancel-job": "cancel", "start": "up", "ls": "li
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command and return its exit code; wrong usage leaves by SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    gc.disable()  # while modules are loaded, nothing becomes garbage
     try:
         try:
             return _run(arguments)
@@ -110,11 +112,10 @@ def command_named(name: str) -> Command | None:
 
 def parser_for(name: str, command: Command) -> "tuple[ModuleType, Parser]":
     """The module of a command and its parser, with all options."""
-    from importlib import import_module
-
     from gpu_scheduler.cli.parser import Parser
 
-    module = import_module(command.module)
+    __import__(command.module)
+    module = sys.modules[command.module]
     parser = Parser(prog=f"{PROGRAM} {name}", description=_sentence(command.help))
     register = getattr(module, f"register_{command.function}", None) or module.register
     register(parser)
@@ -141,6 +142,7 @@ def _run(arguments: list[str]) -> int:
 def _run_command(name: str, command: Command, arguments: list[str]) -> int:
     module, parser = parser_for(name, command)
     args = parser.read(arguments, takes_words=getattr(module, "TAKES_WORDS", False))
+    gc.enable()
     exit_code: int = getattr(module, command.function)(args)
     return exit_code
 

@@ -6,6 +6,7 @@ stderr that says what is wrong and what would be right.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from argparse import Action, ArgumentParser, HelpFormatter, Namespace, RawDescriptionHelpFormatter
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 _CHECKING_WIDTH = 80
 
+# argparse would look for translations of its own words, which are not shown here.
+vars(argparse)["_"] = str
+
 
 class Parser(ArgumentParser):
     """The parser of one command. `place` stands before a refusal, such as a file and line."""
@@ -27,6 +31,7 @@ class Parser(ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", RawDescriptionHelpFormatter)
         self._helping = False
+        self._checking: HelpFormatter | None = None
         super().__init__(allow_abbrev=False, **settings)
 
     def read(
@@ -76,7 +81,9 @@ class Parser(ArgumentParser):
         # dozen modules, so that is left to the help itself.
         if self._helping:
             return super()._get_formatter()
-        return HelpFormatter(prog=self.prog, width=_CHECKING_WIDTH)
+        if self._checking is None:
+            self._checking = HelpFormatter(prog=self.prog, width=_CHECKING_WIDTH)
+        return self._checking
 
     def _takes_next(self, word: str) -> bool:
         """Whether the value of an option is the next word."""

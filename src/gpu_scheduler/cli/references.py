@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 100_000
 EXPECTED = "write 12, job-12, 1-3,7, 12_4, 12_[1-3], last, @~1 or all"
-_ONE = re.compile(r"(?:job-)?(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)\]|(\d+-\d+)))?", re.ASCII)
-_RANGE = re.compile(r"(?:job-)?(\d{1,18})-(?:job-)?(\d{1,18})", re.ASCII)
-_BACK = re.compile(r"@(?:~(\d{1,9}))?", re.ASCII)
+_ONE = r"(?:job-)?(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)\]|(\d+-\d+)))?"
+_RANGE = r"(?:job-)?(\d{1,18})-(?:job-)?(\d{1,18})"
+_BACK = r"@(?:~(\d{1,9}))?"
 
 
 class Reference:
@@ -76,9 +76,9 @@ def _parts(word: str) -> list[str]:
 
 
 def _meant(client: Client, part: str) -> Iterator[Reference]:
-    if match := _ONE.fullmatch(part):
+    if match := re.fullmatch(_ONE, part, re.ASCII):
         yield Reference(f"job-{int(match[1])}", match[2] or match[3] or match[4])
-    elif match := _RANGE.fullmatch(part):
+    elif match := re.fullmatch(_RANGE, part, re.ASCII):
         first, last = int(match[1]), int(match[2])
         if not first <= last < first + MOST_JOBS:
             raise InvalidRequest(f"'{part}' is no range of at most {MOST_JOBS:,} jobs")
@@ -86,7 +86,7 @@ def _meant(client: Client, part: str) -> Iterator[Reference]:
             yield Reference(f"job-{number}")
     elif part == "last":
         yield Reference(_recent(client, 0))
-    elif match := _BACK.fullmatch(part):
+    elif match := re.fullmatch(_BACK, part, re.ASCII):
         yield Reference(_recent(client, int(match[1] or 0)))
     elif part == "all":
         for job in client.list(state=ACTIVE, user=my_name()):

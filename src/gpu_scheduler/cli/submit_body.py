@@ -48,7 +48,9 @@ PLAIN_FIELDS = {
     "array": "array",
 }
 """Options that are sent as they are, under the name of the REST API."""
-_INTERPRETERS = re.compile(r"(python[\d.]*|bash|sh|zsh|Rscript|julia|node|perl|ruby)$")
+SHORT_SCALE_TOP = 10
+SHORT_SCALE_STEP = 150
+_INTERPRETERS = r"(python[\d.]*|bash|sh|zsh|Rscript|julia|node|perl|ruby)$"
 
 
 def body_of(args: Namespace) -> dict[str, Any]:
@@ -95,6 +97,10 @@ def add_surroundings(body: dict[str, Any], args: Namespace) -> None:
 
 def priority_of(text: str) -> int:
     """A priority of the command line: a name, the short scale 0 to 10, or a large number."""
+    word = text.strip()
+    if word.isascii() and word.isdigit() and int(word) <= SHORT_SCALE_TOP:
+        # As `read_priority` does, without loading the model.
+        return int(word) * SHORT_SCALE_STEP
     from gpu_scheduler.model.job import read_priority
 
     return read_priority(text, short_scale=True)
@@ -140,7 +146,7 @@ def default_name(words: list[str]) -> str:
     if words[:2] == ["/bin/sh", "-c"] and len(words) == 3:
         words = words[2].split() or words
     first = words[0].rpartition("/")[2]
-    if _INTERPRETERS.match(first):
+    if re.match(_INTERPRETERS, first):
         for word in words[1:]:
             if not word.startswith("-"):
                 return word.rpartition("/")[2]

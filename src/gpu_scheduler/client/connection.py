@@ -2,14 +2,17 @@
 
 The connection is kept between requests. A request is sent again only if the server cannot have
 seen it, or if it carries an idempotency key.
+
+The C module `_socket` is used by itself: the module around it takes longer to load than a whole
+submission to send, and only TCP needs what it adds.
 """
 
 from __future__ import annotations
 
+import _socket
 import os
-import socket
 import stat
-import struct
+import sys
 
 from gpu_scheduler.client.errors import NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.http1 import Answer, request_bytes
@@ -30,7 +33,7 @@ class Connection:
 
     def __init__(self, candidates: list[Address]) -> None:
         self._candidates = candidates
-        self._socket: socket.socket | None = None
+        self._socket: _socket.socket | None = None
         self.address: Address | None = None
 
     def close(self) -> None:
@@ -67,7 +70,9 @@ class Connection:
         answer, pieces = own._begin("GET", path, headers, None)
         return answer, own._pieces(answer, pieces)
 
-    def upgrade(self, path: str, headers: Mapping[str, str]) -> tuple[Answer, socket.socket | None]:
+    def upgrade(
+        self, path: str, headers: Mapping[str, str]
+    ) -> tuple[Answer, _socket.socket | None]:
         """Ask for another protocol on a connection of its own; None when it is refused."""
         own = Connection([self.address] if self.address else self._candidates)
         answer, _ = own._begin("GET", path, headers, None)
@@ -116,18 +121,18 @@ class Connection:
                     raise
                 raise Unreadable(f"the server at {self.address} broke off: {error}") from error
 
-    def _held(self) -> socket.socket:
+    def _held(self) -> _socket.socket:
         if self._socket is None:
             raise NoServer("the connection is closed")
         return self._socket
 
-    def _connected(self) -> socket.socket:
+    def _connected(self) -> _socket.socket:
         if self._socket is None:
             self.address, self._socket = connect(self._candidates)
         return self._socket
 
 
-def connect(candidates: list[Address]) -> tuple[Address, socket.socket]:
+def connect(candidates: list[Address]) -> tuple[Address, _socket.socket]:
     """The first address that answers, with its socket."""
     tried = []
     for address in candidates:
@@ -146,21 +151,18 @@ def check_owner(path: str, uid: int) -> None:
         )
 
 
-def _open(address: Address) -> socket.socket:
+def _open(address: Address) -> _socket.socket:
     if not address.path:
-        opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        opened.settimeout(REPLY_TIMEOUT_S)
-        return opened
+        return _open_tcp(address)
     status = os.stat(address.path)  # noqa: PTH116
     if stat.S_ISSOCK(status.st_mode):
         check_owner(address.path, status.st_uid)
-    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         # Blocking, with the kernel's own time limit: a socket with a timeout would be refused at
         # once when the server's backlog is full.
-        limit = struct.pack("ll", int(CONNECT_TIMEOUT_S), 0)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        limit = int(CONNECT_TIMEOUT_S).to_bytes(8, sys.byteorder) + bytes(8)
+        opened.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, limit)
         opened.connect(address.path)
         opened.settimeout(REPLY_TIMEOUT_S)
         check_owner(address.path, peer_uid(opened))
@@ -170,15 +172,22 @@ def _open(address: Address) -> socket.socket:
     return opened
 
 
-def peer_uid(connected: socket.socket) -> int:
-    """Who listens at the other end of a Unix socket, by the kernel's word."""
-    size = struct.calcsize("3i")
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    uid: int = struct.unpack("3i", credentials)[1]
-    return uid
+def _open_tcp(address: Address) -> _socket.socket:
+    import socket  # noqa: PLC0415
+
+    opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    opened.settimeout(REPLY_TIMEOUT_S)
+    return opened
 
 
-def _read_head(held: socket.socket) -> tuple[Answer, list[bytes]]:
+def peer_uid(connected: _socket.socket) -> int:
+    """Who listens at the other end of a Unix socket, by the kernel's word: pid, uid, gid."""
+    credentials = connected.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[4:8], sys.byteorder, signed=True)
+
+
+def _read_head(held: _socket.socket) -> tuple[Answer, list[bytes]]:
     answer = Answer()
     pieces: list[bytes] = []
     while not answer.status:

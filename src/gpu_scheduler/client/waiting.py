@@ -16,7 +16,7 @@ from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    import _socket
     from typing import Any, Self
 
     from gpu_scheduler.client.client import Client
@@ -33,7 +33,7 @@ _PIECE = 1 << 16
 class EventStream:
     """Events of a server, one after the other."""
 
-    def __init__(self, connected: socket.socket, frames: Frames) -> None:
+    def __init__(self, connected: _socket.socket, frames: Frames) -> None:
         self._socket = connected
         self._frames = frames
         self._waiting: list[bytes] = list(frames.feed(b""))

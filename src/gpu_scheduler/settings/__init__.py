@@ -6,8 +6,6 @@ handed down. Nothing is loaded until it is asked for, because a client only want
 
 from __future__ import annotations
 
-from importlib import import_module
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_scheduler.settings.describe import json_schema, reference_page, sample
@@ -41,4 +39,6 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415
+
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
