@@ -66,7 +66,7 @@ def _job(file: str, loader: yaml.SafeLoader, node: yaml.Node) -> dict[str, Any]:
     body: dict[str, Any] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
-        key = str(loader.construct_object(key_node))
+        key = _scalar(file, key_node)
         field = SHORT.get(key, key)
         if field not in FIELDS:
             near = get_close_matches(key, [*FIELDS, *SHORT], n=1)
@@ -75,7 +75,10 @@ def _job(file: str, loader: yaml.SafeLoader, node: yaml.Node) -> dict[str, Any]:
         if field in body:
             raise InvalidInput(f"'{key}' stands here again; remove one", file=file, line=line)
         try:
-            body[field] = _value(key, field, loader.construct_object(value_node, deep=True))
+            if field == "environment":
+                body[field] = _variables(file, value_node)
+            else:
+                body[field] = _value(key, field, loader.construct_object(value_node, deep=True))
         except InvalidRequest as error:
             raise InvalidInput(str(error), file=file, line=line) from None
     return body
@@ -85,8 +88,6 @@ def _value(key: str, field: str, value: Any) -> Any:
     """The value as the REST API wants it."""
     if field in ("command", "args") and isinstance(value, list):
         return [str(word) for word in value]
-    if field == "environment" and isinstance(value, dict):
-        return {str(name): _text_of(text) for name, text in value.items()}
     reader = _READERS.get(key) or _READERS.get(field)
     if reader is None or isinstance(value, list):
         return value
@@ -110,10 +111,18 @@ _READERS: dict[str, Callable[[str], Any]] = {
 """Readers of what people write in a short form, by key or by field."""
 
 
-def _text_of(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def _variables(file: str, node: yaml.Node) -> dict[str, str]:
+    """Variables as they stand there: `ON: yes` is no boolean, and `1.10` no number."""
+    if not isinstance(node, yaml.MappingNode):
+        line = node.start_mark.line + 1
+        raise InvalidInput("variables are written as 'NAME: value'", file=file, line=line)
+    return {_scalar(file, name): _scalar(file, value) for name, value in node.value}
+
+
+def _scalar(file: str, node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise InvalidInput("a single value belongs here", file=file, line=node.start_mark.line + 1)
+    return str(node.value)
 
 
 def _text(file: str) -> str:

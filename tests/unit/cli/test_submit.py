@@ -1,0 +1,407 @@
+"""What is submitted is what the words, the script or the file say."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.cli.main import main
+from gpu_scheduler.cli.submit_body import SHORT_SCALE_TOP, priority_of
+from gpu_scheduler.model.job import read_priority
+from tests.unit.client.fake_server import FakeServer, a_server
+
+Body = dict[str, Any]
+Submit = Callable[..., Body]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    with a_server() as running:
+        monkeypatch.setenv("TGPU_SERVER", running.directory)
+        yield running
+
+
+@pytest.fixture
+def submitted(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Submit:
+    """Submit with these words and return the body that reached the server."""
+
+    def submit(*words: str, command: str = "submit") -> Body:
+        assert main([command, *words]) == 0
+        return server.bodies[-1]
+
+    return submit
+
+
+@pytest.fixture
+def refused(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Submit with these words and return the refusal."""
+
+    def submit(*words: str, command: str = "submit") -> str:
+        try:
+            code = main([command, *words])
+        except SystemExit as end:
+            code = int(str(end.code))
+        shown = capsys.readouterr().err
+        assert code == 2, shown
+        assert server.bodies == []
+        return shown.removeprefix("tgpu: error: ").rstrip("\n")
+
+    return submit
+
+
+def test_the_command_after_two_dashes_is_taken_as_it_is(submitted: Submit) -> None:
+    body = submitted("-G", "2", "--", "python", "train.py", "--gpus", "9", "--", "x")
+    assert body["command"] == ["python", "train.py", "--gpus", "9", "--", "x"]
+    assert body["gpu_count"] == 2
+    assert body["name"] == "train.py"
+
+
+def test_the_dashes_may_be_left_out(submitted: Submit) -> None:
+    body = submitted("-G2", "-Hq", "--time=2h", "echo", "--hold", "-G", "9")
+    assert body["command"] == ["echo", "--hold", "-G", "9"]
+    assert (body["gpu_count"], body["hold"], body["max_runtime_seconds"]) == (2, True, 7200)
+
+
+def test_the_forms_of_the_wishes_work(submitted: Submit) -> None:
+    body = submitted("--gpus", "2", "--priority", "5", "--", "cmd=python train.py")
+    assert body["command"] == ["/bin/sh", "-c", "python train.py"]
+    assert (body["gpu_count"], body["priority"], body["name"]) == (2, 750, "train.py")
+    body = submitted(
+        *("--name", "x", "--gpus", "2", "--priority", "500", "--tenant-id", "T", "--", "cmd")
+    )
+    assert (body["name"], body["priority"], body["tenant_id"]) == ("x", 500, "T")
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        (["-G", "0.5"], {"gpu_count": 0.5}),
+        (["--gpu-memory", "20G"], {"gpu_memory_mb": 20480}),
+        (["--gpu-memory-per-gpu", "10G"], {"gpu_memory_mb_per_gpu": 10240}),
+        (["--gpu-model", "A100,H100"], {"gpu_models": ["A100", "H100"]}),
+        (["--mig", "3g.40gb"], {"mig_profile": "3g.40gb"}),
+        (["--allowed-gpus", "0-3"], {"allowed_gpus": "0-3"}),
+        (["-c", "4", "-m", "32G"], {"cpu_cores": 4, "memory_mb": 32768}),
+        (["-n", "4"], {"cpu_cores": 4}),
+        (["--label", "zone=a"], {"node_labels": {"zone": "a"}}),
+        (["-N", "4", "--min-members", "2"], {"members": 4, "gang_scheduling": True}),
+        (["-t", "90"], {"max_runtime_seconds": 5400}),
+        (["--estimate", "1h", "--grace", "30"], {"estimate_seconds": 3600, "grace_seconds": 30}),
+        (
+            ["-d", "afterok:1:2,afterany:job-3"],
+            {"dependencies": ["afterok:job-1", "afterok:job-2", "afterany:job-3"]},
+        ),
+        (["-d", "7"], {"dependencies": ["afterok:job-7"]}),
+        (["-a", "0-99%10"], {"array": "0-99%10"}),
+        (["--begin", "1970-01-01T00:01:00Z"], {"begin_at": 60}),
+        (["--deadline", "1970-01-01T00:01:00Z"], {"deadline": 60}),
+        (
+            ["--retries", "3", "--retry-exit-codes", "1,137"],
+            {"retries": 3, "retry_exit_codes": [1, 137]},
+        ),
+        (["-p", "high"], {"priority": 1500}),
+        (["-p", "0"], {"priority": 0}),
+        (["-p", "10"], {"priority": 1500}),
+        (["-p", "2000"], {"priority": 2000}),
+        (["--no-preempt", "--interactive"], {"preemptible": False, "interactive": True}),
+        (["--signal", "USR1@120"], {"signal": "USR1@120"}),
+        (["--conda", "ml", "--runner", "tmux"], {"conda": "ml", "runner": "tmux"}),
+        (
+            ["--image", "pytorch", "--mount", "/a:/b:ro"],
+            {"image": "pytorch", "runner": "container", "mounts": ["/a:/b:ro"]},
+        ),
+        (
+            ["-e", "A=b=c", "--export", "NONE"],
+            {"environment": {"A": "b=c"}, "captured_environment": {}},
+        ),
+        (["--pool", "online", "--topology", "any"], {"pool": "online", "topology": "any"}),
+        (["-o", "out.txt"], {"output": "out.txt"}),
+    ],
+)
+def test_every_option_reaches_the_server(submitted: Submit, words: list[str], fields: Body) -> None:
+    body = submitted(*words, "--", "true")
+    assert {name: body.get(name) for name in fields} == fields
+
+
+def test_what_is_not_asked_for_is_not_sent(submitted: Submit) -> None:
+    body = submitted("true")
+    surroundings = {"captured_environment", "working_directory", "umask"}
+    assert body.keys() - surroundings == {"command", "name"}
+
+
+def test_the_short_scale_is_that_of_the_model() -> None:
+    for text in (*map(str, range(SHORT_SCALE_TOP + 3)), "low", "urgent", "9999"):
+        assert priority_of(text) == read_priority(text, short_scale=True)
+
+
+def test_the_surroundings_are_captured(
+    submitted: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    monkeypatch.setenv("VIRTUAL_ENV", "/v")
+    monkeypatch.chdir(tmp_path)
+    body = submitted("-D", "sub/dir", "true")
+    assert body["working_directory"] == f"{tmp_path}/sub/dir"
+    assert body["captured_environment"]["VIRTUAL_ENV"] == "/v"
+    assert "CUDA_VISIBLE_DEVICES" not in body["captured_environment"]
+    assert body["umask"] == os.umask(body["umask"])
+
+
+def test_a_script_is_sent_as_text_and_its_lines_are_options(
+    submitted: Submit, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\n#TGPU --gpus 2 --time 1h\n# TGPU --name 'my job'  # a comment\n\n"
+        "echo hi\n#TGPU --gpus 7\n"
+    )
+    body = submitted(str(script), "a", "-b")
+    assert body["script"] == script.read_text()
+    assert body["args"] == ["a", "-b"]
+    assert "command" not in body
+    assert (body["gpu_count"], body["max_runtime_seconds"], body["name"]) == (2, 3600, "my job")
+    body = submitted("--gpus", "4", "-J", "other", str(script))
+    assert (body["gpu_count"], body["max_runtime_seconds"], body["name"]) == (4, 3600, "other")
+
+
+def test_a_wrong_line_in_a_script_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/bash\n#TGPU --gpus 2\n#TGPU --gpsu 2\n")
+    assert refused(str(script)) == (
+        f"{script}, line 3: there is no option '--gpsu'; did you mean '--gpus'?"
+    )
+    script.write_text("#!/bin/bash\n#TGPU --name 'x\n")
+    assert "line 2: No closing quotation" in refused(str(script))
+    script.write_bytes(b"#!/bin/bash\n\xff\n")
+    assert "is not UTF-8" in refused(str(script))
+    script.write_bytes(b"#!/bin/bash\n" + b"#" * 600_000)
+    assert "larger" in refused(str(script))
+
+
+def test_a_job_file_is_read(submitted: Submit, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("command: python train.py\nnum_gpus: 2\npriority: 5\n")
+    body = submitted(str(path))
+    assert body["command"] == ["/bin/sh", "-c", "python train.py"]
+    assert (body["gpu_count"], body["priority"], body["name"]) == (2, 750, "train.py")
+    path.write_text(
+        "command: [python, train.py, 3]\ntime: 2h\nmemory: 40G\nenv: {LR: 0.1, ON: true}\n"
+        "dependency: afterok:3\narray: 0-9\nmax_processes: 5\ngrace: 5\n"
+        "begin: '1970-01-02T00:00Z'\n"
+    )
+    body = submitted("--gpus", "1", str(path))
+    assert body["command"] == ["python", "train.py", "3"]
+    assert (body["max_runtime_seconds"], body["memory_mb"], body["gpu_count"]) == (7200, 40960, 1)
+    assert body["environment"] == {"LR": "0.1", "ON": "true"}
+    assert (body["dependencies"], body["begin_at"]) == (["afterok:job-3"], 86400)
+
+
+def test_a_job_file_may_hold_several_jobs(
+    server: FakeServer, submitted: Submit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "jobs.json"
+    path.write_text(json.dumps([{"command": ["a"]}, {"command": ["b"], "gpus": 1}]))
+    submitted(str(path))
+    assert [body["command"] for body in server.bodies] == [["a"], ["b"]]
+    assert "submitted 2 jobs: job-1 to job-2\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("command: x\ngpsu: 2\n", "line 2: there is no field 'gpsu'; did you mean 'gpus'?"),
+        ("command: x\ngpus: 1\nnum_gpus: 2\n", "line 3: 'num_gpus' stands here again; remove one"),
+        ("command: x\ntime: soon\n", "line 2: time is 'soon'"),
+        ("command: [x\n", "this is no YAML"),
+        ("command: x\nenv: [a]\n", "line 2: variables are written as"),
+        ("command: x\nenv: {a: [b]}\n", "a single value belongs here"),
+        ("just words\n", "line 1: a job is written as 'name: value' lines"),
+        ("", "is empty"),
+    ],
+)
+def test_a_wrong_job_file_is_named_with_its_line(
+    refused: Callable[..., str], tmp_path: Path, text: str, message: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    assert message in refused(str(path))
+
+
+def test_a_sweep_is_one_job_for_each_combination(server: FakeServer) -> None:
+    words = ["--param", "lr=0.1,0.01", "--param", "bs=32,64", "-J", "train", "-e", "TAG=r{lr}"]
+    assert main(["submit", *words, "--", "python", "t.py", "--lr={lr}", "{bs}", "{other}"]) == 0
+    assert [body["command"][2:] for body in server.bodies] == [
+        ["--lr=0.1", "32", "{other}"],
+        ["--lr=0.1", "64", "{other}"],
+        ["--lr=0.01", "32", "{other}"],
+        ["--lr=0.01", "64", "{other}"],
+    ]
+    first = server.bodies[0]
+    assert first["environment"] == {
+        "TAG": "r0.1",
+        "TGPU_PARAM_LR": "0.1",
+        "TGPU_PARAM_BS": "32",
+    }
+    assert first["name"] == "train lr=0.1,bs=32"
+
+
+def test_a_file_of_parameters_gives_one_job_for_each_row(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("lr,name\n0.1,a\n0.2,b\n")
+    assert main(["submit", "--param-file", str(path), "--param", "s=1,2", "x", "{lr}{s}"]) == 0
+    assert [body["command"][1] for body in server.bodies] == ["0.11", "0.12", "0.21", "0.22"]
+
+
+@pytest.mark.parametrize("text", ["", "lr\n", "lr,lr\n1,2\n", "a b\n1\n", "a,b\n1\n"])
+def test_a_wrong_file_of_parameters_is_refused(
+    refused: Callable[..., str], tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text(text)
+    assert str(path) in refused("--param-file", str(path), "x")
+
+
+@pytest.mark.parametrize(
+    "params", [["lr"], ["lr="], ["1x=2"], ["lr=1", "lr=2"], ["a=1,2,3"] * 0 + ["=1"]]
+)
+def test_a_wrong_parameter_is_refused(refused: Callable[..., str], params: list[str]) -> None:
+    words = [word for param in params for word in ("--param", param)]
+    assert "--param is" in refused(*words, "x")
+
+
+def test_too_many_combinations_are_refused(refused: Callable[..., str]) -> None:
+    many = ",".join(map(str, range(400)))
+    assert "160,000 combinations" in refused("--param", f"a={many}", "--param", f"b={many}", "x")
+
+
+def test_a_dry_run_submits_nothing_and_shows_no_secrets(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "hunter2")
+    assert main(["submit", "--dry-run", "-G", "1", "true"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["gpu_count"] == 1
+    assert "variables" in shown["captured_environment"]
+    assert main(["submit", "--dry-run", "--param", "a=1,2", "-G1", "x", "{a}"]) == 0
+    table = capsys.readouterr().out
+    assert table.splitlines() == [
+        "a\tGPUS\tCOMMAND",
+        "1\t1\tx 1",
+        "2\t1\tx 2",
+        "2 jobs would be submitted",
+    ]
+    assert main(["submit", "--dry-run", "--json", "--param", "a=1,2", "x"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert "hunter2" not in table
+    assert server.requests == []
+
+
+def test_the_answer_comes_as_text_id_or_json(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["submit", "true"])
+    main(["submit", "-q", "true"])
+    main(["submit", "-a", "0-99", "true"])
+    assert capsys.readouterr().out == "submitted job-1\njob-2\nsubmitted job-3 with 100 tasks\n"
+    main(["submit", "--json", "true"])
+    assert json.loads(capsys.readouterr().out)["job_id"] == "job-4"
+
+
+def test_waiting_ends_with_the_code_of_the_job(server: FakeServer) -> None:
+    server.when_submitted(exit_code=7)
+    assert main(["submit", "-W", "false"]) == 7
+
+
+def test_a_program_that_is_not_there_is_warned_about(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "pyhton", "x"]) == 0
+    assert "no program 'pyhton' here" in capsys.readouterr().err
+    assert main(["submit", "./missing.sh"]) == 0
+    assert "no program './missing.sh'" in capsys.readouterr().err
+    assert main(["submit", "--image", "i", "pyhton"]) == 0
+    assert main(["submit", "--export", "NONE", "pyhton"]) == 0
+    assert main(["submit", "true"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "there is nothing to run; write the command after '--'"),
+        (["--gpu", "2", "x"], "there is no option '--gpu'; did you mean '--gpus'?"),
+        (["--xyzzy", "x"], "there is no option '--xyzzy'; 'tgpu submit --help' lists the options"),
+        (["--gpus"], "-G/--gpus needs a value"),
+        (["--hold=1", "x"], "-H/--hold takes no value"),
+        (["--gpus", "two", "x"], "--gpus is 'two'; write a number such as 2 or 0.5"),
+        (["--runner", "tmx", "x"], "--runner is 'tmx'; did you mean 'tmux'? expected one of"),
+        (["-t", "soon", "x"], "--time is 'soon'; write a time"),
+        (["-p", "highest", "x"], "priority 'highest' is not known"),
+        (["-d", "after:3", "x"], "--dependency has 'after:3'"),
+        (["-e", "A", "x"], "--env is 'A'; write NAME=VALUE"),
+        (["--retry-exit-codes", "300", "x"], "--retry-exit-codes is '300'"),
+        (["--export", "NONE,A", "x"], "NONE stands alone"),
+    ],
+)
+def test_a_mistake_is_refused_in_plain_words(
+    refused: Callable[..., str], words: list[str], message: str
+) -> None:
+    assert message in refused(*words)
+
+
+def test_jobs_txt_is_submitted_line_by_line(
+    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("llm_config.json").write_text(
+        json.dumps({"default_requirement": 1.0, "models": {"qwen2.5-3b-inst": 0.5}})
+    )
+    Path("jobs.txt").write_text(
+        "# Priority, Script, Conda_Env, Arguments, Allowed_GPUs\n"
+        "0,/data/evaluate.py,ml_env,--llm qwen2.5-3b-inst --mode test,0-3\n\n"
+        "2,/data/run.sh,,--model large --list 1,2,\n"
+    )
+    assert main(["submit", "jobs.txt"]) == 0
+    first, second = server.bodies
+    assert first["command"] == [
+        *("python", "/data/evaluate.py", "--llm", "qwen2.5-3b-inst", "--mode", "test"),
+    ]
+    assert (first["priority"], first["gpu_count"]) == (1500, 0.5)
+    assert (first["conda"], first["allowed_gpus"]) == ("ml_env", "0-3")
+    assert second["command"] == ["/data/run.sh", "--model", "large", "--list", "1,2"]
+    assert (second["priority"], second["gpu_count"]) == (250, 1.0)
+    assert "conda" not in second
+
+
+@pytest.mark.parametrize("line", ["9,x.py,,,", "1,,,,", "1,x.py,,'open,"])
+def test_a_wrong_line_of_jobs_txt_is_named(
+    refused: Callable[..., str], tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(f"# jobs\n{line}\n")
+    assert f"{path}, line 2:" in refused(str(path))
+
+
+def test_add_takes_the_columns_of_jobs_txt_as_options(
+    submitted: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["/s/t.py", "--args", "--llm m --mode test", "--priority", "1", "--gpus", "0,1"]
+    body = submitted(*words, command="add")
+    assert body["command"] == ["python", "/s/t.py", "--llm", "m", "--mode", "test"]
+    assert (body["priority"], body["allowed_gpus"], body["gpu_count"]) == (750, "0,1", 1.0)
+    body = submitted("t.sh", "--gpu-count", "2", "--screen", "--json", command="add")
+    assert (body["gpu_count"], body["runner"]) == (2, "screen")
+
+
+def test_a_wrong_llm_config_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    for text in ("{", "[]", '{"models": {"a": "b"}}', '{"default_requirement": -1}'):
+        path.write_text(text)
+        assert str(path) in refused("x.py", "--llm-config", str(path), command="add")
+    assert "--args" in refused("x.py", "--args", "'open", command="add")
