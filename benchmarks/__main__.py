@@ -18,6 +18,7 @@ MEASURES = {
     "cycle": "benchmarks.cycle",
     "queue": "benchmarks.queue_operations",
     "memory": "benchmarks.memory",
+    "store": "benchmarks.store",
     "venus": "benchmarks.venus",
     "year": "benchmarks.year",
 }

@@ -99,7 +99,6 @@ def _connect(path: Path, mode: str, busy_ms: int) -> sqlite3.Connection:
         if mode == "rw":
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
             connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
         else:

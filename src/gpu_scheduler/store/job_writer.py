@@ -43,6 +43,7 @@ _lived = attrgetter(
     "end_ms",
 )
 _wishes = attrgetter(*(name for name in SPEC.names if name != "members"))
+_without_argv = attrgetter(*LAUNCH.names[1:])
 _FRESH = (JobState.PENDING, 0, 0, 0, None, None, None, None, None)
 
 Counts = Counter[tuple[int, str, str, str]]
@@ -151,10 +152,9 @@ class JobWriter:
 
     def _launch_number(self, launch: Launch, command: tuple[str, ...] | None) -> int:
         """A launch of the job's own command is kept without it, and so shared with others."""
-        values = LAUNCH.values(launch)
-        if launch.argv == command:
-            values = (None, *values[1:])
-        return self._launches.number(values, values)
+        own = launch.argv == command
+        key = (None, *_without_argv(launch)) if own else LAUNCH.values(launch)
+        return self._launches.number(key, key)
 
     # --- statements
 

@@ -120,8 +120,15 @@ def test_every_kind_of_error_has_a_code_of_its_own() -> None:
 
 
 def test_the_exit_code_tells_whose_fault_it_is() -> None:
+    of_store = {
+        errors.StoreError: 4,
+        errors.StoreUnavailable: 4,
+        errors.StoreDamaged: 5,
+        errors.StoreTooNew: 6,
+    }
     for kind in ERRORS:
-        assert kind.exit_code == (2 if issubclass(kind, errors.CallerError) else 1)
+        others = 2 if issubclass(kind, errors.CallerError) else 1
+        assert kind.exit_code == of_store.get(kind, others)
 
 
 def test_an_error_in_a_file_names_the_place_first() -> None:

@@ -30,7 +30,8 @@ CREATE TABLE launches (
 
 -- The id of a job is job-<number> unless other_id says another. As 100,000 jobs a second are
 -- inserted here, there are few columns and few indexes; the condition of a partial index is checked
--- for every row that is written, so it stays simple.
+-- for every row that is written, so it stays simple. What spec and launch name is never deleted, so no
+-- foreign key has to be checked.
 CREATE TABLE jobs (
     number INTEGER PRIMARY KEY,
     id TEXT GENERATED ALWAYS AS (ifnull(nullif(other_id, ''), 'job-' || number)) VIRTUAL,
@@ -54,8 +55,8 @@ CREATE TABLE jobs (
     signal INTEGER,
     ended INTEGER NOT NULL DEFAULT 0,
     life TEXT NOT NULL,
-    spec INTEGER NOT NULL REFERENCES specs (id),
-    launch INTEGER REFERENCES launches (id),
+    spec INTEGER NOT NULL,
+    launch INTEGER,
     other_id TEXT NOT NULL DEFAULT ''
 ) STRICT;
 
@@ -90,8 +91,8 @@ CREATE TABLE archived_jobs (
     signal INTEGER,
     ended INTEGER NOT NULL,
     life TEXT NOT NULL,
-    spec INTEGER NOT NULL REFERENCES specs (id),
-    launch INTEGER REFERENCES launches (id),
+    spec INTEGER NOT NULL,
+    launch INTEGER,
     other_id TEXT NOT NULL DEFAULT ''
 ) STRICT;
 
