@@ -52,7 +52,7 @@ class AgentConfig:
         """What was written."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            lists = {name: tuple(values.pop(name, ())) for name in ("prolog", "epilog")}
-            return cls(**values, **lists)
+            hooks = {name: tuple(values.get(name, ())) for name in ("prolog", "epilog")}
+            return cls(**(values | hooks))
         except (OSError, ValueError, TypeError) as error:
             raise InvalidInput(f"not an agent's configuration: {error}", file=str(path)) from error
