@@ -65,8 +65,8 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
         f"{round(100 * float(gpu.get('allocated_share') or 0))}%",
         f"{used} / {size_text(gpu.get('memory_mb') or 0)}",
         _figure(gpu.get("utilisation_percent"), "%"),
-        _figure(gpu.get("temperature_c"), " C"),
-        _figure(gpu.get("power_watts"), " W"),
+        _figure(gpu.get("temperature_c") or None, " C"),
+        _figure(gpu.get("power_watts") or None, " W"),
         ", ".join([*map(str, gpu.get("jobs") or []), *map(_process, gpu.get("processes") or [])]),
     ]
 

@@ -32,7 +32,7 @@ def register(parser: ArgumentParser) -> None:
     add("-s", "--state", "--status", dest="state", metavar="STATE", help="pending, R, failed, all")
     add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="jobs of this tenant")
     add("-J", "--name", metavar="NAME", help="jobs of this name")
-    add("--sort", metavar="KEY", help="as -priority, name or submitted_at")
+    add("--sort", metavar="KEY", help="as -priority, name, user or state")
     add(
         *("-L", "--limit"),
         type=whole("--limit"),
@@ -67,7 +67,7 @@ def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], i
         "user": None if args.everybody or args.user == "all" else args.user or my_name(),
         "tenant_id": args.tenant,
         "name": args.name,
-        "sort": args.sort,
+        "sort": args.sort or "number",
     }
     states = states_of(args.state)
     if states != ACTIVE or args.sort:

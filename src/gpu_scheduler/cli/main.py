@@ -44,8 +44,6 @@ def _row(name: str, about: str, function: str = "run") -> Command:
 
 
 COMMANDS: dict[str, Command] = {
-    "up": _row("up", "start the server on this machine"),
-    "down": _row("up", "stop the server; jobs go on", "down"),
     "up": _row("up", "start the scheduler on this machine"),
     "down": _row("up", "stop it; jobs that run go on", "down"),
     "submit": _row("submit", "put a job into the queue"),
@@ -75,7 +73,6 @@ COMMANDS: dict[str, Command] = {
     "simulate": _row("simulate", "run a trace through the scheduler on virtual time"),
     "completions": _row("completions", "print a script that completes commands in your shell"),
     "demo": _row("demo", "show all this at work, on declared GPUs, in a minute"),
-    "demo": _row("demo", "start a server on simulated GPUs and run a mixed day of work"),
     "add": _row("add", "submit a script with the columns of jobs.txt"),
     "screens": _row("screens", "list the sessions that one can attach to"),
 }

@@ -65,8 +65,8 @@ def run(args: Namespace) -> int:
 
 def gathered(client: Client, jobs: int) -> dict[str, Any]:
     """All that is shown, in one document."""
-    running = client.page(state="running,scheduled", limit=jobs)
-    waiting = client.page(state="pending,preempted", limit=jobs)
+    running = client.page(state="running,scheduled", sort="number", limit=jobs)
+    waiting = client.page(state="pending,preempted", sort="number", limit=jobs)
     return {
         "health": client.health(),
         "cluster": client.status(),
@@ -128,7 +128,7 @@ def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
         note = "" if state in ("free", "used", "shared") else f"  {coloured_state(state.upper())}"
         jobs = ", ".join(map(str, gpu.get("jobs") or []))
         heat = gpu.get("temperature_c")
-        warm = f"  {heat:.0f} C" if heat is not None else ""
+        warm = f"  {heat:.0f} C" if heat else ""
         yield f"  {place:<8} {bar} {round(100 * share):>3}%{warm}{note}  {jobs}".rstrip()
 
 

@@ -143,9 +143,10 @@ def command_of(words: list[str]) -> list[str]:
 
 def default_name(words: list[str]) -> str:
     """The program's own name: `python -u train.py` is called train.py."""
-    if words[:2] == ["/bin/sh", "-c"] and len(words) == 3:
-        words = words[2].split() or words
     first = words[0].rpartition("/")[2]
+    if len(words) > 2 and words[1] == "-c" and first.endswith("sh"):
+        line = words[2].split()
+        return default_name(line) if line else first
     if re.match(_INTERPRETERS, first):
         for word in words[1:]:
             if not word.startswith("-"):

@@ -1,0 +1,308 @@
+"""What every runner promises: process, tmux, screen, container; each against the real program."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
+from gpu_scheduler.agent.work import Work
+from tests.launching import Rig, is_alive, log_line, with_launcher
+
+# Containers share one table of names with other workers of the suite.
+NAME = f"job-{os.getpid()}.1"
+SESSION = f"gpujob_cpu_test_job-{os.getpid()}"
+TOOLS = "sh echo sleep env id cat kill setsid pwd touch test"
+
+
+@cache
+def why_no_containers() -> str:
+    if not shutil.which("busybox"):
+        return "a static busybox is needed as root file system"
+    if os.geteuid() != 0:
+        return "containers are tried as root only"
+    engine = ContainerRunner()
+    if not engine.engine or not engine.is_podman:
+        return "podman is not installed"
+    return ""
+
+
+def needs(runner: str) -> str:
+    if runner == "container":
+        return why_no_containers()
+    if runner in {"tmux", "screen"} and not shutil.which(runner):
+        return f"{runner} is not installed"
+    return ""
+
+
+@pytest.fixture(params=["process", "tmux", "screen", "container"])
+def runner(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if reason := needs(name):
+        pytest.skip(reason)
+    return name
+
+
+def work_of(rig: Rig, runner: str, script: str, **more: Any) -> Work:
+    work = rig.work(NAME, "sh", "-c", script, runner=runner, name="test", **more)
+    if runner != "container":
+        return work
+    root = rig.directory / "root"
+    for name in ("bin", "etc", "proc", "sys", "dev", "tmp", "run"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    shutil.copy(busybox, root / "bin" / "busybox")
+    for tool in TOOLS.split():
+        (root / "bin" / tool).symlink_to("busybox")
+    here = str(rig.directory)
+    return replace(work, image=f"rootfs:{root}", mounts=((here, here, False),))
+
+
+def test_an_exit_code_is_an_exit_code(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        over = await rig.run(work_of(rig, runner, "exit 7"))
+        assert (over.exit_code, over.signal, over.ran, over.stopped_by) == (7, None, True, "")
+
+    with_launcher(scenario)
+
+
+def test_a_signal_is_a_signal(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        over = await rig.run(work_of(rig, runner, "kill -9 $$"))
+        assert (over.exit_code, over.signal, over.ran) == (None, 9, True)
+
+    with_launcher(scenario)
+
+
+def test_the_job_has_its_environment_its_directory_and_its_log(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        script = 'echo "$COLOUR|$TGPU_ALLOCATION_ID|$TGPU_MEMBER"; pwd; echo wrong >&2'
+        work = work_of(rig, runner, script)
+        environment = {**work.environment, "COLOUR": "light blue = 1"}
+        await rig.run(replace(work, environment=environment))
+        assert rig.log(work).splitlines() == [
+            f"light blue = 1|{NAME}|0",
+            str(rig.directory),
+            "wrong",
+        ]
+        assert Path(work.log_path).stat().st_mode & 0o777 == 0o600
+
+    with_launcher(scenario)
+
+
+def test_a_stop_asks_first_and_says_why(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        script = (
+            "trap 'cat \"$TGPU_STOP_FILE\"; exit 5' TERM; "
+            "echo ready; while :; do sleep 0.05; done"
+        )
+        work = work_of(rig, runner, script, grace_ms=20_000)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        await rig.launcher.stop(NAME, 0, "preempted")
+        over = await rig.over(NAME)
+        assert (over.exit_code, over.signal, over.stopped_by) == (5, None, "preempted")
+        assert rig.log(work).splitlines()[-1] == "preempted"
+
+    with_launcher(scenario)
+
+
+def test_a_job_that_will_not_stop_is_killed_with_all_that_detached_itself(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        tree = (
+            "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo ready; exec sleep 1000' & "
+            "while :; do sleep 0.05; done"
+        )
+        work = work_of(rig, runner, tree, grace_ms=300)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        sleepers = processes_with(rig, work)
+        assert sleepers
+        await rig.launcher.stop(NAME, 0, "cancelled")
+        over = await rig.over(NAME)
+        assert (over.exit_code, over.signal, over.stopped_by) == (None, 9, "cancelled")
+        assert [pid for pid in sleepers if is_alive(pid)] == []
+
+    with_launcher(scenario)
+
+
+def test_what_a_job_leaves_behind_is_gone_when_it_is_over(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        done = rig.directory / "done"
+        script = (
+            f"(setsid setsid sleep 1000 >/dev/null 2>&1 &) ; (setsid sleep 1000 &) ; sleep 0.3; "
+            f"echo ready; while ! test -e {done}; do sleep 0.02; done; exit 0"
+        )
+        work = work_of(rig, runner, script)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        left = processes_with(rig, work)
+        assert len(left) >= 3
+        done.touch()
+        over = await rig.over(NAME)
+        assert over.exit_code == 0
+        assert [pid for pid in left if is_alive(pid)] == []
+
+    with_launcher(scenario)
+
+
+def test_a_command_that_does_not_exist_has_not_run(runner: str) -> None:
+    if runner == "container":
+        pytest.skip("an engine's init reports it as an exit code")
+
+    async def scenario(rig: Rig) -> None:
+        work = replace(work_of(rig, runner, ""), argv=("pyton", "train.py"))
+        over = await rig.run(work)
+        assert (over.ran, over.exit_code, over.signal) == (False, None, None)
+        assert over.detail.startswith("cannot run 'pyton': no such file")
+
+    with_launcher(scenario)
+
+
+def test_a_script_runs_by_its_first_line(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, runner, "")
+        script = '#!/bin/sh -e\necho "$# $1"\nfalse\necho never\n'
+        over = await rig.run(replace(work, argv=("one two",), script=script))
+        assert over.exit_code == 1
+        assert rig.log(work) == "1 one two\n"
+
+    with_launcher(scenario)
+
+
+def test_an_end_that_nobody_saw_is_not_invented(runner: str) -> None:
+    """The launcher is killed while the job runs; sessions and containers keep their end."""
+
+    async def scenario(rig: Rig) -> None:
+        done = rig.directory / "done"
+        script = f"echo ready; while ! test -e {done}; do sleep 0.02; done; exit 4"
+        work = work_of(rig, runner, script)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        await rig.kill_launcher()
+        assert [item[2] for item in await rig.launcher.held()] == [None]
+        done.touch()
+        over = await rig.over(NAME)
+        known = None if runner == "process" else 4
+        assert (over.exit_code, over.signal, over.ran) == (known, None, True)
+
+    with_launcher(scenario)
+
+
+@pytest.mark.parametrize("multiplexer", ["tmux", "screen"])
+def test_a_session_can_be_attached_to_and_typed_into(multiplexer: str) -> None:
+    if reason := needs(multiplexer):
+        pytest.skip(reason)
+
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, multiplexer, 'echo ready; read word; echo "heard $word"; test -t 1')
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        assert SESSION in await sessions(work)
+        await type_into(work, "hello\n")
+        over = await rig.over(NAME)
+        assert over.exit_code == 0
+        assert "heard hello" in rig.log(work)
+
+    with_launcher(scenario)
+
+
+def test_killing_the_session_kills_the_job() -> None:
+    if reason := needs("tmux"):
+        pytest.skip(reason)
+
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, "tmux", "echo ready; sleep 1000")
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        await command("tmux", "-S", f"{work.scratch_dir}/tmux.sock", "kill-server")
+        over = await rig.over(NAME)
+        assert (over.exit_code, over.signal, over.ran) == (None, 1, True)
+
+    with_launcher(scenario)
+
+
+def test_no_container_is_left_behind() -> None:
+    if reason := why_no_containers():
+        pytest.skip(reason)
+
+    async def scenario(rig: Rig) -> None:
+        work = work_of(rig, "container", "echo ready; sleep 1000", grace_ms=200)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        assert container_name(work) in await containers()
+        await rig.launcher.stop(NAME, 0, "cancelled")
+        await rig.over(NAME)
+        assert container_name(work) not in await containers()
+
+    with_launcher(scenario)
+
+
+def test_a_container_runs_as_its_user_and_shows_nothing_that_the_user_may_not_read() -> None:
+    if reason := why_no_containers():
+        pytest.skip(reason)
+
+    async def scenario(rig: Rig) -> None:
+        work = replace(
+            work_of(rig, "container", "id -u; id -g"), uid=65534, gid=65534, user="nobody"
+        )
+        over = await rig.run(work)
+        assert (over.exit_code, rig.log(work)) == (0, "65534\n65534\n")
+        secret = rig.directory / "secret"
+        secret.mkdir(mode=0o700)
+        mounts = ((str(secret), "/secret", True),)
+        over = await rig.run(replace(work, allocation_id=NAME + "b", mounts=mounts))
+        assert not over.ran
+        assert "may not read it" in over.detail
+
+    with_launcher(scenario)
+
+
+def processes_with(rig: Rig, work: Work) -> list[int]:
+    """Every process that carries the job's name, found from outside."""
+    mark = f"TGPU_ALLOCATION_ID={work.allocation_id}".encode()
+    place = str(rig.directory).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if mark in environment.split(b"\0") and place in environment:
+                found.append(int(entry.name))
+    return found
+
+
+async def command(*argv: str) -> str:
+    def run() -> str:
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+
+    return await asyncio.to_thread(run)
+
+
+async def sessions(work: Work) -> str:
+    if work.runner == "tmux":
+        return await command("tmux", "-S", f"{work.scratch_dir}/tmux.sock", "list-sessions")
+    return await command("env", f"SCREENDIR={work.scratch_dir}", "screen", "-ls")
+
+
+async def type_into(work: Work, text: str) -> None:
+    if work.runner == "tmux":
+        socket = f"{work.scratch_dir}/tmux.sock"
+        await command("tmux", "-S", socket, "send-keys", "-l", text)
+        return
+    directory = f"SCREENDIR={work.scratch_dir}"
+    await command("env", directory, "screen", "-S", SESSION, "-p", "0", "-X", "stuff", text)
+
+
+async def containers() -> str:
+    engine = ContainerRunner()
+    return await command(engine.engine, "ps", "--all", "--format", "{{.Names}}")

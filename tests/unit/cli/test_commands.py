@@ -1,0 +1,595 @@
+"""Every command about jobs, GPUs and tenants does its work and says so."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.cli import listing, logs, run, status
+from gpu_scheduler.cli.history import exit_text
+from gpu_scheduler.cli.jobs_view import gpus_text, place_text, state_code
+from gpu_scheduler.cli.main import COMMANDS, main
+from gpu_scheduler.cli.output import aligned
+from gpu_scheduler.cli.reach import my_name
+from gpu_scheduler.cli.usage import usage_rows
+from gpu_scheduler.client.errors import NoServer
+from gpu_scheduler.client.forms import exit_code_of
+from gpu_scheduler.model.errors import InvalidRequest
+from tests.unit.client.fake_server import USER, WHEN, FakeServer, a_server
+
+Tell = Callable[..., str]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    with a_server() as running:
+        monkeypatch.setenv("TGPU_SERVER", running.directory)
+        for module in ("listing", "history", "references"):
+            monkeypatch.setattr(f"gpu_scheduler.cli.{module}.my_name", lambda: USER)
+        yield running
+
+
+@pytest.fixture
+def tell(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Run a command that must end with the given code, and return what it printed."""
+
+    def tell(*words: str, code: int = 0) -> str:
+        try:
+            ended = main(words)
+        except SystemExit as end:
+            ended = int(str(end.code))
+        shown = capsys.readouterr()
+        assert ended == code, shown.err
+        return shown.out if code == 0 else shown.out + shown.err
+
+    return tell
+
+
+def submitted(server: FakeServer, count: int = 1, **fields: Any) -> None:
+    for number in range(count):
+        server.add({"command": ["sleep", str(number)], "name": "sleep", "gpu_count": 2} | fields)
+
+
+# --- lists
+
+
+def test_a_list_in_a_pipe_is_plain_and_complete(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 2)
+    gpus = [{"index": 0, "share": 1, "memory_mb": 0}, {"index": 3, "share": 1, "memory_mb": 0}]
+    server.change("job-2", state="running", allocation=[{"node": "box", "gpus": gpus}])
+    assert tell("list").splitlines() == [
+        "JOBID\tNAME\tUSER\tST\tTIME\tLIMIT\tGPUS\tNODELIST(REASON)",
+        "2\tsleep\tada\tR\t0:00\t-\t2\tbox[0,3]",
+        "1\tsleep\tada\tPD\t0:00\t-\t2\t(waiting for 2 GPUs; 1 is free)",
+    ]
+
+
+def test_a_long_list_is_cut_and_says_so(
+    server: FakeServer, tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted(server, 5)
+    assert main(["list", "-q", "--limit", "3"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "job-1\njob-2\njob-3\n"
+    assert shown.err == "tgpu: 3 of 5 jobs shown; --limit 0 shows all\n"
+    assert len(tell("list", "-q", "--limit", "0").splitlines()) == 5
+    server.change("job-5", state="running")
+    assert tell("list", "-q", "--limit", "1") == "job-5\n"
+
+
+def test_a_list_can_be_filtered(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 3)
+    server.end("job-1")
+    server.change("job-2", state="running", user="bob")
+    assert tell("list", "-q") == "job-3\n"
+    assert tell("list", "-q", "-u", "all").split() == ["job-2", "job-3"]
+    assert tell("list", "-q", "-A", "--state", "R") == "job-2\n"
+    assert tell("list-jobs", "-q", "-u", "bob", "--status", "running") == "job-2\n"
+    assert tell("list", "-q", "-A", "--state", "all").split() == ["job-1", "job-2", "job-3"]
+    assert tell("list", "-q", "--state", "ended") == "job-1\n"
+    assert tell("list", "-q", "-J", "other") == ""
+    assert [job["id"] for job in json.loads(tell("list", "--json"))["jobs"]] == ["job-3"]
+    assert "expected pending" in tell("list", "--state", "sleeping", code=2)
+
+
+def test_all_pages_are_read(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, tell: Tell
+) -> None:
+    monkeypatch.setattr(listing, "_LARGEST_PAGE", 2)
+    submitted(server, 5)
+    assert len(tell("list", "-q", "--limit", "0").split()) == 5
+
+
+def test_history_shows_how_jobs_ended(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 3)
+    server.end("job-1", started_at="2026-01-31T17:00:00.000Z")
+    server.end("job-2", 3, reason="exit code 3")
+    rows = [line.split("\t") for line in tell("history").splitlines()]
+    assert rows[0][:5] == ["JOBID", "NAME", "USER", "ST", "EXIT"]
+    assert sorted((row[0], row[3], row[4], row[6], row[8]) for row in rows[1:]) == [
+        ("1", "CD", "0", "1:00:00", ""),
+        ("2", "F", "3", "0:00", "exit code 3"),
+    ]
+    assert json.loads(tell("history", "--json", "--state", "failed"))["total"] == 1
+    assert "1 of 2 jobs" not in tell("history", "--limit", "1")
+
+
+def test_a_table_on_a_terminal_is_aligned_and_only_its_last_column_cut() -> None:
+    lines = aligned(
+        ("ID", "N", "REASON"),
+        [["1", "22", "x" * 90], ["100", "3", "y"]],
+        right=frozenset({"N"}),
+        width=40,
+    )
+    assert lines == ["ID    N  REASON", f"1    22  {'x' * 30}…", "100   3  y"]
+
+
+# --- one job
+
+
+def test_show_tells_everything(server: FakeServer, tell: Tell) -> None:
+    submitted(server, gpu_count=0.5)
+    server.change(
+        "job-1",
+        state="running",
+        started_at=WHEN,
+        environment={"LR": "0.1"},
+        dependencies=["afterok:job-9", {"type": "afterany", "job_id": "job-8"}],
+        array={"tasks": "0-9", "states": {"pending": "2-9"}},
+        attach=["tmux", "attach", "-t", "x y"],
+        allocation=[{"node": "box", "gpus": [], "member": 0}],
+        hold=True,
+        memory_mb=2048,
+        gpu_memory_mb=1024,
+        cpu_cores=4,
+    )
+    shown = " ".join(tell("show", "1").split())
+    for part in (
+        *("job-1 sleep running", "GPUs 0.5", "variables LR=0.1", "command sleep 0"),
+        *("memory 2 GB", "GPU memory 1 GB", "CPU cores 4", "held yes", "runs on box"),
+        *("depends on afterok:job-9, afterany:job-8", "tasks 0-9 pending 2-9"),
+        "attach tmux attach -t 'x y'",
+    ):
+        assert part in shown
+    assert json.loads(tell("show", "--json", "1"))["id"] == "job-1"
+
+
+def test_control_characters_in_a_name_do_not_reach_the_terminal(
+    server: FakeServer, tell: Tell
+) -> None:
+    submitted(server, name="a\x1b[2Jb\tc")
+    assert "a\\x1b[2Jb\\tc" in tell("list")
+
+
+def test_explain_says_why_and_until_when(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    shown = tell("explain", "1")
+    assert "waiting for 2 GPUs; 1 is free" in shown
+    assert "expected start" in shown
+    assert json.loads(tell("explain", "1", "--json"))["position"] == 3
+
+
+def test_logs_are_copied_as_they_are(
+    server: FakeServer, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    submitted(server)
+    server.write("job-1", b"a\xff\n")
+    assert main(["logs", "1"]) == 0
+    assert capfdbinary.readouterr().out == b"a\xff\n"
+    server.end("job-1")
+    assert main(["logs", "-f", "last"]) == 0
+    assert capfdbinary.readouterr().out == b"a\xff\n"
+    assert main(["logs", "-n", "3", "--attempt", "1", "1"]) == 0
+    assert server.requests[-1].endswith("/logs?attempt=1&tail=3")
+
+
+def test_following_goes_on_where_it_broke_off(server: FakeServer) -> None:
+    from gpu_scheduler.client.client import Client
+
+    submitted(server)
+    server.write("job-1", b"12345")
+    server.end("job-1")
+    with Client() as client:
+        follower = logs.Follower(client, "job-1", {"tail": 5})
+        follower.copied = 3
+        follower.copy()
+    assert server.requests[-1].endswith("/logs?offset=3&follow=1")
+    assert follower.copied == 5
+
+
+def test_following_a_server_that_was_never_there_fails(tmp_path: Path) -> None:
+    from gpu_scheduler.client.client import Client
+
+    with pytest.raises(NoServer):
+        logs.follow(Client(str(tmp_path)), "job-1", {})
+
+
+# --- references
+
+
+def test_jobs_are_named_in_many_ways(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 5)
+    for words, meant in (
+        (["2", "job-3"], ["job-2", "job-3"]),
+        (["1-3,5"], ["job-1", "job-2", "job-3", "job-5"]),
+        (["last"], ["job-5"]),
+        (["@"], ["job-5"]),
+        (["@~2"], ["job-3"]),
+        (["all"], ["job-1", "job-2", "job-3", "job-4", "job-5"]),
+        (
+            ["2_4", "2_[1-3,7]", "2_5-6", "2", "2"],
+            ["job-2_4", "job-2_[1-3,7]", "job-2_[5-6]", "job-2"],
+        ),
+    ):
+        shown = tell("cancel", "--dry-run", *words)
+        assert [line.split()[0] for line in shown.splitlines()] == meant
+
+
+@pytest.mark.parametrize("word", ["x", "3-1", "1-999999", "12_", "@~x", "", "1,,2"])
+def test_what_is_no_job_is_refused(tell: Tell, word: str) -> None:
+    assert "tgpu: error: '" in tell("cancel", word, code=2)
+
+
+def test_one_job_where_one_is_meant(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 2)
+    assert "names 2 jobs; name one" in tell("logs", "1-2", code=2)
+    assert "not submitted that many" in tell("logs", "@~9", code=2)
+
+
+# --- changes
+
+
+def test_cancelling_goes_on_after_a_refusal(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 3)
+    server.end("job-2")
+    shown = tell("cancel", "1-3,9", code=2)
+    assert "job-1 cancelled\n" in shown
+    assert "job-3 cancelled\n" in shown
+    assert "job-2 is completed" in shown
+    assert "there is no job job-9" in shown
+    assert tell("cancel-job", "77", code=4)
+
+
+def test_tasks_of_an_array_are_cancelled_by_number(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    tell("cancel", "-q", "1_[1-3]")
+    assert server.requests[-1] == "DELETE /api/v1/jobs/job-1?tasks=1-3"
+    assert json.loads(tell("cancel", "--json", "1"))[0]["status"] == "cancelled"
+
+
+def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 2)
+    assert tell("hold", "1-2") == "job-1 held\njob-2 held\n"
+    assert server.jobs["job-2"]["hold"] is True
+    assert tell("release", "all") == "job-1 released\njob-2 released\n"
+    server.end("job-1", 1)
+    assert tell("retry", "1") == "job-1 queued again\n"
+    assert server.jobs["job-1"]["state"] == "pending"
+    assert json.loads(tell("hold", "--json", "1"))[0]["hold"] is True
+    assert "there is no job job-9" in tell("hold", "9", code=4)
+
+
+def test_a_waiting_job_is_changed(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    words = ["-p", "high", "-t", "4h", "-G", "0.5", "-J", "n", "-d", "3", "--memory", "1G"]
+    assert tell("update", "1", *words) == "job-1 changed\n"
+    job = server.jobs["job-1"]
+    assert (job["priority"], job["max_runtime_seconds"], job["gpu_count"]) == (1500, 14400, 0.5)
+    assert (job["dependencies"], job["memory_mb"]) == (["afterok:job-3"], 1024)
+    assert json.loads(tell("update", "1", "--json", "-p", "0"))["priority"] == 0
+    assert "nothing to change" in tell("update", "1", code=2)
+
+
+def test_waiting_gives_the_first_bad_code(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 3)
+    server.end("job-1")
+    server.end("job-2", 0, signal=9)
+    server.end("job-3", 5)
+    assert tell("wait", "1") == "job-1 completed 0\n"
+    assert "job-2 failed 137\njob-3 failed 5\n" in tell("wait", "1-3", code=137)
+    assert tell("wait", "-q", "1") == ""
+    assert json.loads(tell("wait", "--json", "1"))[0]["id"] == "job-1"
+
+
+def test_waiting_too_long_gives_124(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    assert "has not ended" in tell("wait", "--timeout", "0.05", "1", code=124)
+
+
+def test_run_shows_the_output_and_ends_as_the_job_does(
+    server: FakeServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.when_submitted(exit_code=3, output=b"hello\n", reason="exit code 3")
+    assert main(["run", "-G", "1", "--", "x"]) == 3
+    shown = capfd.readouterr()
+    assert shown.out == "hello\n"
+    assert "tgpu: job-1 failed: exit code 3\n" in shown.err
+    server.when_submitted(signal=15)
+    assert main(["run", "-q", "--", "x"]) == 143
+    server.when_submitted()
+    assert main(["run", "-q", "true"]) == 0
+    assert main(["run", "--dry-run", "true"]) == 0
+
+
+def test_run_takes_one_job_only(tell: Tell) -> None:
+    assert "run takes one job" in tell("run", "-a", "0-9", "x", code=2)
+    assert "run takes one job" in tell("run", "--param", "a=1,2", "x", code=2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "state"),
+    [("c\n", 130, "cancelled"), ("d\n", 0, "pending"), ("\n", 7, "failed")],
+)
+def test_an_interrupted_run_asks_what_to_do(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, state: str
+) -> None:
+    copy = logs.Follower.copy
+    interrupts = iter([KeyboardInterrupt])
+
+    def interrupted(self: logs.Follower) -> None:
+        if next(interrupts, None):
+            raise KeyboardInterrupt
+        server.end("job-1", 7)
+        copy(self)
+
+    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    reader, writer = os.pipe()
+    os.write(writer, typed.encode())
+    os.close(writer)
+    with os.fdopen(reader) as stdin:
+        monkeypatch.setattr(stdin, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(run.sys, "stdin", _Terminal(stdin))
+        monkeypatch.setattr(run.sys.stderr, "isatty", lambda: True, raising=False)
+        assert main(["run", "-q", "sleep", "9"]) == code
+    assert server.jobs["job-1"]["state"] == state
+
+
+class _Terminal:
+    def __init__(self, stream: Any) -> None:
+        self.readline = stream.readline
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_interrupted_run_without_a_terminal_cancels(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: logs.Follower) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    assert main(["run", "-q", "sleep", "9"]) == 130
+    assert server.jobs["job-1"]["state"] == "cancelled"
+
+
+def test_attach_runs_the_command_that_the_server_names(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    assert "submit it with '--runner tmux'" in tell("attach", "1", code=2)
+    server.change("job-1", runner="tmux")
+    assert "job-1 is pending" in tell("attach", "1", code=2)
+    server.change("job-1", state="running", attach=["echo", "in the", "session"])
+    assert tell("attach", "--print", "1") == "echo 'in the' session\n"
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpu_scheduler", "attach", "1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout == "in the session\n"
+    assert "tgpu attach 1" not in tell("screens")
+    assert "echo 'in the' session" in tell("screens")
+    assert json.loads(tell("screens", "--json"))["jobs"][0]["id"] == "job-1"
+    server.change("job-1", attach=["/no/such/program"])
+    assert "cannot run" in tell("attach", "1", code=1)
+
+
+# --- the machine
+
+
+def test_gpus_are_shown_paused_and_resumed(server: FakeServer, tell: Tell) -> None:
+    rows = [line.split("\t") for line in tell("gpus").splitlines()]
+    assert rows[1] == [
+        "0",
+        "A100-80GB",
+        "shared",
+        "50%",
+        "1000 MB / 80 GB",
+        "42%",
+        "61 C",
+        "250 W",
+        "job-1",
+    ]
+    assert tell("pause-gpu", "0", "box:1") == (
+        "GPU 0 paused; running jobs go on\nGPU box:1 paused; running jobs go on\n"
+    )
+    assert server.paused == {0, 1}
+    assert json.loads(tell("gpus", "--json"))["gpus"][0]["state"] == "paused"
+    assert "PAUSED" in tell("status")
+    assert tell("resume-gpu", "0") == "GPU 0 in use again\n"
+    assert json.loads(tell("resume-gpu", "1", "--json"))[0]["paused"] is False
+    assert "is no GPU" in tell("pause-gpu", "x", code=2)
+    assert "there is no GPU 9" in tell("pause-gpu", "9", code=4)
+
+
+def test_tenants_are_created_changed_and_deleted(server: FakeServer, tell: Tell) -> None:
+    words = [
+        "--id",
+        "vision",
+        "--max-gpus",
+        "16",
+        "--max-gpu-memory",
+        "200G",
+        "--tier",
+        "high",
+        "--elastic",
+        "yes",
+        "--weight",
+        "2",
+    ]
+    assert "tenant vision created" in tell("tenants", "create", "Vision lab", *words)
+    assert server.tenants["vision"] == {
+        "id": "vision",
+        "name": "Vision lab",
+        "max_gpus": 16,
+        "max_gpu_memory_mb": 204800,
+        "priority_tier": "high",
+        "elastic": True,
+        "fair_share_weight": 2,
+    }
+    assert "0 / 16" in tell("tenants")
+    assert "tenant vision updated" in tell("tenants", "update", "vision", "--max-gpus", "8")
+    assert "max_gpus" in tell("tenants", "show", "vision")
+    assert json.loads(tell("tenants", "show", "vision", "--json"))["max_gpus"] == 8
+    assert json.loads(tell("tenants", "--json"))["tenants"][1]["id"] == "vision"
+    assert tell("tenants", "delete", "vision") == "tenant vision deleted\n"
+    assert "there is no tenant vision" in tell("tenants", "show", "vision", code=4)
+    assert "which tenant?" in tell("tenants", "create", code=2)
+    assert "nothing to change" in tell("tenants", "update", "default", code=2)
+    assert "did you mean 'create'?" in tell("tenants", "creat", "x", code=2)
+
+
+def test_the_rest_can_be_asked_as_text_and_as_json(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    server.end(
+        "job-1", started_at="2026-01-31T17:00:00.000Z", submitted_at="2026-01-31T16:59:00.000Z"
+    )
+    assert "box\tonline\t2" in tell("nodes")
+    assert json.loads(tell("nodes", "--json"))["nodes"]
+    assert "default\tada\t1.50\t3" in tell("usage")
+    assert json.loads(tell("usage", "--json", "-u", "ada"))["usage"]
+    assert "healthy" in tell("health")
+    assert json.loads(tell("health", "--json"))["status"] == "healthy"
+    shown = tell("metrics")
+    assert "mean run seconds              3600.0" in shown
+    assert "mean wait seconds             60.0" in shown
+    assert json.loads(tell("metrics", "--json"))["ended_jobs"] == 1
+    assert tell("metrics", "--raw") == "gpu_scheduler_queue_size 3\n"
+
+
+def test_an_unhealthy_server_gives_1(server: FakeServer, tell: Tell) -> None:
+    body = {"status": "unhealthy", "checks": {"store": {"status": "failed", "detail": "full"}}}
+    server.refusal = (503, body)
+    assert "store   failed: full" in tell("health", code=1)
+
+
+def test_status_is_one_screen(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 12)
+    server.change("job-1", state="running")
+    shown = tell("status")
+    assert "0 of 2 GPUs free, 1 jobs run, 11 wait" in shown
+    assert "Running jobs: 1" in shown
+    assert "... and 1 more" in shown
+    detailed = tell("status", "--detailed")
+    assert "store: ok" in detailed
+    assert "TEMP" in detailed
+    assert set(json.loads(tell("status", "--json"))) >= {"resources", "cluster", "health"}
+
+
+def test_watching_ends_quietly(
+    server: FakeServer, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter([None, None])
+
+    def sleep(_: float) -> None:
+        if next(turns, "over") == "over":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    assert tell("status", "--watch").count("GPUs free") == 3
+    turns = iter([None])
+    assert tell("status", "--watch", "--json").count('"resources"') == 2
+
+
+# --- everything
+
+
+def test_without_a_server_every_command_says_so_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["list"], ["submit", "true"], ["show", "1"], ["gpus"], ["status"], ["health"]):
+        assert main([words[0], "--server", str(tmp_path), *words[1:]]) == 3
+        assert "start one with 'tgpu up'" in capsys.readouterr().err
+
+
+def test_refusals_have_their_own_exit_codes(server: FakeServer, tell: Tell) -> None:
+    message = "quota exceeded for tenant t: GPUs requested=8, quota=4, current=2"
+    server.refusal = (403, {"error": message, "code": "quota_exceeded"})
+    assert message in tell("submit", "true", code=5)
+    server.refusal = (503, {"error": "full", "code": "queue_full"})
+    assert tell("submit", "true", code=1) == "tgpu: error: full\n"
+
+
+def test_a_job_without_both_code_and_signal_has_failed() -> None:
+    assert exit_code_of({"state": "failed"}) == 1
+    assert exit_code_of({"state": "completed"}) == 0
+    assert exit_text({"signal": 9}) == "SIG9"
+    assert exit_text({}) == "-"
+    assert state_code({"state": "failed", "reason": "time limit of 1 h"}) == "TO"
+    assert gpus_text({"gpu_count": 2, "members": 4}) == "4x2"
+    assert place_text({"state": "failed", "allocation": [{"node": "a"}]}) == "a"
+    assert place_text({"state": "running"}) == ""
+
+
+def test_usage_is_found_under_any_key() -> None:
+    assert usage_rows([{"a": 1}]) == [{"a": 1}]
+    assert usage_rows({"accounts": [{"a": 1}]}) == [{"a": 1}]
+    assert usage_rows({"a": 1, "b": {}}) == [{"a": 1}]
+
+
+def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 3_999_999_999)
+    assert my_name() == "3999999999"
+
+
+def test_states_are_read_by_name_and_code() -> None:
+    assert listing.states_of("PD,running") == ("pending", "running")
+    assert listing.states_of("all") is None
+    with pytest.raises(InvalidRequest):
+        listing.states_of("x")
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_help_of_every_command_can_be_read(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    assert end.value.code == 0
+    assert f"usage: tgpu {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"simulate", "completions", "demo"}))
+def test_every_command_that_answers_speaks_json_or_needs_not(name: str) -> None:
+    from gpu_scheduler.cli.main import parser_for
+
+    silent = {"run", "logs", "attach", "up", "down"}
+    _, parser = parser_for(name, COMMANDS[name])
+    assert ("--json" in parser._option_string_actions) == (name not in silent)
+
+
+def test_completions_are_scripts_that_the_shell_takes(
+    tell: Tell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tell("completions", "bash")
+    asked = "COMP_WORDS=(tgpu submit --gp); COMP_CWORD=2; _tgpu; echo ${COMPREPLY[*]}"
+    ended = subprocess.run(
+        ["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == [
+        *("--gpus", "--gpu-memory", "--gpu-memory-per-gpu", "--gpu-model"),
+    ]
+    assert "submit:put a job into the queue" in tell("completions", "zsh")
+    assert "__fish_seen_subcommand_from submit' -l gpus" in tell("completions", "fish")
+
+
+def test_a_thread_can_end_a_job_that_is_waited_for(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    threading.Timer(0.05, server.end, ["job-1"]).start()
+    assert tell("wait", "1") == "job-1 completed 0\n"
