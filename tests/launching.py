@@ -1,5 +1,8 @@
 """A real launcher for tests: started in a short directory, watched, ended with all it runs."""
 
+# ruff: noqa: ASYNC110, ASYNC240
+# The event loop has nothing else to do, and files are what these tests wait for.
+
 from __future__ import annotations
 
 import asyncio

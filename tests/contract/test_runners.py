@@ -1,5 +1,8 @@
 """What every runner promises: process, tmux, screen, container; each against the real program."""
 
+# ruff: noqa: ASYNC240
+# The event loop has nothing else to do, and files are what these tests wait for.
+
 import asyncio
 import os
 import shutil
@@ -100,8 +103,7 @@ def test_the_job_has_its_environment_its_directory_and_its_log(runner: str) -> N
 def test_a_stop_asks_first_and_says_why(runner: str) -> None:
     async def scenario(rig: Rig) -> None:
         script = (
-            "trap 'cat \"$TGPU_STOP_FILE\"; exit 5' TERM; "
-            "echo ready; while :; do sleep 0.05; done"
+            "trap 'cat \"$TGPU_STOP_FILE\"; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
         )
         work = work_of(rig, runner, script, grace_ms=20_000)
         await rig.launcher.start(work)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import signal
 import sys
 import time
 
@@ -16,6 +15,7 @@ from gpu_scheduler.agent.launcher.door import Door
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.processes import become_subreaper
 from gpu_scheduler.agent.launcher.recovery import recover
+from gpu_scheduler.agent.launcher.spawn import ignore_signals
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
 
 LOCK = "launcher.lock"
@@ -39,13 +39,11 @@ def main(arguments: list[str]) -> int:
 
 def serve(directory: str) -> None:
     """Take over what a former launcher left, then work until asked to leave."""
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     become_subreaper()
     kit = Kit(directory)
     door = Door(kit.loop, directory)
     kit.report = door.tell
-    kit.listeners = door.descriptors
     kit.loop.catch_children()
     supervisor = Supervisor(kit)
     recover(kit, supervisor)
@@ -58,6 +56,7 @@ def serve(directory: str) -> None:
         kit.loop.turn()
         supervisor.settle()
         door.flush()
+    door.close()
     kit.limits.leave()
 
 

@@ -85,7 +85,18 @@ class Census:
         self._orphans = {
             pid: before[pid] if before.get(pid) is not None else self._owner(pid)
             for pid in children
+            if pid in before or not processes.is_helper(pid, self._mark)
         }
+
+    def strays(self) -> list[int]:
+        """Orphans that hide their origin, of users who have no job any more."""
+        self._refresh()
+        users = {attempt.work.uid for attempt in self._attempts.values() if attempt.over is None}
+        return [
+            pid
+            for pid, key in self._orphans.items()
+            if key is None and processes.user_of(pid) not in users
+        ]
 
     def _owner(self, pid: int) -> Key | None:
         key = processes.owner(pid, self._mark)

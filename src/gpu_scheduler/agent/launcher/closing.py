@@ -149,6 +149,7 @@ class Closer:
         """
         attempt.over = over
         attempt.phase = Phase.OVER
+        processes.send(self._kit.census.strays(), signal.SIGKILL)
         record = end_record(attempt, over)
 
         def written(bad: str) -> None:

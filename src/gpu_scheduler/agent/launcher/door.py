@@ -36,14 +36,18 @@ class Door:
         self._supervisor: Supervisor | None = None
         self._callers: dict[int, Caller] = {}
         self.stop_asked = False
-        self._listener = listen(os.path.join(directory, SOCKET))
+        self._path = os.path.join(directory, SOCKET)
+        self._listener = listen(self._path)
 
     def open(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._loop.add(self._listener.fileno(), self._accept)
 
-    def descriptors(self) -> list[int]:
-        return [self._listener.fileno(), *self._callers]
+    def close(self) -> None:
+        """Leave nothing that answers no more."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        self._listener.close()
 
     def tell(self, report: Report) -> None:
         """To everybody who watches."""

@@ -21,9 +21,8 @@ MOST_OUTPUT = 64 * 1024
 class Helpers:
     """Runs helpers."""
 
-    def __init__(self, loop: Loop, let_go: Callable[[], list[int]]) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._let_go = let_go
 
     def run(self, launch: Launch, timeout_ms: int, done: Done) -> int:
         """Start one; its pid, or 0 if it could not be started (and `done` has been told).
@@ -35,7 +34,7 @@ class Helpers:
             reader, launch.log = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reader, False)
         try:
-            child = fork_at_gate(launch, self._let_go())
+            child = fork_at_gate(launch)
         except OSError as error:
             _close(reader, launch.log)
             done(False, str(error))

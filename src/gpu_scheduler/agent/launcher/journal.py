@@ -34,10 +34,6 @@ class Journal:
         self._file = -1
         self.size = 0
 
-    @property
-    def descriptor(self) -> int:
-        return self._file
-
     def append(self, record: Form, done: Done) -> None:
         """Keep a record for the next commit."""
         self._pending.append(_line(record))

@@ -31,25 +31,15 @@ class Kit:
         self.journal = Journal(os.path.join(directory, "attempts"))
         self.attempts: dict[Key, Attempt] = {}
         self.census = Census(self.loop, self.attempts, self.mark)
-        self.helpers = Helpers(self.loop, self.let_go)
+        self.helpers = Helpers(self.loop)
         self.limits = Limits(directory)
         self.runners = runners()
         self.boot = processes.boot_id()
         self.report: Callable[[Report], None] = lambda report: None  # noqa: ARG005 - nobody yet
-        self.gates: set[int] = set()
-        self.listeners: Callable[[], list[int]] = list
-
-    def let_go(self) -> list[int]:
-        """Descriptors that a forked child must close at once.
-
-        Above all the gates of the others: a child that kept one would keep it open after our death.
-        """
-        own = self.loop.own_descriptors
-        return [*self.gates, *own, self.journal.descriptor, *self.listeners()]
 
     def helper_launch(self, argv: tuple[str, ...], environment: dict[str, str]) -> Launch:
-        """A command as the launcher's own user."""
-        return Launch(argv=argv, environment=environment)
+        """A command as the launcher's own user. What it leaves running is not taken for a job's."""
+        return Launch(argv=argv, environment={**environment, "TGPU_HELPER": self.mark})
 
     def tell_engine(self, argv: tuple[str, ...], done: Callable[[bool, str], None]) -> None:
         """Run a command of a container engine."""

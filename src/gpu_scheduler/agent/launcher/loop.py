@@ -64,11 +64,6 @@ class Loop:
         while len(os.read(self._wake, 4096)) == 4096:
             pass
 
-    @property
-    def own_descriptors(self) -> tuple[int, ...]:
-        """What a forked child must let go of."""
-        return self._selector.fileno(), self._wake, self._woken
-
     def add(self, descriptor: int, callback: Callback, *, writing: bool = False) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
         if descriptor in self._selector.get_map():

@@ -17,6 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _ID = b"TGPU_ALLOCATION_ID="
 _MEMBER = b"TGPU_MEMBER="
 _LAUNCHER = b"TGPU_LAUNCHER="
+_HELPER = b"TGPU_HELPER="
 
 
 def become_subreaper() -> None:
@@ -96,6 +97,11 @@ def owner_in(environment: bytes, launcher: str) -> Key | None:
         return None
     member = found.get(_MEMBER, b"0")
     return found[_ID].decode(errors="replace"), int(member) if member.isdigit() else 0
+
+
+def is_helper(pid: int, launcher: str) -> bool:
+    """Whether a hook or a container engine of ours left this process running on purpose."""
+    return _HELPER + launcher.encode() in _read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def user_of(pid: int) -> int:

@@ -13,14 +13,15 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 GO = b"g"
 PYTHON = "{python}"
 """Stands in a command line for the first interpreter that the job's user may run."""
 NEVER_RAN = 127
-_RESET = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+_DEAF_TO = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+_NOTHING = os.open("/dev/null", os.O_RDWR)
+_MOST_DESCRIPTORS = 1 << 20
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -58,8 +59,14 @@ class CannotRun(Exception):
     """The child could not become the job; the text says why."""
 
 
-def fork_at_gate(launch: Launch, let_go: Iterable[int]) -> Spawned:
-    """Fork a child that waits for go. `let_go` are descriptors that it must not keep."""
+def ignore_signals() -> None:
+    """Handlers that do nothing, not SIG_IGN: exec takes handlers away, so jobs start clean."""
+    for number in _DEAF_TO:
+        signal.signal(number, lambda *_: None)
+
+
+def fork_at_gate(launch: Launch) -> Spawned:
+    """Fork a child that waits for go."""
     ours, its = socket.socketpair()
     try:
         pid = os.fork()
@@ -68,7 +75,7 @@ def fork_at_gate(launch: Launch, let_go: Iterable[int]) -> Spawned:
         its.close()
         raise
     if pid == 0:
-        _be_child(launch, its, [ours.fileno(), *let_go])
+        _be_child(launch, its)
     its.close()
     ours.setblocking(False)
     return Spawned(pid, ours)
@@ -91,11 +98,10 @@ def refusal(gate: socket.socket) -> str | None:
         return ""
 
 
-def _be_child(launch: Launch, gate: socket.socket, let_go: list[int]) -> None:
+def _be_child(launch: Launch, gate: socket.socket) -> None:
     """Never returns, whatever happens: a child must not go on as a second launcher."""
     try:
-        for descriptor in let_go:
-            os.closerange(descriptor, descriptor + 1)
+        _redirect(launch, gate.fileno())
         _prepare(launch)
         program, argv = _program(launch)
         if gate.recv(1) != GO:
@@ -113,13 +119,10 @@ def _be_child(launch: Launch, gate: socket.socket, let_go: list[int]) -> None:
 
 
 def _prepare(launch: Launch) -> None:
-    signal.set_wakeup_fd(-1)
-    for number in (*_RESET, signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
     os.setsid()
     for path in launch.joins:
         _join(path)
-    if cpus := os.sched_getaffinity(0) & set(launch.cpus):
+    if launch.cpus and (cpus := os.sched_getaffinity(0) & set(launch.cpus)):
         os.sched_setaffinity(0, cpus)
     for kind, amount in launch.rlimits:
         _, hard = resource.getrlimit(kind)
@@ -129,7 +132,8 @@ def _prepare(launch: Launch) -> None:
     if launch.uid is not None:
         _become(launch)
     os.umask(launch.umask)
-    _redirect(launch)
+    if launch.log_of_user:
+        _open_output(launch.log_of_user)
     try:
         os.chdir(launch.workdir or "/")
     except OSError as error:
@@ -153,7 +157,7 @@ def _join(path: str) -> None:
 def _become(launch: Launch) -> None:
     """Become the job's user, for good. Nothing to do if we are that user already."""
     uid = launch.uid
-    if uid is None or (uid == os.getuid() == os.geteuid() and uid != 0):
+    if uid is None or (uid == os.geteuid() and launch.gid == os.getegid()):
         return
     try:
         if launch.user:
@@ -187,20 +191,27 @@ def _check_reach(launch: Launch) -> None:
         os.setgroups(groups)
 
 
-def _redirect(launch: Launch) -> None:
-    nothing = os.open("/dev/null", os.O_RDWR)
-    log = launch.log if launch.log >= 0 else nothing
-    if launch.log_of_user:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY
-        try:
-            log = os.open(launch.log_of_user, flags, 0o666)
-        except OSError as error:
-            raise CannotRun(
-                f"cannot open the output file {launch.log_of_user!r}: {_reason(error)}"
-            ) from None
-    os.dup2(nothing, 0)
+def _redirect(launch: Launch, gate: int) -> None:
+    """Keep the standard streams and the gate, and let go of all else.
+
+    Above all of the gates of others: a child that kept one would hold it open after our death.
+    """
+    log = launch.log if launch.log >= 0 else _NOTHING
+    os.dup2(_NOTHING, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.closerange(3, gate)
+    os.closerange(gate + 1, _MOST_DESCRIPTORS)
+
+
+def _open_output(path: str) -> None:
+    """As the user, so with the user's rights."""
+    try:
+        output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY, 0o666)
+    except OSError as error:
+        raise CannotRun(f"cannot open the output file {path!r}: {_reason(error)}") from None
+    os.dup2(output, 1)
+    os.dup2(output, 2)
 
 
 def _program(launch: Launch) -> tuple[str, tuple[str, ...]]:

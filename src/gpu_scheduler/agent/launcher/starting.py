@@ -37,7 +37,7 @@ class Starter:
         self._ready = ready
 
     def begin(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
-        """Take the first step. `recorded` hears when a record of the attempt is on disk."""
+        """Take the first step. `recorded` is called when the attempt is on disk, or over."""
         problem = self._problem(attempt)
         if problem:
             recorded("")
@@ -65,7 +65,7 @@ class Starter:
         return attempt.runner.missing(work)
 
     def _run_prolog(self, attempt: Attempt, bad: str, recorded: Callable[[str], None]) -> None:
-        recorded(bad)
+        recorded("")
         if bad:
             self._refuse(attempt, bad)
             return
@@ -90,7 +90,7 @@ class Starter:
         try:
             command = self._prepare(attempt)
             log = logs.open_log(attempt.work)
-            child = fork_at_gate(self._launch(attempt, command, log), self._kit.let_go())
+            child = fork_at_gate(self._launch(attempt, command, log))
         except OSError as error:
             if log >= 0:
                 os.close(log)
@@ -99,7 +99,6 @@ class Starter:
             return
         attempt.phase = Phase.GATE
         attempt.gate = child.gate
-        self._kit.gates.add(child.gate.fileno())
         if command.job:
             self._open_session(attempt, child.pid, command, log, recorded)
             return
@@ -144,6 +143,7 @@ class Starter:
             python=command.python,
         )
         if work.runner == "container":
+            launch.environment = {**launch.environment, "TGPU_HELPER": self._kit.mark}
             launch.reachable = tuple(source for source, _, _ in work.mounts)
             launch.reaching_uid = work.uid
         if command.as_user:
@@ -177,7 +177,7 @@ class Starter:
         self._kit.journal.append(record, done)
 
     def _go(self, attempt: Attempt, bad: str, recorded: Callable[[str], None]) -> None:
-        recorded(bad)
+        recorded("")
         gate = attempt.gate
         if gate is None:
             return
@@ -219,7 +219,6 @@ class Starter:
     def _close_gate(self, attempt: Attempt) -> None:
         if attempt.gate is not None:
             self._kit.loop.drop(attempt.gate.fileno())
-            self._kit.gates.discard(attempt.gate.fileno())
             attempt.gate.close()
             attempt.gate = None
 
@@ -244,7 +243,6 @@ class Starter:
         listener.bind("\0" + name)
         listener.listen(4)
         attempt.listener = listener
-        self._kit.gates.add(listener.fileno())
         launch.argv = tuple(name if part == "{gate}" else part for part in launch.argv)
 
     def _open_session(
@@ -294,7 +292,6 @@ class Starter:
         attempt.cancel_timers()
         attempt.pid = pid
         attempt.pidfd = processes.open_pidfd(pid, processes.start_ticks(pid))
-        self._kit.gates.add(shim.fileno())
         session.shim = shim
         self._record(attempt, lambda bad: self._send_order(attempt, session, bad))
 
@@ -317,7 +314,7 @@ class Starter:
             shim.sendall(text[sent:])
         except OSError as error:
             attempt.details.append(f"the session's shim went away: {error}")
-        session.finish("")
+        session.finish()
         self._kit.loop.add(shim.fileno(), lambda: self._shim_says(attempt, session))
         self._kit.loop.add(attempt.pidfd, lambda: self.main_gone(attempt))
 
@@ -335,7 +332,6 @@ class Starter:
                 attempt.said_go = False
         if not text:
             self._kit.loop.drop(session.shim.fileno())
-            self._kit.gates.discard(session.shim.fileno())
             session.shim.close()
 
     def main_gone(self, attempt: Attempt) -> None:
@@ -353,15 +349,13 @@ class Starter:
         self._close_gate(attempt)
         self._stop_listening(attempt)
         if session.shim.fileno() >= 0:
-            self._kit.gates.discard(session.shim.fileno())
             session.shim.close()
-        session.finish(why)
+        session.finish()
         self._refuse(attempt, why)
 
     def _stop_listening(self, attempt: Attempt) -> None:
         if attempt.listener is not None:
             self._kit.loop.drop(attempt.listener.fileno())
-            self._kit.gates.discard(attempt.listener.fileno())
             attempt.listener.close()
             attempt.listener = None
 
@@ -382,11 +376,11 @@ class _Session:
         self._recorded: Callable[[str], None] | None = recorded
         self.shim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
-    def finish(self, bad: str) -> None:
+    def finish(self) -> None:
         """The log is handed over or not needed; whoever waits for the record is told."""
         if self.log >= 0:
             os.close(self.log)
             self.log = -1
         if self._recorded is not None:
-            self._recorded(bad)
+            self._recorded("")
             self._recorded = None

@@ -20,6 +20,7 @@ from gpu_scheduler.agent.limits.hierarchies import (
     place_v1,
     place_v2,
     read,
+    read_small,
     write,
 )
 from gpu_scheduler.agent.work import Work
@@ -43,7 +44,9 @@ class Group:
 
     def pids(self) -> list[int]:
         """Every process in it, also in groups that the job made inside."""
-        return _pids(self.paths[0]) if self.paths else []
+        if not self.paths or "populated 0" in read_small(self.paths[0] + "/cgroup.events"):
+            return []
+        return _pids(self.paths[0])
 
     def kill(self) -> bool:
         """End everything at once, whatever it forks meanwhile. False where the kernel cannot."""

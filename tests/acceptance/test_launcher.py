@@ -1,0 +1,661 @@
+"""The launcher as its agent and its jobs see it: real processes, real signals, real kills."""
+
+# ruff: noqa: ASYNC110, ASYNC220, ASYNC221, ASYNC240
+# The event loop has nothing else to do, and files are what these tests wait for.
+
+import asyncio
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
+from gpu_scheduler.agent.work import Over, Saved
+from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, with_launcher
+
+root_only = pytest.mark.skipif(not AS_ROOT, reason="needs root")
+LAUNCH = [sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher", "--dir"]
+
+
+# --- at most once -----------------------------------------------------------------------------
+
+
+def test_starting_twice_runs_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = rig.work("job-1.1", "sh", "-c", "echo once")
+        await rig.launcher.start_many([work, work])
+        await rig.launcher.start(work)
+        await rig.over("job-1.1")
+        await rig.launcher.start(work)
+        assert rig.log(work) == "once\n"
+        assert len(await rig.launcher.held()) == 1
+
+    with_launcher(scenario)
+
+
+def test_members_of_one_gang_are_told_apart() -> None:
+    async def scenario(rig: Rig) -> None:
+        works = [
+            replace(rig.work("job-1.1", "sh", "-c", "exit $TGPU_MEMBER"), member=member)
+            for member in range(3)
+        ]
+        await rig.launcher.start_many(works)
+        await rig.until(lambda: sum(isinstance(said, Over) for said in rig.said) == 3)
+        codes = {said.member: said.exit_code for said in rig.said if isinstance(said, Over)}
+        assert codes == {0: 0, 1: 1, 2: 2}
+
+    with_launcher(scenario)
+
+
+def test_work_that_was_stopped_before_it_came_never_runs() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = rig.work("job-1.1", "touch", "ran")
+        await rig.launcher.stop("job-1.1", 0, "cancelled")
+        over = await rig.run(work)
+        assert (over.ran, over.stopped_by) == (False, "cancelled")
+        assert not (rig.directory / "ran").exists()
+
+    with_launcher(scenario)
+
+
+def test_a_start_and_its_stop_in_one_breath_run_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = rig.work("job-1.1", "touch", "ran")
+        await asyncio.gather(rig.launcher.start(work), rig.launcher.stop("job-1.1", 0, "cancelled"))
+        over = await rig.over("job-1.1")
+        assert (over.ran, over.stopped_by) == (False, "cancelled")
+        assert not (rig.directory / "ran").exists()
+
+    with_launcher(scenario)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_job_is_lost_or_run_twice_however_often_the_launcher_is_killed(seed: int) -> None:
+    """Jobs write a line when they begin and one when they end; the files are the witness."""
+
+    async def scenario(rig: Rig) -> None:
+        chance = random.Random(seed)
+        witness = rig.directory / "witness"
+        script = f'echo "begin $0" >> {witness}; sleep 0.0$1; echo "end $0" >> {witness}; exit 3'
+        works = [
+            rig.work(f"job-{n}.1", "sh", "-c", script, f"job-{n}.1", str(chance.randrange(1, 9)))
+            for n in range(60)
+        ]
+        starts = [asyncio.create_task(rig.launcher.start(work)) for work in works]
+        for _ in range(4):
+            await asyncio.sleep(chance.random() * 0.15)
+            await rig.kill_launcher()
+        await asyncio.gather(*starts)
+        overs = {work.allocation_id: await rig.over(work.allocation_id) for work in works}
+        lines = Counter(witness.read_text(encoding="utf-8").splitlines())
+        assert [line for line, count in lines.items() if count > 1] == []
+        for name, over in overs.items():
+            assert over.signal is None
+            assert over.exit_code in ({3, None} if over.ran else {None})
+            if not over.ran:
+                assert f"begin {name}" not in lines
+            if over.exit_code == 3:
+                assert f"end {name}" in lines
+            assert lines[f"begin {name}"] == lines[f"end {name}"], "killed though it was running"
+
+    with_launcher(scenario)
+
+
+def test_three_hundred_jobs_at_once() -> None:
+    async def scenario(rig: Rig) -> None:
+        works = [rig.work(f"job-{n}.1", "sh", "-c", f"exit {n % 7}") for n in range(300)]
+        await rig.launcher.start_many(works)
+        await rig.until(lambda: sum(isinstance(said, Over) for said in rig.said) == 300, 60)
+        found = {said.allocation_id: said.exit_code for said in rig.said if isinstance(said, Over)}
+        assert found == {f"job-{n}.1": n % 7 for n in range(300)}
+        await asyncio.gather(*(rig.launcher.forget(work.allocation_id, 0) for work in works))
+        assert await rig.launcher.held() == []
+        assert list((rig.directory / "scratch").iterdir()) == []
+
+    with_launcher(scenario)
+
+
+# --- what cannot run --------------------------------------------------------------------------
+
+
+def test_what_cannot_run_says_why() -> None:
+    async def scenario(rig: Rig) -> None:
+        plain = rig.directory / "plain.sh"
+        plain.write_text("echo hello\n", encoding="utf-8")
+        cases = {
+            "cannot run 'pyton': no such file": {"argv": ("pyton", "train.py")},
+            "permission denied": {"argv": ("./plain.sh",)},
+            "cannot enter the working directory '/nowhere'": {"workdir": "/nowhere"},
+            "there is no runner called 'rocket'": {"runner": "rocket"},
+            "nothing to run": {"argv": ()},
+            "cannot open the output file": {"log_path": "/nowhere/x.log", "log_of_user": True},
+        }
+        for number, (reason, change) in enumerate(cases.items()):
+            over = await rig.run(replace(rig.work(f"job-{number}.1", "true"), **change))
+            assert (over.ran, over.exit_code, over.signal) == (False, None, None)
+            assert reason in over.detail
+
+    with_launcher(scenario)
+
+
+@root_only
+@pytest.mark.parametrize("uid", [-5, 2**33])
+def test_a_user_that_cannot_be_is_refused(uid: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        over = await rig.run(rig.work("job-1.1", "true", uid=uid, scratch_dir=""))
+        assert not over.ran
+        assert "cannot run as user" in over.detail
+
+    with_launcher(scenario)
+
+
+@root_only
+def test_a_job_runs_as_its_user_with_its_files() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = 'id -u; id -G; umask; touch "$TGPU_CHECKPOINT_FILE" && echo own'
+        work = rig.work("job-1.1", "sh", "-c", script, uid=NOBODY, gid=NOBODY, user="nobody")
+        await rig.run(replace(work, umask=0o077))
+        assert rig.log(work).splitlines() == ["65534", "65534", "0077", "own"]
+        scratch = Path(work.scratch_dir).stat()
+        assert (scratch.st_uid, scratch.st_mode & 0o777) == (NOBODY, 0o700)
+
+    with_launcher(scenario)
+
+
+@root_only
+def test_an_output_that_the_user_named_is_opened_with_the_users_rights() -> None:
+    async def scenario(rig: Rig) -> None:
+        own = rig.directory / "own"
+        own.mkdir()
+        os.chown(own, NOBODY, NOBODY)
+        (own / "link").symlink_to("/etc/hostname-of-root")
+        user = {"uid": NOBODY, "gid": NOBODY, "user": "nobody", "log_of_user": True}
+        good = rig.work("job-1.1", "echo", "hello", log_path=str(own / "out"), **user)
+        assert (await rig.run(good)).exit_code == 0
+        assert ((own / "out").read_text(encoding="utf-8"), (own / "out").stat().st_uid) == (
+            "hello\n",
+            NOBODY,
+        )
+        bad = rig.work("job-2.1", "echo", "hello", log_path=str(own / "link"), **user)
+        assert not (await rig.run(bad)).ran
+        assert not Path("/etc/hostname-of-root").exists()
+
+    with_launcher(scenario)
+
+
+# --- time -------------------------------------------------------------------------------------
+
+
+def test_a_limit_warns_asks_and_kills_with_nobody_watching() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = (
+            'trap \'echo "warned: $(cat $TGPU_STOP_FILE)"\' USR1; trap "echo asked" TERM; '
+            "echo ready; while :; do sleep 0.02; done"
+        )
+        work = rig.work("job-1.1", "sh", "-c", script, limit_ms=900, grace_ms=300)
+        await rig.launcher.start(replace(work, warn_signal="USR1", warn_before_ms=500))
+        await rig.hang_up()
+        await rig.launcher.close()
+        pid = rig.launcher.pid
+        await log_line(rig, work, "asked")
+        assert is_alive(pid)
+        await rig.open()
+        over = await rig.over("job-1.1")
+        assert (over.signal, over.stopped_by) == (9, "timeout")
+        assert 1100 <= over.run_ms < 5000
+        lines = [line for line in rig.log(work).splitlines() if line[:4] in {"warn", "aske"}]
+        assert lines == ["warned: timeout", "asked"]
+
+    with_launcher(scenario)
+
+
+def test_a_preempted_job_is_warned_first() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = "trap 'cat $TGPU_STOP_FILE; exit 9' USR2; echo ready; while :; do sleep 0.02; done"
+        work = rig.work("job-1.1", "sh", "-c", script, warn_signal="SIGUSR2", warn_before_ms=10_000)
+        await rig.launcher.start(replace(work, grace_ms=10_000))
+        await log_line(rig, work, "ready")
+        await rig.launcher.stop("job-1.1", 0, "preempted")
+        over = await rig.over("job-1.1")
+        assert (over.exit_code, over.stopped_by) == (9, "preempted")
+
+    with_launcher(scenario)
+
+
+def test_a_second_stop_can_make_it_quick() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
+        work = rig.work("job-1.1", "sh", "-c", script, grace_ms=600_000)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        await rig.launcher.stop("job-1.1", 0, "preempted")
+        await rig.launcher.stop("job-1.1", 0, "cancelled", 0)
+        over = await rig.over("job-1.1")
+        assert (over.signal, over.stopped_by) == (9, "preempted")
+
+    with_launcher(scenario)
+
+
+def test_a_stopped_process_hears_the_stop_too() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = "trap 'exit 6' TERM; echo ready; kill -STOP $$; while :; do sleep 0.02; done"
+        work = rig.work("job-1.1", "sh", "-c", script, grace_ms=20_000)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        await rig.launcher.stop("job-1.1", 0, "cancelled")
+        assert (await rig.over("job-1.1")).exit_code == 6
+
+    with_launcher(scenario)
+
+
+def test_a_limit_holds_across_the_death_of_the_launcher() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.launcher.start(rig.work("job-1.1", "sleep", "1000", limit_ms=1_000))
+        await rig.began("job-1.1")
+        await rig.kill_launcher()
+        over = await rig.over("job-1.1")
+        assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+        assert over.stopped_by == "timeout"
+
+    with_launcher(scenario)
+
+
+# --- hooks, logs, checkpoints -----------------------------------------------------------------
+
+
+def test_prolog_and_epilog_stand_around_the_job() -> None:
+    async def scenario(rig: Rig) -> None:
+        told = rig.directory / "told"
+        note = f'echo "$0 $TGPU_ALLOCATION_ID $TGPU_EXIT_CODE" >> {told}'
+        hooks = {
+            "prolog": ("sh", "-c", note, "before"),
+            "epilog": ("sh", "-c", note, "after"),
+        }
+        await rig.run(rig.work("job-1.1", "sh", "-c", f"echo job >> {told}; exit 2", **hooks))
+        assert told.read_text(encoding="utf-8").splitlines() == [
+            "before job-1.1 ",
+            "job",
+            "after job-1.1 2",
+        ]
+
+    with_launcher(scenario)
+
+
+def test_a_prolog_that_fails_or_hangs_keeps_the_job_from_running() -> None:
+    async def scenario(rig: Rig) -> None:
+        failing = rig.work("job-1.1", "touch", "ran", prolog=("sh", "-c", "echo no disk; exit 3"))
+        hanging = rig.work("job-2.1", "touch", "ran", prolog=("sleep", "1000"), hook_timeout_ms=200)
+        await rig.launcher.start_many([failing, hanging])
+        first, second = await rig.over("job-1.1"), await rig.over("job-2.1")
+        assert first.detail == "the prolog 'sh' failed: exit code 3: no disk"
+        assert second.detail == "the prolog 'sleep' failed: it ran out of time"
+        assert (first.ran, second.ran) == (False, False)
+        assert not (rig.directory / "ran").exists()
+
+    with_launcher(scenario)
+
+
+def test_a_stop_during_the_prolog_ends_it() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.launcher.start(rig.work("job-1.1", "touch", "ran", prolog=("sleep", "1000")))
+        await rig.launcher.stop("job-1.1", 0, "cancelled")
+        over = await rig.over("job-1.1")
+        assert (over.ran, over.stopped_by) == (False, "cancelled")
+
+    with_launcher(scenario)
+
+
+def test_a_log_is_capped_and_rotated_while_the_job_writes() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $i; done; sleep 1.5; echo last"
+        work = rig.work("job-1.1", "sh", "-c", script, log_max_bytes=4_000, log_files=2)
+        await rig.run(work)
+        assert rig.log(work) == "last\n"
+        old = Path(work.log_path + ".1").read_text(encoding="utf-8")
+        assert old.endswith("2999\n3000\n")
+        assert len(old) == 4_000
+
+    with_launcher(scenario)
+
+
+def test_a_touched_checkpoint_file_is_reported() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = 'touch "$TGPU_CHECKPOINT_FILE"; sleep 1000'
+        began = time.time_ns() // 1_000_000
+        await rig.launcher.start(rig.work("job-1.1", "sh", "-c", script))
+        saved = await rig.report(Saved, "job-1.1")
+        assert saved.at_ms >= began - 1000
+
+    with_launcher(scenario)
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def needs_groups(rig: Rig, kind: str) -> None:
+    if not rig.launcher.capabilities[kind].startswith(("cgroup", "ebpf")):
+        pytest.skip(f"this host has no control group for {kind}")
+
+
+def test_a_job_over_its_memory_is_killed_and_told_so() -> None:
+    async def scenario(rig: Rig) -> None:
+        needs_groups(rig, "memory")
+        code = "x = bytearray(200 << 20); print(len(x))"
+        over = await rig.run(rig.work("job-1.1", sys.executable, "-c", code, memory_mb=64))
+        assert over.signal == signal.SIGKILL
+        assert over.detail == "killed by the kernel: used more than its 64 MB"
+
+    with_launcher(scenario)
+
+
+def test_a_job_has_no_more_processes_than_its_limit() -> None:
+    async def scenario(rig: Rig) -> None:
+        needs_groups(rig, "processes")
+        script = "for i in 1 2 3 4 5 6 7 8; do sleep 5 & done; echo all"
+        work = rig.work("job-1.1", "sh", "-c", script, max_processes=5)
+        over = await rig.run(work)
+        assert over.exit_code == 2
+        assert "all" not in rig.log(work)
+
+    with_launcher(scenario)
+
+
+@root_only
+def test_device_nodes_of_others_are_closed() -> None:
+    async def scenario(rig: Rig) -> None:
+        needs_groups(rig, "devices")
+        nodes = {name: rig.directory / name for name in ("mine", "others")}
+        os.mknod(nodes["mine"], 0o666 | 0o020000, os.makedev(1, 5))
+        os.mknod(nodes["others"], 0o666 | 0o020000, os.makedev(1, 3))
+        for node in nodes.values():
+            node.chmod(0o666)
+        script = "head -c 1 mine | wc -c; cat others && echo open || echo closed"
+        closed = (str(nodes["others"]), "/dev/nvidia-that-is-missing")
+        work = rig.work("job-1.1", "sh", "-c", script, closed_devices=closed)
+        await rig.run(replace(work, uid=NOBODY, gid=NOBODY, user="nobody"))
+        assert rig.log(work).splitlines()[0] == "1"
+        assert rig.log(work).splitlines()[-1] == "closed"
+
+    with_launcher(scenario)
+
+
+def test_a_job_keeps_to_its_cpus() -> None:
+    async def scenario(rig: Rig) -> None:
+        last = max(os.sched_getaffinity(0))
+        code = "import os; print(os.sched_getaffinity(0))"
+        work = rig.work("job-1.1", sys.executable, "-c", code, cpus=(last, 4096))
+        await rig.run(work)
+        assert rig.log(work) == f"{{{last}}}\n"
+
+    with_launcher(scenario)
+
+
+# --- coming back ------------------------------------------------------------------------------
+
+
+def test_reports_come_again_until_they_are_forgotten() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.run(rig.work("job-1.1", "sh", "-c", "exit 5"))
+        for _ in range(2):
+            rig.said.clear()
+            await rig.kill_launcher()
+            assert (await rig.over("job-1.1")).exit_code == 5
+        await rig.launcher.forget("job-1.1", 0)
+        await rig.launcher.forget("job-1.1", 0)
+        await rig.run(rig.work("job-2.1", "true"))
+        await rig.kill_launcher()
+        assert [item[0] for item in await rig.launcher.held()] == ["job-2.1"]
+        assert (rig.directory / "logs" / "job-1.1.log").exists()
+
+    with_launcher(scenario)
+
+
+def test_what_still_runs_cannot_be_forgotten() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.launcher.start(rig.work("job-1.1", "sleep", "1000"))
+        with pytest.raises(OrderRefused, match="is not over"):
+            await rig.launcher.forget("job-1.1", 0)
+
+    with_launcher(scenario)
+
+
+def test_a_living_job_is_found_again_and_can_be_stopped_with_its_daemons() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = "(setsid sh -c 'echo $$ >> pids; exec sleep 1000' &); echo $$ >> pids; sleep 1000"
+        await rig.launcher.start(rig.work("job-1.1", "sh", "-c", script))
+        await rig.began("job-1.1")
+        pids = rig.directory / "pids"
+        async with asyncio.timeout(10):
+            while not pids.exists() or len(pids.read_text(encoding="ascii").split()) < 2:
+                await asyncio.sleep(0.01)
+        await rig.kill_launcher()
+        await rig.kill_launcher()
+        found = [int(pid) for pid in pids.read_text(encoding="ascii").split()]
+        assert all(is_alive(pid) for pid in found)
+        await rig.launcher.stop("job-1.1", 0, "cancelled")
+        over = await rig.over("job-1.1")
+        assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+        assert over.detail == "the launcher that began it had died: exit code unknown"
+        assert not any(is_alive(pid) for pid in found)
+
+    with_launcher(scenario)
+
+
+async def with_journal_changed(rig: Rig, change: Callable[[bytes], bytes]) -> None:
+    """Kill the launcher, change its journal behind its back, and let the client start another."""
+    journal = rig.directory / "agent" / "attempts" / "journal"
+    pid = rig.launcher.pid
+    os.kill(pid, signal.SIGSTOP)
+    journal.write_bytes(change(journal.read_bytes()))
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(20):
+        while rig.launcher.pid == pid:
+            await asyncio.sleep(0.01)
+
+
+def test_after_a_restart_of_the_machine_nothing_is_believed_to_run() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.launcher.start(rig.work("job-1.1", "sh", "-c", "echo $$ > pid; sleep 1000"))
+        began = await rig.began("job-1.1")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        await with_journal_changed(rig, lambda data: other_boot(data, boot))
+        over = await rig.over("job-1.1")
+        assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+        assert over.detail == "the machine was restarted: exit code unknown"
+        assert not is_alive(began.pid)
+
+    with_launcher(scenario)
+
+
+@pytest.mark.parametrize("damage", ["middle", "garbage", "torn"])
+def test_a_damaged_journal_is_survived_and_nothing_runs_twice(damage: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        for number in (1, 2):
+            await rig.launcher.start(rig.work(f"job-{number}.1", "sh", "-c", "sleep 0.5; echo ran"))
+            await rig.began(f"job-{number}.1")
+        changes = {
+            "middle": lambda data: data.replace(b'"boot":', b'"b##t":', 1),
+            "garbage": lambda data: os.urandom(300) + b"\n\0\0\n" + data,
+            "torn": lambda data: data[:-40],
+        }
+        await with_journal_changed(rig, changes[damage])
+        for number in (1, 2):
+            over = await rig.over(f"job-{number}.1")
+            assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+            await rig.launcher.start(rig.work(f"job-{number}.1", "echo", "twice"))
+        assert (rig.directory / "agent" / "attempts" / "journal.bad-1").exists()
+        for number in (1, 2):
+            assert rig.log(rig.work(f"job-{number}.1")) == "ran\n"
+
+    with_launcher(scenario)
+
+
+@root_only
+def test_on_a_full_disk_nothing_starts_and_ends_are_still_told() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.hang_up()
+        await rig.launcher.leave()
+        disk = rig.directory / "agent"
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=False
+        )
+        if mounted.returncode:
+            pytest.skip("cannot mount a small file system here")
+        try:
+            await rig.open()
+            await rig.launcher.start(rig.work("job-1.1", "sh", "-c", "sleep 0.5; exit 4"))
+            await rig.began("job-1.1")
+            with pytest.raises(OSError, match="No space"):
+                (disk / "filler").write_bytes(b"x" * (1 << 20))
+            long = {"PATH": "/usr/bin:/bin", "TGPU_PADDING": "x" * 5_000}
+            over = await rig.run(rig.work("job-2.1", "touch", "ran", environment=long))
+            assert not over.ran
+            assert "No space left on device" in over.detail
+            assert not (rig.directory / "ran").exists()
+            assert (await rig.over("job-1.1")).exit_code == 4
+            (disk / "filler").unlink()
+            assert (await rig.run(rig.work("job-3.1", "true"))).exit_code == 0
+            await asyncio.sleep(1.5)
+            await rig.kill_launcher()
+            kept = {name: over for name, _, over in await rig.launcher.held()}
+            assert kept["job-1.1"] is not None
+            assert kept["job-1.1"].exit_code == 4
+        finally:
+            await rig.close()
+            subprocess.run(["umount", "-l", disk], check=False)
+            await rig.open()
+
+    with_launcher(scenario)
+
+
+# --- who may, and how small -------------------------------------------------------------------
+
+AS_NOBODY = """
+import os, sys
+from gpu_scheduler.agent.launcher.__main__ import main
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+sys.exit(main(["--dir", sys.argv[1]]))
+"""
+
+
+@root_only
+def test_a_launcher_without_rights_still_keeps_every_promise() -> None:
+    """No control groups: what detaches is found by ancestry, and other users are refused."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.hang_up()
+        await rig.launcher.leave()
+        for name in ("agent", "own"):
+            (rig.directory / name).mkdir(exist_ok=True)
+        subprocess.run(["chown", "-R", "65534:65534", rig.directory], check=True)
+        place = str(rig.directory / "agent")
+        process = subprocess.Popen([sys.executable, "-I", "-c", AS_NOBODY, place])
+        try:
+            async with asyncio.timeout(20):
+                while not (rig.directory / "agent" / "launcher.sock").is_socket():
+                    await asyncio.sleep(0.02)
+            await rig.open()
+            assert rig.launcher.capabilities["tracking"] == "none"
+            own = {"uid": NOBODY, "gid": NOBODY}
+            script = (
+                "(setsid setsid sh -c 'trap \"\" TERM; echo $$ >> own/pids; exec sleep 1000' &); "
+                "env -i setsid sleep 1000 & echo $! >> own/pids; sleep 0.3; exit 2"
+            )
+            over = await rig.run(rig.work("job-1.1", "sh", "-c", script, grace_ms=500, **own))
+            assert over.exit_code == 2
+            pids = (rig.directory / "own" / "pids").read_text(encoding="ascii").split()
+            assert len(pids) == 2
+            assert not any(is_alive(int(pid)) for pid in pids)
+            script = "trap '' TERM; sleep 1000 & sleep 1000"
+            work = rig.work("job-2.1", "sh", "-c", script, limit_ms=300, grace_ms=200, **own)
+            assert (await rig.run(work)).signal == 9
+            refused = await rig.run(rig.work("job-3.1", "true", uid=0))
+            assert "cannot run as uid 0: the launcher runs as uid 65534" in refused.detail
+            code = "x = bytearray(200 << 20)"
+            work = rig.work("job-4.1", "/usr/bin/python3", "-c", code, memory_mb=64, **own)
+            assert (await rig.run(work)).exit_code == 1
+            assert "MemoryError" in rig.log(work)
+            await rig.close()
+        finally:
+            process.wait(10)
+            subprocess.run(["chown", "-R", "0:0", rig.directory], check=True)
+            await rig.open()
+
+    with_launcher(scenario)
+
+
+@root_only
+def test_other_users_are_not_let_in() -> None:
+    async def scenario(rig: Rig) -> None:
+        path = rig.directory / "agent" / "launcher.sock"
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.chmod(0o666)
+        (rig.directory / "agent").chmod(0o755)
+        code = (
+            "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.setuid(65534);"
+            's.connect(sys.argv[1]); s.send(b\'{"do":"held"}\\n\'); print(s.recv(100))'
+        )
+        done = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-I", "-c", code, path], capture_output=True, text=True
+        )
+        assert "held" not in done.stdout
+
+    with_launcher(scenario)
+
+
+def test_one_launcher_serves_a_directory() -> None:
+    async def scenario(rig: Rig) -> None:
+        place = rig.directory / "agent"
+        done = await asyncio.to_thread(
+            subprocess.run, [*LAUNCH, place], capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (3, f"another launcher serves {place}\n")
+        other = await Launcher.connect(place)
+        assert await other.held() == []
+        assert other.pid == rig.launcher.pid
+        await other.close()
+
+    with_launcher(scenario)
+
+
+def test_bad_lines_do_not_harm_the_launcher() -> None:
+    async def scenario(rig: Rig) -> None:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(rig.directory / "agent" / "launcher.sock"))
+            for text in (b"\xff\xfe\n", b"[]\n", b'{"do":"dance"}\n', b'{"do":"start","work":7}\n'):
+                caller.sendall(text)
+                answer = await asyncio.to_thread(caller.recv, 65536)
+                assert "error" in json.loads(answer)
+        assert (await rig.run(rig.work("job-1.1", "true"))).exit_code == 0
+
+    with_launcher(scenario)
+
+
+def test_the_launcher_is_small() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.run(rig.work("job-1.1", "true"))
+        pages = Path(f"/proc/{rig.launcher.pid}/statm").read_text(encoding="ascii").split()[1]
+        assert int(pages) * resource.getpagesize() < 20 << 20
+
+    with_launcher(scenario)
+
+
+def other_boot(data: bytes, boot: str) -> bytes:
+    """The same journal, written before the machine was restarted."""
+    lines = []
+    for text in data.splitlines():
+        body = text.partition(b" ")[2].replace(boot.encode(), b"another-boot")
+        lines.append(b"%08x %b\n" % (zlib.crc32(body), body))
+    return b"".join(lines)
