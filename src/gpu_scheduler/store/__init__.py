@@ -1,1 +1,1 @@
-"""Remember: one contract for what is written, with memory (and later databases) behind it."""
+"""Remember: one contract for what is written, with memory and SQLite behind it."""

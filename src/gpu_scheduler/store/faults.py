@@ -34,12 +34,20 @@ _REMEDIES = {
 
 @contextmanager
 def said_plainly(path: Path) -> Iterator[None]:
-    """Raise our errors in place of those of SQLite and of the JSON decoder."""
+    """Raise our errors in place of those of SQLite."""
     try:
         yield
     except sqlite3.Error as error:
         raise of_sqlite(error, path) from error
-    except (msgspec.MsgspecError, InvalidRequest) as error:
+
+
+@contextmanager
+def understood(path: Path) -> Iterator[None]:
+    """While rows are made from what is stored: what makes no sense is damage."""
+    try:
+        with said_plainly(path):
+            yield
+    except (msgspec.MsgspecError, InvalidRequest, KeyError, ValueError) as error:
         raise damaged(path, f"a row cannot be understood ({error})") from error
 
 

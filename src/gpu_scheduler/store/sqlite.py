@@ -8,11 +8,11 @@ what has been committed and nothing else. `commit`, `archive` and `forget` are f
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import StoreUnavailable
@@ -37,7 +37,7 @@ from gpu_scheduler.store.codec import (
     decode_events,
     words,
 )
-from gpu_scheduler.store.faults import said_plainly
+from gpu_scheduler.store.faults import understood
 from gpu_scheduler.store.files import Steps, open_reader, open_writer
 from gpu_scheduler.store.finding import count_statements, is_counted, page_statement, reading
 from gpu_scheduler.store.job_writer import number_in
@@ -54,6 +54,8 @@ from gpu_scheduler.store.rows import (
     Write,
 )
 from gpu_scheduler.store.writer import Writer
+
+T = TypeVar("T")
 
 BUSY_MS = 5_000
 LARGEST = 2**63 - 1
@@ -143,11 +145,10 @@ class SqliteStore:
 
     def _counts(self, user: str, tenant: str, *, archived: bool) -> dict[JobState, int]:
         values = {"user": user, "tenant": tenant, "archived": archived}
-        return {STATES[state]: count for state, count in self._rows(reading("counts"), values)}
+        return dict(self._rows(_state_count, reading("counts"), values))
 
     def _jobs(self, statement: str, values: Any = ()) -> list[JobRow]:
-        with self._reader() as reader:
-            return [_job_row(row) for row in reader.execute(statement, values)]
+        return self._rows(_job_row, statement, values)
 
     # --- what belongs to a job
 
@@ -158,98 +159,59 @@ class SqliteStore:
             if not only:
                 return []
             low, high = only.first, only.ranges[-1][1]
-        rows = self._rows(reading("tasks"), (job_id, low, high))
-        return [_task_row(row) for row in rows if only is None or row[1] in only]
+        rows = self._rows(_task_row, reading("tasks"), (job_id, low, high))
+        return [row for row in rows if only is None or row.task in only]
 
     def launch(self, job_id: str) -> Launch | None:
         """How a job is run."""
         for table in _TABLES:
-            row = self._row(reading("launch", table=table), (number_in(job_id), job_id))
-            if row is not None:
-                launch = dict(LAUNCH.decode(row[1]))
-                if launch["argv"] is None:
-                    launch["argv"] = words(row[0])
-                return Launch(**launch)
+            values = (number_in(job_id), job_id)
+            found = self._rows(_launch, reading("launch", table=table), values)
+            if found:
+                return found[0]
         return None
 
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
-        row = self._row(reading("environment"), (name,))
-        return None if row is None else dict(VARIABLES.decode(row[0]))
+        found = self._rows(_variables, reading("environment"), (name,))
+        return found[0] if found else None
 
     def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
-        rows = self._rows(reading("attempts"), {"job_id": job_id, "task": task})
-        return [
-            AttemptRow(
-                allocation_id=row[0],
-                job_id=row[1],
-                task=row[2],
-                attempt=row[3],
-                placements=PLACEMENTS.decode(row[4]),
-                start_ms=row[5],
-                end_ms=row[6],
-                state=STATES[row[7]],
-                exit_code=row[8],
-                signal=row[9],
-                detail=row[10],
-            )
-            for row in rows
-        ]
+        return self._rows(_attempt_row, reading("attempts"), {"job_id": job_id, "task": task})
 
     def answer(self, user: str, key: str) -> AnswerRow | None:
         """What was answered to a request before."""
-        row = self._row(reading("answer"), (user, key))
-        if row is None:
-            return None
-        user, key, request_hash, status, body, at_ms = row
-        return AnswerRow(
-            user=user, key=key, request_hash=request_hash, status=status, body=body, at_ms=at_ms
-        )
+        found = self._rows(_answer_row, reading("answer"), (user, key))
+        return found[0] if found else None
 
     # --- the cluster
 
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
-        return [TENANT.decode(text) for (text,) in self._rows(reading("tenants"))]
+        return self._rows(lambda row: TENANT.decode(row[0]), reading("tenants"))
 
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
-        return [
-            PoolQuota(pool=Pool(pool), percent=percent, elastic=bool(elastic))
-            for pool, percent, elastic in self._rows(reading("pools"))
-        ]
+        return self._rows(_pool, reading("pools"))
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""
-        return [NODE.decode(text) for (text,) in self._rows(reading("nodes"))]
+        return self._rows(lambda row: NODE.decode(row[0]), reading("nodes"))
 
     def allocations(self) -> list[Allocation]:
         """All that is held, by id."""
-        return [
-            Allocation(
-                id=allocation_id,
-                job_id=job_id,
-                task=task,
-                attempt=attempt,
-                placements=PLACEMENTS.decode(placements),
-                start_ms=start_ms,
-            )
-            for allocation_id, job_id, task, attempt, placements, start_ms in self._rows(
-                reading("allocations")
-            )
-        ]
+        return self._rows(_allocation, reading("allocations"))
 
     def usage(self) -> list[UsageRow]:
         """All totals, by period, tenant and user, None before all others."""
-        return [
-            UsageRow(period_ms, tenant, user, TOTALS.decode(totals))
-            for period_ms, tenant, user, totals in self._rows(reading("usage"))
-        ]
+        return self._rows(
+            lambda row: UsageRow(row[0], row[1], row[2], TOTALS.decode(row[3])), reading("usage")
+        )
 
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user, None before all others."""
-        return [ShareRow(*row) for row in self._rows(reading("shares"))]
+        return self._rows(lambda row: ShareRow(*row), reading("shares"))
 
     # --- history
 
@@ -284,7 +246,7 @@ class SqliteStore:
         except IndexError:
             reader = open_reader(self.path, busy_ms=self._busy_ms)
         try:
-            with said_plainly(self.path):
+            with understood(self.path):
                 yield reader
         finally:
             self._give_back(reader)
@@ -295,9 +257,9 @@ class SqliteStore:
         else:
             self._idle.append(reader)
 
-    def _rows(self, statement: str, values: Any = ()) -> list[Any]:
+    def _rows(self, make: Callable[[Any], T], statement: str, values: Any = ()) -> list[T]:
         with self._reader() as reader:
-            return reader.execute(statement, values).fetchall()
+            return [make(row) for row in reader.execute(statement, values)]
 
     def _row(self, statement: str, values: Any = ()) -> Any:
         with self._reader() as reader:
@@ -371,3 +333,56 @@ def _task_row(row: tuple[Any, ...]) -> TaskRow:
         end_ms=row[10],
         **TASK_LIFE.decode(row[11]),
     )
+
+
+def _launch(row: tuple[str, str]) -> Launch:
+    launch = dict(LAUNCH.decode(row[1]))
+    if launch["argv"] is None:
+        launch["argv"] = words(row[0])
+    return Launch(**launch)
+
+
+def _variables(row: tuple[str]) -> dict[str, str]:
+    return dict(VARIABLES.decode(row[0]))
+
+
+def _state_count(row: tuple[str, int]) -> tuple[JobState, int]:
+    return STATES[row[0]], row[1]
+
+
+def _attempt_row(row: tuple[Any, ...]) -> AttemptRow:
+    return AttemptRow(
+        allocation_id=row[0],
+        job_id=row[1],
+        task=row[2],
+        attempt=row[3],
+        placements=PLACEMENTS.decode(row[4]),
+        start_ms=row[5],
+        end_ms=row[6],
+        state=STATES[row[7]],
+        exit_code=row[8],
+        signal=row[9],
+        detail=row[10],
+    )
+
+
+def _answer_row(row: tuple[Any, ...]) -> AnswerRow:
+    user, key, request_hash, status, body, at_ms = row
+    return AnswerRow(
+        user=user, key=key, request_hash=request_hash, status=status, body=body, at_ms=at_ms
+    )
+
+
+def _allocation(row: tuple[Any, ...]) -> Allocation:
+    return Allocation(
+        id=row[0],
+        job_id=row[1],
+        task=row[2],
+        attempt=row[3],
+        placements=PLACEMENTS.decode(row[4]),
+        start_ms=row[5],
+    )
+
+
+def _pool(row: tuple[Any, ...]) -> PoolQuota:
+    return PoolQuota(pool=Pool(row[0]), percent=row[1], elastic=bool(row[2]))

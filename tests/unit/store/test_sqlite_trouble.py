@@ -18,9 +18,10 @@ from gpu_scheduler.model.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.queries import migrations
-from gpu_scheduler.store.rows import EnvironmentRow, EventRow, JobQuery, JobRow
+from gpu_scheduler.store.rows import EnvironmentRow, EventRow, JobQuery, JobRow, LaunchRow
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.builders import a_job, a_node
 
@@ -115,11 +116,21 @@ def test_the_database_of_another_program_is_refused(path: Path) -> None:
 
 
 def test_a_row_that_cannot_be_understood_is_named_as_damage(store: SqliteStore, path: Path) -> None:
-    store.commit([a_row(1)])
+    store.commit([a_row(1), a_node(), LaunchRow("job-1", Launch(argv=("sh",)))])
+    execute = store._writer._connection.execute
     for wrong in ('{"members": 3}', '{"members": []}', "nonsense"):
-        store._writer._connection.execute("UPDATE specs SET spec = ?", (wrong,))
+        execute("UPDATE specs SET spec = ?", (wrong,))
         with pytest.raises(StoreDamaged, match="a row cannot be understood"):
             store.jobs()
+    execute("""UPDATE launches SET launch = '{"argv": []}'""")
+    with pytest.raises(StoreDamaged, match="there is nothing to run"):
+        store.launch("job-1")
+    execute("""UPDATE nodes SET node = '{"id": "n0"}'""")
+    with pytest.raises(StoreDamaged, match="`ordinal`"):
+        store.nodes()
+    execute("UPDATE job_counts SET state = 'sleeping'")
+    with pytest.raises(StoreDamaged, match="sleeping"):
+        store.count_states()
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
