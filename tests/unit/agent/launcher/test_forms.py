@@ -1,0 +1,101 @@
+"""Values survive JSON, and bad lines are refused."""
+
+import json
+
+import pytest
+
+from gpu_scheduler.agent.launcher.forms import (
+    line,
+    over_from,
+    parsed,
+    report_form,
+    report_from,
+    work_form,
+    work_from,
+)
+from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice
+
+FULL = Work(
+    allocation_id="job-12_4.1",
+    member=2,
+    argv=("python", "train.py", "--name", "a b\n"),
+    environment={"A": "ü\n=", "EMPTY": ""},
+    devices=(WorkDevice(index=3, uuid="GPU-1", path="/dev/nvidia3", share_milli=500),),
+    mounts=(("/data", "/data", True),),
+    closed_devices=("/dev/nvidia0",),
+    cpus=(0, 1),
+    prolog=("/etc/prolog", "x"),
+    limit_ms=1000,
+)
+
+
+@pytest.mark.parametrize("work", [FULL, Work(allocation_id="a", argv=("true",))])
+def test_work_comes_back_as_it_was(work: Work) -> None:
+    assert work_from(json.loads(line(work_form(work)))) == work
+
+
+def test_only_what_is_unusual_is_written() -> None:
+    form = work_form(Work(allocation_id="a", argv=("true",)))
+    assert form == {"allocation_id": "a", "member": 0, "argv": ("true",)}
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Began(allocation_id="a", member=0, pid=7, at_ms=1),
+        Saved(allocation_id="a", member=1, at_ms=2),
+        Over(
+            allocation_id="a",
+            member=0,
+            exit_code=None,
+            signal=9,
+            ran=True,
+            at_ms=3,
+            run_ms=4,
+            stopped_by="timeout",
+            detail="x",
+        ),
+    ],
+)
+def test_reports_come_back_as_they_were(report: Report) -> None:
+    assert report_from(parsed(line(report_form(report)))) == report
+
+
+def test_a_missing_end_is_no_end() -> None:
+    assert over_from(None) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        7,
+        {},
+        {"allocation_id": "a"},
+        {"allocation_id": "", "argv": ["x"]},
+        {"allocation_id": "../x", "argv": ["x"]},
+        {"allocation_id": "..", "argv": ["x"]},
+        {"allocation_id": "a", "argv": 5},
+        {"allocation_id": "a", "argv": ["x\0y"]},
+        {"allocation_id": "a", "argv": [1]},
+        {"allocation_id": "a", "argv": ["x"], "uid": "0"},
+        {"allocation_id": "a", "argv": ["x"], "workdir": 1},
+        {"allocation_id": "a", "argv": ["x"], "unknown": 1},
+        {"allocation_id": "a", "argv": ["x"], "mounts": [["a"]]},
+        {"allocation_id": "a", "argv": ["x"], "devices": [{"colour": 1}]},
+        {"allocation_id": "a", "argv": ["x"], "environment": {"A": 1}},
+    ],
+)
+def test_what_is_no_work_is_refused(form: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        work_from(form)
+
+
+@pytest.mark.parametrize("form", [{"report": "won"}, {"report": "began"}])
+def test_what_is_no_report_is_refused(form: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="report"):
+        report_from(form)
+
+
+def test_a_line_must_hold_an_object() -> None:
+    with pytest.raises(ValueError, match="list"):
+        parsed(b"[]\n")

@@ -1,0 +1,119 @@
+"""What was committed is read again, whatever happened to the file."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_scheduler.agent.launcher.journal import Journal, keep_aside, read
+
+
+def a_journal(directory: Path) -> Journal:
+    journal = Journal(str(directory))
+    journal.open()
+    return journal
+
+
+def a_record(number: int) -> dict[str, object]:
+    return {"kind": "began", "allocation_id": f"job-{number}.1", "member": number}
+
+
+def test_callers_hear_after_the_write_and_in_order(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    heard: list[tuple[int, str, int]] = []
+    for number in range(3):
+        journal.append(
+            a_record(number),
+            lambda bad, number=number: heard.append((number, bad, len(read(journal.path).records))),
+        )
+    assert heard == []
+    assert journal.commit()
+    assert heard == [(0, "", 3), (1, "", 3), (2, "", 3)]
+    assert not journal.commit()
+
+
+def test_lazy_records_travel_with_the_next_commit(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    journal.append_lazily(a_record(1))
+    assert not journal.commit()
+    journal.append(a_record(2), lambda _: None)
+    journal.commit()
+    assert read(journal.path).records == [a_record(1), a_record(2)]
+
+
+def test_a_write_that_fails_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = a_journal(tmp_path)
+    journal.append(a_record(1), lambda _: None)
+    journal.commit()
+    heard: list[str] = []
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", no_space)
+        journal.append(a_record(2), heard.append)
+        journal.commit()
+    journal.append(a_record(3), heard.append)
+    journal.commit()
+    assert heard == [f"cannot write {journal.path}: No space left on device", ""]
+    assert read(journal.path).records == [a_record(1), a_record(3)]
+
+
+def test_rewriting_keeps_only_what_it_is_given(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    for number in range(5):
+        journal.append(a_record(number), lambda _: None)
+    journal.commit()
+    journal.rewrite([a_record(4)])
+    journal.append(a_record(5), lambda _: None)
+    journal.commit()
+    assert read(journal.path).records == [a_record(4), a_record(5)]
+    assert journal.size == Path(journal.path).stat().st_size
+
+
+def test_a_bad_line_costs_only_itself_and_tells_its_name(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    for number in range(3):
+        journal.append(a_record(number), lambda _: None)
+    journal.commit()
+    path = Path(journal.path)
+    path.write_bytes(
+        path.read_bytes().replace(
+            b'"began","allocation_id":"job-1', b'"BEGAN","allocation_id":"job-1'
+        )
+    )
+    found = read(journal.path)
+    assert found.records == [a_record(0), a_record(2)]
+    assert (found.bad, found.torn, found.unreadable) == ([("job-1.1", 1)], [], 1)
+    assert Path(keep_aside(journal.path)).read_bytes() == path.read_bytes()
+    assert keep_aside(journal.path).endswith(".bad-2")
+
+
+def test_a_torn_end_was_never_committed(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    for number in range(2):
+        journal.append(a_record(number), lambda _: None)
+    journal.commit()
+    path = Path(journal.path)
+    path.write_bytes(path.read_bytes()[:-2])
+    found = read(journal.path)
+    assert (found.records, found.torn, found.unreadable) == ([a_record(0)], [("job-1.1", 1)], 0)
+
+
+def test_a_missing_file_holds_nothing(tmp_path: Path) -> None:
+    assert read(str(tmp_path / "none")).records == []
+
+
+@given(st.binary(max_size=400))
+def test_whatever_a_file_holds_it_can_be_read(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(data)
+    assert read(str(path)).records == []

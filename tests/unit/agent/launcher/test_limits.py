@@ -1,0 +1,202 @@
+"""Control groups: found by the kernel's tables, limited by files, closed devices by a program."""
+
+import os
+import resource
+import struct
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.limits import device_program
+from gpu_scheduler.agent.limits.groups import Group, Limits
+from gpu_scheduler.agent.limits.hierarchies import make_v2, mounts, own_groups, place_v2
+from gpu_scheduler.agent.work import Work
+
+HYBRID = """\
+25 30 0:22 / /sys/fs/cgroup rw,nosuid - tmpfs tmpfs rw,mode=755
+26 25 0:23 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
+27 25 0:24 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct
+28 25 0:25 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+29 25 0:26 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd
+"""
+PURE = "25 30 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+NONE = "25 30 0:22 / /sys/fs/cgroup rw,nosuid - tmpfs tmpfs rw\n"
+
+
+def test_trees_are_told_by_their_file_system_type() -> None:
+    hybrid = mounts(HYBRID)
+    assert hybrid.v2 == "/sys/fs/cgroup/unified"
+    assert hybrid.v1 == {"cpu": "/sys/fs/cgroup/cpu,cpuacct", "memory": "/sys/fs/cgroup/memory"}
+    assert (mounts(PURE).v2, mounts(PURE).v1) == ("/sys/fs/cgroup", {})
+    assert (mounts(NONE).v2, mounts(NONE).v1) == ("", {})
+
+
+def test_our_own_groups_are_read_by_controller() -> None:
+    text = "9:name=systemd:/\n4:cpu,cpuacct:/x\n0::/user.slice/a:b.scope\n"
+    assert own_groups(text) == {
+        "name=systemd": "/",
+        "cpu": "/x",
+        "cpuacct": "/x",
+        "": "/user.slice/a:b.scope",
+    }
+
+
+def a_tree(directory: Path) -> Path:
+    """A directory that looks like a delegated v2 group with two processes in it."""
+    inside = directory / "service"
+    inside.mkdir()
+    (inside / "cgroup.controllers").write_text("cpuset cpu memory pids\n", encoding="ascii")
+    (inside / "cgroup.subtree_control").touch()
+    (inside / "cgroup.procs").write_text("11\n12\n", encoding="ascii")
+    (inside / "supervisors").mkdir()
+    (inside / "supervisors" / "cgroup.procs").touch()
+    return inside
+
+
+def test_a_delegated_group_is_cleared_for_its_children(tmp_path: Path) -> None:
+    inside = a_tree(tmp_path)
+    os.setxattr(inside, "user.delegate", b"1")
+    assert place_v2(str(tmp_path), "/service") == str(inside)
+    assert place_v2(str(tmp_path), "/service/supervisors") == str(inside)
+    (inside / "gpu-scheduler").mkdir()
+    (inside / "gpu-scheduler" / "cgroup.subtree_control").write_text("cpu memory", encoding="ascii")
+    path, controllers = make_v2(str(inside), str(tmp_path), ("gpu-scheduler",))
+    assert path == str(inside / "gpu-scheduler")
+    assert controllers == {"cpu", "memory"}
+    assert (inside / "supervisors" / "cgroup.procs").read_text(encoding="ascii") == "12"
+    assert (inside / "cgroup.subtree_control").read_text(encoding="ascii").startswith("+pids")
+
+
+def a_host(directory: Path, controllers: set[str]) -> Limits:
+    """Limits on a plain directory in place of the kernel's."""
+    limits = Limits.__new__(Limits)
+    limits._v2 = str(directory)
+    limits._v2_controllers = frozenset(controllers)
+    limits._v1 = {}
+    limits._program = False
+    return limits
+
+
+def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
+    group = tmp_path / "a.0"
+    group.mkdir()
+    for name in ("cpu.max", "memory.max", "memory.swap.max", "pids.max"):
+        (group / name).touch()
+    limits = a_host(tmp_path, {"cpu", "memory", "pids"})
+    work = Work(allocation_id="a", cpu_milli=1500, memory_mb=64, max_processes=9)
+    made = limits.open("a.0", work)
+    assert made == Group((str(group),), str(group))
+    assert {file.name: file.read_text(encoding="ascii") for file in group.iterdir()} == {
+        "cpu.max": "150000 100000",
+        "memory.max": str(64 << 20),
+        "memory.swap.max": "0",
+        "pids.max": "9",
+    }
+    assert limits.rlimits(work) == []
+    (group / "memory.events").write_text("low 0\noom 2\noom_kill 1\n", encoding="ascii")
+    assert made.out_of_memory()
+
+
+def test_without_groups_only_data_is_limited() -> None:
+    limits = a_host(Path("/"), set())
+    work = Work(allocation_id="a", cpu_milli=1500, memory_mb=64, max_processes=9)
+    assert limits.rlimits(work) == [(resource.RLIMIT_DATA, 64 << 20)]
+    assert limits.rlimits(Work(allocation_id="a")) == []
+    assert limits.capabilities() == {
+        "tracking": "cgroup v2",
+        "cpu": "none",
+        "memory": "rlimit",
+        "processes": "none",
+        "devices": "none",
+    }
+
+
+def test_a_limit_that_cannot_be_written_leaves_no_group(tmp_path: Path) -> None:
+    limits = a_host(tmp_path, {"memory"})
+    with pytest.raises(FileNotFoundError):
+        limits.open("a.0", Work(allocation_id="a", memory_mb=64))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_group_holds_nobody() -> None:
+    group = Group()
+    assert (group.pids(), group.kill(), group.out_of_memory(), group.remove()) == (
+        [],
+        False,
+        False,
+        True,
+    )
+
+
+def test_processes_are_found_in_groups_inside(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("1\n2\n", encoding="ascii")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "cgroup.procs").write_text("3\n", encoding="ascii")
+    assert Group((str(tmp_path),)).pids() == [1, 2, 3]
+    (tmp_path / "cgroup.events").write_text("populated 0\nfrozen 0\n", encoding="ascii")
+    assert Group((str(tmp_path),)).pids() == []
+
+
+def test_only_device_nodes_have_numbers(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    paths = ["/dev/null", "/dev/zero", str(tmp_path / "file"), str(tmp_path / "none"), "/dev/null"]
+    assert device_program.devices(paths) == [("c", 1, 3), ("c", 1, 5)]
+
+
+def test_the_program_refuses_the_closed_and_allows_the_rest() -> None:
+    """Run it by hand: the few instructions that it uses."""
+    code = device_program.instructions([("c", 195, 0), ("c", 195, 3), ("b", 8, 0)])
+
+    def allowed(kind: int, major: int, minor: int) -> bool:
+        memory = struct.pack("<III", 6 << 16 | kind, major, minor)
+        registers = [0] * 11
+        at = 0
+        while True:
+            operation, registers_used, offset, value = struct.unpack_from("<BBhi", code, at * 8)
+            target = registers_used & 15
+            at += 1
+            if operation == 0x61:
+                registers[target] = struct.unpack_from("<I", memory, offset)[0]
+            elif operation == 0x54:
+                registers[target] &= value
+            elif operation == 0x55:
+                at += offset if registers[target] != value else 0
+            elif operation == 0xB7:
+                registers[target] = value
+            else:
+                assert operation == 0x95
+                return bool(registers[0])
+
+    assert not allowed(2, 195, 0)
+    assert not allowed(2, 195, 3)
+    assert not allowed(1, 8, 0)
+    assert allowed(2, 195, 1)
+    assert allowed(1, 195, 0)
+    assert allowed(2, 8, 0)
+
+
+def test_the_kernel_takes_the_program(tmp_path: Path) -> None:
+    tree = mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8")).v2
+    if os.geteuid() != 0 or not tree or not device_program.available():
+        pytest.skip("needs root, a v2 tree and leave to load programs")
+    group = Path(tree) / f"tgpu-test-{os.getpid()}"
+    group.mkdir()
+    node = tmp_path / "node"
+    os.mknod(node, 0o666 | 0o020000, os.makedev(1, 3))
+    try:
+        device_program.close_devices(str(group), [("c", 1, 3)])
+        child = os.fork()
+        if child == 0:
+            status = 9
+            try:
+                (group / "cgroup.procs").write_text("0", encoding="ascii")
+                os.close(os.open("/dev/zero", os.O_RDONLY))
+                try:
+                    os.open(node, os.O_RDONLY)
+                except PermissionError:
+                    status = 7
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    finally:
+        group.rmdir()

@@ -1,0 +1,53 @@
+"""Reading processes from the kernel's tables."""
+
+import os
+import signal
+import subprocess
+
+from gpu_scheduler.agent.launcher import processes
+
+
+def test_a_process_is_known_by_pid_and_start() -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        ticks = processes.start_ticks(child.pid)
+        assert ticks > 0
+        assert processes.is_running(child.pid)
+        handle = processes.open_pidfd(child.pid, ticks)
+        assert handle >= 0
+        os.close(handle)
+        assert processes.open_pidfd(child.pid, ticks + 1) == -1
+        assert child.pid in processes.own_children()
+        assert child.pid in processes.descendants([os.getpid()], processes.family())
+        assert processes.user_of(child.pid) == os.geteuid()
+    finally:
+        child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert not processes.is_running(child.pid)
+    assert processes.open_pidfd(child.pid, ticks) == -1
+    child.wait()
+    assert processes.start_ticks(child.pid) == 0
+    assert processes.user_of(child.pid) == -1
+
+
+def test_a_job_is_told_by_its_environment_and_its_launcher() -> None:
+    environment = b"A=1\0TGPU_ALLOCATION_ID=job-1.1\0TGPU_MEMBER=3\0TGPU_LAUNCHER=abc\0"
+    assert processes.owner_in(environment, "abc") == ("job-1.1", 3)
+    assert processes.owner_in(environment, "other") is None
+    assert processes.owner_in(b"TGPU_LAUNCHER=abc\0", "abc") is None
+    assert processes.owner_in(b"", "abc") is None
+
+
+def test_signals_have_names() -> None:
+    assert processes.signal_number("USR1") == signal.SIGUSR1
+    assert processes.signal_number("sigterm") == signal.SIGTERM
+    assert processes.signal_number("10") == 10
+    for nonsense in ("", "0", "999", "USR9", "_DFL", "SIG_IGN"):
+        assert processes.signal_number(nonsense) == 0
+
+
+def test_signals_to_nobody_are_harmless() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    processes.send([child.pid], signal.SIGTERM)
+    processes.send_to_group(child.pid, signal.SIGTERM)

@@ -1,0 +1,156 @@
+"""The command lines that runners make, without running them."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from gpu_scheduler.agent.runners import container
+from gpu_scheduler.agent.runners.all import attach_command, runners
+from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
+from gpu_scheduler.agent.runners.contract import Ending
+from gpu_scheduler.agent.runners.process import interpreter
+from gpu_scheduler.agent.runners.session import session_name
+from gpu_scheduler.agent.work import Work, WorkDevice
+
+WORK = Work(
+    allocation_id="job-12_4.1",
+    job_id="job-12_4",
+    name="my test",
+    argv=("python", "train.py"),
+    image="pytorch:2.4",
+    uid=1000,
+    gid=100,
+    workdir="/data",
+    scratch_dir="/run/s",
+    mounts=(("/data", "/data", False), ("/sets", "/in", True)),
+    cpu_milli=2500,
+    memory_mb=2048,
+    max_processes=64,
+    cpus=(0, 3),
+    devices=(
+        WorkDevice(index=2, uuid="GPU-a", path="/dev/nvidia2"),
+        WorkDevice(index=5, uuid="GPU-b", path="/dev/nvidia5", mig_uuid="MIG-c"),
+    ),
+)
+
+
+def an_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> ContainerRunner:
+    monkeypatch.setattr(container, "_engine", lambda: (path, ()))
+    return ContainerRunner()
+
+
+def pairs(argv: tuple[str, ...]) -> set[tuple[str, str]]:
+    return set(pairwise(argv))
+
+
+def test_docker_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = an_engine("/usr/bin/docker", monkeypatch)
+    command = runner.command(WORK, {"A": "b", "KEY": "line\nbreak", "TGPU_MEMBER": "0"})
+    told = pairs(command.argv)
+    assert not command.as_user
+    assert {
+        ("--name", "tgpu-job-12_4.1"),
+        ("--user", "1000:100"),
+        ("--security-opt", "no-new-privileges"),
+        ("--workdir", "/data"),
+        ("--volume", "/data:/data"),
+        ("--volume", "/sets:/in:ro"),
+        ("--volume", "/run/s:/run/s"),
+        ("--cpus", "2.500"),
+        ("--cpuset-cpus", "0,3"),
+        ("--memory", "2048m"),
+        ("--pids-limit", "64"),
+        ("--gpus", '"device=GPU-a,MIG-c"'),
+        ("--env-file", "/run/s/environment"),
+        ("--env", "TGPU_LEFT_OUT=KEY"),
+    } <= told
+    assert command.argv[-3:] == ("pytorch:2.4", "python", "train.py")
+    assert command.files["environment"] == "A=b\nTGPU_MEMBER=0\n"
+    assert "A" not in command.environment
+
+
+def test_podman_takes_devices_by_name_or_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = an_engine("/usr/bin/podman", monkeypatch)
+    monkeypatch.setattr(container, "_has_cdi", lambda: True)
+    told = pairs(runner.command(WORK, {}).argv)
+    assert {("--device", "nvidia.com/gpu=GPU-a"), ("--device", "nvidia.com/gpu=MIG-c")} <= told
+    monkeypatch.setattr(container, "_has_cdi", lambda: False)
+    told = pairs(runner.command(WORK, {}).argv)
+    assert {("--device", "/dev/nvidia2"), ("--device", "/dev/nvidia5")} <= told
+
+
+def test_a_container_without_gpus_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in ("/usr/bin/podman", "/usr/bin/docker"):
+        argv = an_engine(engine, monkeypatch).command(replace(WORK, devices=()), {}).argv
+        assert "--gpus" not in argv
+        assert "--device" not in argv
+
+
+def test_members_have_containers_of_their_own() -> None:
+    assert container_name(replace(WORK, member=3)) == "tgpu-job-12_4.1-3"
+
+
+@pytest.mark.parametrize(
+    ("state", "ending"),
+    [
+        ({"ExitCode": 3, "StartedAt": "2026-01-01"}, Ending(exit_code=3)),
+        ({"ExitCode": 137, "StartedAt": "2026-01-01"}, Ending(signal=9)),
+        (
+            {"ExitCode": 137, "StartedAt": "2026-01-01", "OOMKilled": True},
+            Ending(signal=9, detail="killed by the kernel: used more than its 2048 MB"),
+        ),
+        ({"ExitCode": 255, "StartedAt": "2026-01-01"}, Ending(exit_code=255)),
+        (
+            {"ExitCode": 127, "StartedAt": "0001-01-01T00:00:00Z", "Error": "no such file"},
+            Ending(ran=False, detail="no such file"),
+        ),
+        ("nonsense", Ending(ran=False, detail="the container was never made")),
+    ],
+)
+def test_an_engines_word_is_read(
+    state: object, ending: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = an_engine("/usr/bin/podman", monkeypatch)
+    assert runner.ending(WORK, json.dumps(state)) == ending
+
+
+def test_what_cannot_run_in_a_container_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "no container engine" in an_engine("", monkeypatch).missing(WORK)
+    docker = an_engine("/usr/bin/docker", monkeypatch)
+    assert "needs podman" in docker.missing(replace(WORK, image="rootfs:/x"))
+    podman = an_engine("/usr/bin/podman", monkeypatch)
+    assert "no root file system" in podman.missing(replace(WORK, image="rootfs:/"))
+    assert "needs an image" in podman.missing(replace(WORK, image=""))
+    assert podman.missing(WORK) == ""
+    assert "container runner" in runners()["process"].missing(WORK)
+
+
+def test_a_session_is_named_after_its_device_name_and_job() -> None:
+    assert session_name(WORK) == "gpujob_2_my-test_job-12_4"
+    assert session_name(replace(WORK, devices=(), name="")) == "gpujob_cpu_job_job-12_4"
+
+
+def test_how_to_attach() -> None:
+    name = session_name(WORK)
+    tmux = ("tmux", "-S", "/run/s/tmux.sock", "attach-session", "-t", name)
+    assert attach_command(replace(WORK, runner="tmux")) == tmux
+    screen = ("env", "SCREENDIR=/run/s", "screen", "-r", name)
+    assert attach_command(replace(WORK, runner="screen")) == screen
+    assert attach_command(replace(WORK, runner="process")) == ()
+    assert attach_command(replace(WORK, runner="rocket")) == ()
+    assert "exec" in attach_command(replace(WORK, runner="container"))
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("#!/usr/bin/env -S python -u\nx", ("/usr/bin/env", "-S python -u")),
+        ("#! /bin/bash\n", ("/bin/bash",)),
+        ("echo hello", ("/bin/sh",)),
+        ("#!\n", ("/bin/sh",)),
+    ],
+)
+def test_a_script_names_its_interpreter(script: str, words: tuple[str, ...]) -> None:
+    assert interpreter(script) == words
