@@ -24,6 +24,8 @@ LEFT_BEHIND = frozenset(
 )
 """Devices of the caller, places in another gang, and what belongs to the caller's own shell."""
 _OWN = "TGPU_"
+_SERVER = "TGPU_SERVER"
+"""The one that goes along: a job may submit others."""
 
 
 def capture(export: str | None = None, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -97,4 +99,4 @@ def described(variables: Mapping[str, str]) -> str:
 
 
 def _goes_along(name: str) -> bool:
-    return name not in LEFT_BEHIND and not name.startswith(_OWN)
+    return name not in LEFT_BEHIND and (name == _SERVER or not name.startswith(_OWN))

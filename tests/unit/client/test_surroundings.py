@@ -18,13 +18,15 @@ VARIABLES = {"PATH": "/bin", "A": "1", "CUDA_VISIBLE_DEVICES": "3", "TGPU_JOB_ID
         ("NONE", {}, {}),
         ("A,B=c", {"A": "1"}, {"B": "c"}),
         ("ALL,B=c=d", {"PATH": "/bin", "A": "1"}, {"B": "c=d"}),
+        ("TGPU_SERVER,TGPU_JOB_ID", {"TGPU_SERVER": "/s"}, {}),
         ("MISSING,CUDA_VISIBLE_DEVICES", {}, {}),
     ],
 )
 def test_variables_are_exported_as_asked(
     export: str | None, carried: dict[str, str], given: dict[str, str]
 ) -> None:
-    assert exported(export, VARIABLES) == (carried, given)
+    extra = {"TGPU_SERVER": "/s"} if export and "SERVER" in export else {}
+    assert exported(export, VARIABLES | extra) == (carried, given)
 
 
 @pytest.mark.parametrize("export", ["NONE,A", "=x", "ALL=1"])

@@ -1,0 +1,12 @@
+#!/bin/sh
+#TGPU --name sleep --gpus 1 --time 5m
+#
+# The smallest job: it holds one GPU for a while.
+#
+#   tgpu submit examples/sleep_job.sh        ten seconds
+#   tgpu submit examples/sleep_job.sh 60     a minute
+
+seconds="${1:-10}"
+echo "job ${TGPU_JOB_ID:-none} holds GPU ${CUDA_VISIBLE_DEVICES:-none} for $seconds seconds"
+sleep "$seconds"
+echo "done"

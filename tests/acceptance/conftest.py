@@ -1,0 +1,95 @@
+"""A real server for a file of tests: `tgpu up` on declared GPUs, with everything private to it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler import Client
+
+PROGRAM = (sys.executable, "-m", "gpu_scheduler")
+LONGEST_S = 60
+
+
+class RealServer:
+    """A running `tgpu up`, and how to talk to it."""
+
+    def __init__(self, state_dir: str) -> None:
+        self.state_dir = state_dir
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("GPU_SCHEDULER_", "TGPU_"))
+        } | {
+            "TGPU_SERVER": state_dir,
+            "GPU_SCHEDULER_API_HTTP_PORT": "0",
+            "GPU_SCHEDULER_API_METRICS_PORT": "0",
+            "GPU_SCHEDULER_JOBS_GRACE_S": "2",
+        }
+
+    def start(self, gpus: str) -> None:
+        self.tgpu("up", "--daemon", "--state-dir", self.state_dir, "--simulate", gpus)
+
+    def stop(self) -> None:
+        """Nothing of it must be left, jobs and agent included."""
+        with self.client() as client:
+            for job in list(client.list(state=("running", "scheduled", "preempted", "pending"))):
+                client.cancel(job["id"])
+            for job in list(client.list()):
+                client.wait(job["id"], timeout=LONGEST_S)
+        self.tgpu("down", "--state-dir", self.state_dir)
+
+    def tgpu(
+        self, *words: object, code: int = 0, cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command as a person would, and check its exit code."""
+        ended = subprocess.run(
+            [*PROGRAM, *map(str, words)],
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            env=self.environment | variables,
+            check=False,
+            timeout=LONGEST_S,
+        )
+        assert ended.returncode == code, (ended.returncode, ended.stdout, ended.stderr)
+        return ended
+
+    def json(self, *words: object) -> Any:
+        """What a command says with --json."""
+        return json.loads(self.tgpu(*words, "--json").stdout)
+
+    def submit(self, *words: object, cwd: Path | None = None, **variables: str) -> str:
+        """Submit, and return the id."""
+        return self.tgpu("submit", "-q", *words, cwd=cwd, **variables).stdout.strip()
+
+    def output(self, job: str) -> str:
+        """Wait for a job's end, and return what it wrote."""
+        self.json("wait", job)
+        return self.tgpu("logs", job).stdout
+
+    def client(self) -> Client:
+        """The Python client."""
+        return Client(self.state_dir)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealServer]:
+    """Eight declared GPUs, shared by the tests of one file."""
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    running = RealServer(state_dir)
+    try:
+        running.start("8xA100-80GB")
+        try:
+            yield running
+        finally:
+            running.stop()
+    finally:
+        shutil.rmtree(state_dir, ignore_errors=True)

@@ -1,0 +1,267 @@
+"""The command line against a real server: real processes, real output, real exit codes."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler import Client, JobFailed, NoServer
+from tests.acceptance.conftest import PROGRAM, RealServer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_run_returns_the_output_and_the_code_of_the_job(server: RealServer) -> None:
+    ended = server.tgpu(
+        "run", "-G", "1", "--", "sh", "-c", "echo out; echo err >&2; exit 7", code=7
+    )
+    assert sorted(ended.stdout.split()) == ["err", "out"]
+    assert server.tgpu("run", "-q", "--", "sh", "-c", "kill -9 $$", code=137).stderr == ""
+
+
+def test_a_job_sees_its_own_gpus_and_never_those_of_its_submitter(server: RealServer) -> None:
+    show = ("sh", "-c", "echo [$CUDA_VISIBLE_DEVICES] $CUDA_DEVICE_ORDER $TGPU_JOB_ID")
+    ended = server.tgpu("run", "-q", "-G", "2", "--", *show, CUDA_VISIBLE_DEVICES="6,7")
+    devices, order, job = ended.stdout.split()
+    assert len(devices.strip("[]").split(",")) == 2
+    assert order == "PCI_BUS_ID"
+    assert job.startswith("job-")
+    assert server.tgpu("run", "-q", "--", *show, CUDA_VISIBLE_DEVICES="3").stdout.startswith("[]")
+
+
+def test_a_job_runs_where_and_as_it_was_submitted(server: RealServer, tmp_path: Path) -> None:
+    job = server.submit(
+        *("-e", "GREETING=good day", "--", "sh", "-c", 'echo "$PWD|$CARRIED|$GREETING|$(umask)"'),
+        cwd=tmp_path,
+        CARRIED="along",
+    )
+    assert server.output(job).strip() == f"{tmp_path}|along|good day|{_umask()}"
+    job = server.submit("--export", "NONE", "--", "/bin/sh", "-c", "echo [$CARRIED]", CARRIED="x")
+    assert server.output(job).strip() == "[]"
+
+
+def _umask() -> str:
+    mask = os.umask(0)
+    os.umask(mask)
+    return f"{mask:04o}"
+
+
+def test_the_forms_of_the_wishes_work(server: RealServer) -> None:
+    job = server.submit("--gpus", 2, "--priority", 5, "--", 'cmd=echo "a  b"')
+    assert server.output(job) == "a  b\n"
+    words = ("--name", "x", "--gpus", 2, "--priority", 500, "--tenant-id", "default")
+    shown = server.json("show", server.submit(*words, "--", "true"))
+    assert (shown["name"], shown["priority"], shown["gpu_count"]) == ("x", 500, 2)
+    job = server.tgpu("add", "true", "--args", "--llm x", "--priority", "1", "--gpus", "0,1")
+    assert job.stdout.startswith("submitted job-")
+    server.tgpu("list-jobs", "--status", "running")
+    server.tgpu("screens")
+
+
+def test_a_held_job_waits_until_it_is_released(server: RealServer) -> None:
+    job = server.submit("-H", "-G", 1, "--", "true")
+    assert "held" in server.tgpu("explain", job).stdout
+    assert job.removeprefix("job-") in server.tgpu("list").stdout
+    server.tgpu("update", job, "-p", "urgent", "-t", "10m", "-J", "renamed")
+    shown = server.json("show", job)
+    assert (shown["priority"], shown["max_runtime_minutes"], shown["name"]) == (2500, 10, "renamed")
+    server.tgpu("release", job)
+    server.tgpu("wait", "--timeout", 30, job)
+    assert server.json("history", "-L", 5)["jobs"][0]["state"] == "completed"
+
+
+def test_waiting_can_time_out_and_a_job_be_cancelled(server: RealServer) -> None:
+    job = server.submit("--", "sleep", 600)
+    server.tgpu("wait", "--timeout", "0.2", job, code=124)
+    assert "would be cancelled" in server.tgpu("cancel", "--dry-run", job).stdout
+    server.tgpu("cancel", "last")
+    assert server.tgpu("wait", job, code=143).stdout == f"{job} cancelled 143\n"
+    assert server.json("show", job)["state"] == "cancelled"
+    server.tgpu("cancel", job, code=2)
+    server.tgpu("cancel", "99999", code=4)
+
+
+def test_an_array_runs_every_task_once(server: RealServer, tmp_path: Path) -> None:
+    job = server.submit(
+        "-a", "0-5%2", "--", "sh", "-c", "echo $TGPU_ARRAY_INDEX >> tasks", cwd=tmp_path
+    )
+    server.tgpu("wait", "--timeout", 60, job)
+    assert sorted((tmp_path / "tasks").read_text().split()) == list("012345")
+    assert server.json("show", f"{job}_3")["state"] == "completed"
+    server.tgpu("logs", f"{job}_3")
+
+
+def test_a_sweep_runs_every_combination(server: RealServer, tmp_path: Path) -> None:
+    words = ("--param", "lr=0.1,0.01", "--param", "bs=32,64", "--")
+    ids = server.submit(
+        *words, "sh", "-c", "echo {lr} {bs} $TGPU_PARAM_LR $TGPU_PARAM_BS >> seen", cwd=tmp_path
+    ).split()
+    server.tgpu("wait", "--timeout", 60, *ids)
+    lines = sorted((tmp_path / "seen").read_text().splitlines())
+    assert lines == [f"{lr} {bs} {lr} {bs}" for lr in ("0.01", "0.1") for bs in ("32", "64")]
+
+
+def test_a_dependent_job_runs_after_the_other(server: RealServer, tmp_path: Path) -> None:
+    first = server.submit("--", "sh", "-c", "sleep 0.2; echo first >> order", cwd=tmp_path)
+    second = server.submit(
+        "-d", f"afterok:{first}", "--", "sh", "-c", "echo second >> order", cwd=tmp_path
+    )
+    server.tgpu("wait", "--timeout", 60, second)
+    assert (tmp_path / "order").read_text().split() == ["first", "second"]
+
+
+def test_a_request_that_can_never_fit_is_refused(server: RealServer) -> None:
+    ended = server.tgpu("submit", "-G", 99, "--", "true", code=2)
+    assert ended.stderr.startswith("tgpu: error: ")
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_tenant_has_a_quota_and_more_is_refused(server: RealServer) -> None:
+    made = server.json("tenants", "create", "small", "--id", "small", "--max-gpus", 4)
+    assert made["id"] == "small"
+    ended = server.tgpu("submit", "-T", "small", "-G", 8, "--", "true", code=5)
+    assert "quota exceeded for tenant small: GPUs requested=8, quota=4" in ended.stderr
+    server.tgpu("tenants", "update", "small", "--max-gpus", 8)
+    assert server.json("tenants", "show", "small")["max_gpus"] == 8
+    server.tgpu("tenants", "delete", "small")
+    server.tgpu("tenants", "show", "small", code=4)
+
+
+def test_a_paused_gpu_gets_no_work(server: RealServer) -> None:
+    server.tgpu("pause-gpu", 0)
+    assert server.json("gpus")["gpus"][0]["paused"] is True
+    assert "PAUSED" in server.tgpu("status").stdout
+    show = ("run", "-q", "-G", 1, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert server.tgpu(*show).stdout.strip() != "0"
+    server.tgpu("resume-gpu", 0)
+    assert server.json("gpus")["gpus"][0]["paused"] is False
+
+
+def test_the_machine_can_be_looked_at(server: RealServer) -> None:
+    assert len(server.json("gpus")["gpus"]) == 8
+    assert len(server.json("nodes")["nodes"]) == 1
+    assert server.json("health")["status"] == "healthy"
+    assert server.json("status", "--detailed")["cluster"]["total_gpus"] == 8
+    assert "gpu_scheduler_" in server.tgpu("metrics", "--raw").stdout
+    for words in (["metrics"], ["usage"], ["status", "--detailed"], ["tenants"], ["history"]):
+        server.tgpu(*words)
+
+
+def test_the_examples_run(server: RealServer, tmp_path: Path) -> None:
+    job = server.submit(EXAMPLES / "sleep_job.sh", "0.1")
+    assert server.output(job).endswith("done\n")
+    shown = server.json("show", job)
+    assert (shown["name"], shown["gpu_count"], shown["max_runtime_minutes"]) == ("sleep", 1, 5)
+    ended = server.tgpu("run", "-q", EXAMPLES / "multi_gpu_job.sh")
+    assert ended.stdout.count("is done") == 2
+    ended = server.tgpu("run", "-q", "--gpus", 3, EXAMPLES / "multi_gpu_job.sh")
+    assert ended.stdout.count("is done") == 3
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    job = server.submit("examples/job.yaml", cwd=tmp_path)
+    assert "finished 20 steps" in server.output(job)
+    assert server.json("show", job)["gpu_count"] == 2
+
+
+def test_the_training_example_saves_when_it_is_stopped_and_resumes(
+    server: RealServer, tmp_path: Path
+) -> None:
+    command = ("python3", EXAMPLES / "train_demo.py", "--steps", 40, "--step-seconds", "0.05")
+    job = server.submit("-G", 1, "--", *command, "--save-every", 5, cwd=tmp_path)
+    _await(tmp_path / "train_demo.checkpoint")
+    server.tgpu("cancel", job)
+    with server.client() as client:
+        client.wait(job, timeout=30)
+    saved = json.loads((tmp_path / "train_demo.checkpoint").read_text())["step"]
+    assert 5 <= saved <= 40
+    job = server.submit("-G", 1, "--", *command, cwd=tmp_path)
+    output = server.output(job)
+    assert f"resumed at step {saved}" in output
+    assert "finished 40 steps" in output
+
+
+def _await(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_output_is_followed_from_before_the_start(server: RealServer) -> None:
+    job = server.submit("-H", "--", "sh", "-c", "echo one; sleep 0.2; echo two")
+    following = subprocess.Popen(
+        [*PROGRAM, "logs", "-f", job],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=server.environment,
+    )
+    server.tgpu("release", job)
+    output, _ = following.communicate(timeout=30)
+    assert (output, following.returncode) == ("one\ntwo\n", 0)
+
+
+def test_an_interrupted_run_in_a_script_cancels_its_job(server: RealServer) -> None:
+    running = subprocess.Popen(
+        [*PROGRAM, "run", "-q", "--", "sh", "-c", "echo up; sleep 600"],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=server.environment,
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "up\n"
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=30)
+    assert running.returncode == 130
+    job = server.json("list", "--state", "all", "--sort=-number", "-L", 1)["jobs"][0]
+    with server.client() as client:
+        assert client.wait(job["id"], timeout=30)["state"] == "cancelled"
+
+
+def test_a_terminal_gets_colours_and_a_pipe_none(server: RealServer) -> None:
+    job = server.submit("-H", "--", "true")
+    assert "\x1b" not in server.tgpu("list").stdout
+    for variables, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        leader, follower = pty.openpty()
+        subprocess.run(
+            [*PROGRAM, "list"],
+            stdout=follower,
+            env=server.environment | {"TERM": "xterm"} | variables,
+            check=True,
+        )
+        os.close(follower)
+        shown = os.read(leader, 65_536).decode()
+        os.close(leader)
+        assert ("\x1b[" in shown) is coloured
+        assert "JOBID" in shown
+    server.tgpu("cancel", job)
+
+
+def test_python_programs_use_the_same_server(server: RealServer) -> None:
+    with server.client() as client:
+        job = client.submit(["sh", "-c", "echo from python"], gpus=1, name="py")
+        assert job.result(timeout=30) == 0
+        assert "".join(job.logs()) == "from python\n"
+        with pytest.raises(JobFailed, match="exit code 4"):
+            client.submit("exit 4").result(timeout=30)
+        events = client.events(after=0)
+        assert next(events)["sequence"] == 1
+        events.close()
+
+
+def test_many_submissions_are_one_request(server: RealServer) -> None:
+    with server.client() as client:
+        jobs = client.submit_many({"command": ["true"], "gpus": 1} for _ in range(50))
+        assert len({job.id for job in jobs}) == 50
+        assert {job.result(timeout=60) for job in jobs} == {0}
+
+
+def test_without_a_server_the_exit_code_is_3(server: RealServer, tmp_path: Path) -> None:
+    ended = server.tgpu("list", "--server", tmp_path, code=3)
+    assert "start one with 'tgpu up'" in ended.stderr
+    with pytest.raises(NoServer):
+        Client(str(tmp_path)).status()
