@@ -41,15 +41,20 @@ class Parser(ArgumentParser):
         takes_words: bool = False,
         into: Namespace | None = None,
     ) -> Namespace:
-        """Parse; with `takes_words`, what follows the options goes to `words` as it is."""
+        """Parse; with `takes_words`, what follows the options goes to `words` as it is.
+
+        `after_dashes` then tells whether `--` stood before it.
+        """
         words: list[str] | None = None
         if takes_words:
-            arguments, words = self.split(arguments)
+            given = arguments
+            arguments, words = self.split(given)
         args, rest = self.parse_known_args(arguments, into)
         if rest:
             self.error(self._unknown(rest[0]))
         if words is not None:
             args.words = words
+            args.after_dashes = len(arguments) + len(words) < len(given)
         return args
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:

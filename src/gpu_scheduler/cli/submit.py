@@ -60,9 +60,10 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     """What is to be submitted: usually one body, several for a sweep or a file of jobs."""
     words = args.words
     first = words[0] if words else ""
-    if len(words) == 1 and first.endswith(FILES) and os.path.isfile(first):  # noqa: PTH113
+    is_file = len(words) == 1 and not args.after_dashes and os.path.isfile(first)  # noqa: PTH113
+    if is_file and first.endswith(FILES):
         bodies = _from_file(first, args)
-    elif len(words) == 1 and first.endswith(".txt") and os.path.isfile(first):  # noqa: PTH113
+    elif is_file and first.endswith(".txt"):
         bodies = _from_jobs_file(first, args)
     else:
         bodies = [_from_words(args)]
@@ -83,7 +84,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
 def _from_words(args: Namespace) -> dict[str, Any]:
     words = args.words
     text = None
-    if words and os.path.isfile(words[0]):  # noqa: PTH113
+    if words and not args.after_dashes and os.path.isfile(words[0]):  # noqa: PTH113
         from gpu_scheduler.cli.script_file import script_text
 
         text = script_text(words[0])

@@ -167,6 +167,16 @@ def test_a_script_is_sent_as_text_and_its_lines_are_options(
     assert (body["gpu_count"], body["max_runtime_seconds"], body["name"]) == (4, 3600, "other")
 
 
+def test_a_file_after_two_dashes_is_a_command(submitted: Submit, tmp_path: Path) -> None:
+    for name in ("train.sh", "job.yaml", "jobs.txt"):
+        path = tmp_path / name
+        path.write_text("#!/bin/sh\n#TGPU --gpus 2\n")
+        path.chmod(0o755)
+        body = submitted("--", str(path))
+        assert body["command"] == [str(path)]
+        assert "gpu_count" not in body
+
+
 def test_a_wrong_line_in_a_script_is_named(refused: Callable[..., str], tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/bash\n#TGPU --gpus 2\n#TGPU --gpsu 2\n")

@@ -1,0 +1,157 @@
+"""The reference page of the command line, made from the commands themselves.
+
+`python -m gpu_scheduler.cli.reference` prints what stands in docs/reference/cli.md; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Action
+from collections.abc import Iterator
+
+from gpu_scheduler.cli.main import ALIASES, COMMANDS, PROGRAM, parser_for
+
+INTRODUCTION = """\
+# Command line
+
+<!-- Made from the code by `python -m gpu_scheduler.cli.reference`; edit the code instead. -->
+
+`tgpu`, `gpu-scheduler` and `gpu-cli` are the same program. `tgpu COMMAND --help` explains one
+command, `tgpu completions bash|zsh|fish` prints a script that completes them all.
+
+## What all commands share
+
+**Which server.** `--server`, else `$TGPU_SERVER`: `unix:/path`, the path of a state directory, or
+`http://host:port`. Else your own server, then that of the machine (`/run/gpu-scheduler`). A socket
+that belongs neither to root nor to you is not trusted.
+
+**Jobs** are named as
+
+| written | means |
+|---|---|
+| `12`, `job-12` | that job |
+| `1-3,7` | several |
+| `12_4`, `12_[1-3,7]` | tasks of an array |
+| `last`, `@~1`, `@~2` | your last job, the one before it, ... |
+| `all` | all your jobs that wait or run |
+
+**Times** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `02:30:00`, `1-12:00:00` (a day
+and a half), `1-12`. A plain number is minutes for limits and estimates (as with Slurm), and seconds
+for `--timeout`, `--grace` and `--interval`. `10:30` is refused, as it could mean two things.
+**Moments** are written as `2026-01-31T18:00` (your own clock unless an offset is given), `18:00`
+(the next one), `tomorrow`, `+2h`. **Sizes** are `512M`, `40G`, `1.5T`; a plain number is MiB.
+
+**Priorities**: `low` (250), `normal` (750), `high` (1500), `urgent` (2500); 0 to 10 with 5 as
+normal; or a number up to 10000. Larger is more urgent. (`tgpu add` and jobs.txt have their own
+scale: 0 high, 1 normal, 2 low.)
+
+**Output.** On a terminal, tables are aligned and coloured (not with `NO_COLOR`) and the last column
+is cut to the width. In a pipe the same cells come whole, separated by tabs. `--json` prints what
+the server said. States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed by its
+time limit, CA cancelled, PR preempted.
+
+**Exit codes** stand in [exit codes](exit-codes.md).
+"""
+MORE = {
+    "submit": """\
+What follows `--` is the command, as it stands; a single `cmd="..."` is a line for a shell. Without
+`--`, the first word that is no option may also name a file. One that begins with `#!` is a script:
+its text is sent, the words after it are its arguments, and `#TGPU --gpus 2` lines before its first
+line of code are options; those of the command line win. One that ends in `.yaml`, `.yml` or `.json`
+is a job file, one that ends in `.txt` a list of jobs in the form of jobs.txt. Anything else is a
+command.
+
+A **job file** has the fields of the REST API, and short ones: `gpus` or `num_gpus`, `time`,
+`memory`, `gpu_memory`, `cpus`, `tenant`, `env`, `dependency`, `begin`, `estimate`, `grace`. A
+`command` that is one string is a line for a shell. A list of such objects is many jobs, submitted
+all or none.
+
+```yaml
+command: python train.py
+num_gpus: 2
+priority: 5
+time: 2h
+```
+
+A **sweep** is one job for each combination of `--param` values and rows of `--param-file`. `{lr}`
+in the command, name, output file or variables becomes the value, and the job finds it in
+`TGPU_PARAM_LR`. `--dry-run` shows the table.
+
+The job runs in the directory, environment and umask of the submitter, so an active venv, conda or
+uv environment is there too. `CUDA_VISIBLE_DEVICES` and its kin are left behind: the scheduler
+chooses the GPUs. `--export NONE` takes nothing along, `--export A,B=c` only that.
+""",
+    "run": """\
+Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, notes to stderr.
+Ctrl-C asks whether to cancel the job, to leave it running, or to go on watching; without a terminal
+it cancels it.
+""",
+    "simulate": "Has [a page of its own](simulate.md).\n",
+    "config": "What settings there are stands in [settings](settings.md).\n",
+    "add": """\
+The form of jobs.txt as options. How many GPUs a script needs comes from the model that its
+arguments name (`--llm NAME`) and from `llm_config.json`.
+""",
+    "up": "`tgpu start` is the same.\n",
+}
+
+
+def reference_page() -> str:
+    """The page, in Markdown."""
+    lines = [INTRODUCTION, "## Commands", "", "| command | what it does |", "|---|---|"]
+    lines += [f"| [`{name}`](#{PROGRAM}-{name}) | {row.help} |" for name, row in COMMANDS.items()]
+    others = ", ".join(f"`{alias}` for `{name}`" for alias, name in ALIASES.items())
+    lines += ["", f"Other names: {others}.", ""]
+    for name in COMMANDS:
+        lines += _section(name)
+    return "\n".join(lines)
+
+
+def _section(name: str) -> Iterator[str]:
+    yield f"## {PROGRAM} {name}"
+    yield ""
+    row = COMMANDS[name]
+    yield f"{row.help[:1].upper()}{row.help[1:]}."
+    yield ""
+    if name in MORE:
+        yield MORE[name]
+    if name == "simulate":
+        return
+    _, parser = parser_for(name, row)
+    shared = _submit_options() if name == "run" else set()
+    rows = [
+        f"| {_flags(action)} | {_about(action)} |"
+        for action in parser._actions
+        if action.dest != "help" and not shared.intersection(action.option_strings)
+    ]
+    if rows:
+        yield from ("| option | meaning |", "|---|---|", *rows, "")
+
+
+def _submit_options() -> set[str]:
+    _, parser = parser_for("submit", COMMANDS["submit"])
+    return {
+        flag
+        for action in parser._actions
+        for flag in action.option_strings
+        if flag not in ("-q", "--server")
+    }
+
+
+def _flags(action: Action) -> str:
+    if not action.option_strings:
+        word = action.metavar or "|".join(map(str, action.choices or [action.dest]))
+        text = str(word) + (" ..." if action.nargs == "+" else "")
+        return f"`{f'[{text}]' if action.nargs == '?' else text}`".replace("|", "\\|")
+    flags = ", ".join(f"`{flag}`" for flag in action.option_strings)
+    value = action.metavar or (action.choices and "|".join(map(str, action.choices)))
+    return flags if action.nargs == 0 or not value else f"{flags} `{value}`".replace("|", "\\|")
+
+
+def _about(action: Action) -> str:
+    return (action.help or "").replace("%%", "%").replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_page())
