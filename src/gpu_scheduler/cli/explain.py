@@ -38,16 +38,11 @@ def _print(answer: dict[str, Any], now: float) -> None:
     if answer.get("reason"):
         print(f"  {answer['reason']}")
     position = answer.get("position")
-    details = answer.get("details")
     print_pairs(
         [
             ("place in line", "" if position is None else str(position)),
             ("expected start", expected(answer.get("expected_start"), now)),
             ("expected end", expected(answer.get("expected_end"), now)),
-            *(
-                (str(name), str(value))
-                for name, value in (details.items() if isinstance(details, dict) else ())
-            ),
         ]
     )
 

@@ -98,10 +98,14 @@ def gpus_text(job: Mapping[str, Any]) -> str:
 
 def place_text(job: Mapping[str, Any]) -> str:
     """Where it runs, as `box[0,1]`; else why not, in brackets."""
-    places = []
+    devices: dict[str, set[int]] = {}
     for part in job.get("allocation") or []:
-        devices = ",".join(str(gpu["index"]) for gpu in part.get("gpus", []))
-        places.append(f"{part['node']}[{devices}]" if devices else str(part["node"]))
+        held = devices.setdefault(str(part["node"]), set())
+        held.update(gpu["index"] for gpu in part.get("gpus", []))
+    places = [
+        f"{node}[{','.join(map(str, sorted(held)))}]" if held else node
+        for node, held in devices.items()
+    ]
     reason = job.get("reason") or ""
     if places and job.get("state") in ("running", "scheduled", "completed"):
         return " ".join(places)

@@ -48,8 +48,8 @@ scale: 0 high, 1 normal, 2 low.)
 
 **Output.** On a terminal, tables are aligned and coloured (not with `NO_COLOR`) and the last column
 is cut to the width. In a pipe the same cells come whole, separated by tabs. `--json` prints what
-the server said. States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed by its
-time limit, CA cancelled, PR preempted.
+the server said. States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed by
+its time limit, CA cancelled, PR preempted.
 
 **Exit codes** stand in [exit codes](exit-codes.md).
 """

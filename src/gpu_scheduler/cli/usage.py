@@ -8,6 +8,12 @@ from typing import Any
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
 
+COLUMNS = (
+    *("tenant_id", "user", "gpu_hours", "cpu_hours", "jobs"),
+    *("completed", "failed", "cancelled", "preemptions", "lost_gpu_hours"),
+)
+"""What is shown as text; --json has everything."""
+
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
@@ -26,11 +32,12 @@ def run(args: Namespace) -> int:
         print_json(answer)
         return 0
     rows = usage_rows(answer)
-    headings = list(dict.fromkeys(name for row in rows for name in row))
+    present = {name for row in rows for name in row}
+    headings = [name for name in COLUMNS if name in present] or sorted(present)
     right = [name.upper() for name in headings if name not in ("tenant_id", "tenant", "user")]
     print_table(
         [name.upper() for name in headings],
-        ([_text(row.get(name)) for name in headings] for row in rows),
+        ([_text(row.get(name), name) for name in headings] for row in rows),
         right=right,
     )
     return 0
@@ -46,7 +53,7 @@ def usage_rows(answer: Any) -> list[dict[str, Any]]:
     return [{name: value for name, value in answer.items() if not isinstance(value, dict | list)}]
 
 
-def _text(value: object) -> str:
+def _text(value: object, name: str) -> str:
     if value is None:
-        return "-"
+        return "(all)" if name == "user" else "-"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
