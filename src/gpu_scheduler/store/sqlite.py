@@ -11,24 +11,21 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from sys import intern
 from typing import Any, TypeVar
 
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
-    JOB_LIFE,
     LAUNCH,
     NODE,
     PLACEMENTS,
-    SPEC,
     STATES,
     TASK_LIFE,
     TENANT,
@@ -40,6 +37,7 @@ from gpu_scheduler.store.codec import (
 from gpu_scheduler.store.faults import understood
 from gpu_scheduler.store.files import Steps, open_reader, open_writer
 from gpu_scheduler.store.finding import count_statements, is_counted, page_statement, reading
+from gpu_scheduler.store.job_reader import job_row
 from gpu_scheduler.store.job_writer import number_in
 from gpu_scheduler.store.queries import migrations
 from gpu_scheduler.store.rows import (
@@ -148,7 +146,7 @@ class SqliteStore:
         return dict(self._rows(_state_count, reading("counts"), values))
 
     def _jobs(self, statement: str, values: Any = ()) -> list[JobRow]:
-        return self._rows(_job_row, statement, values)
+        return self._rows(job_row, statement, values)
 
     # --- what belongs to a job
 
@@ -265,57 +263,6 @@ class SqliteStore:
         with self._reader() as reader:
             # All of it: a statement that is not read to its end would hold its snapshot.
             return next(iter(reader.execute(statement, values).fetchall()), None)
-
-
-def _job_row(row: tuple[Any, ...]) -> JobRow:
-    (
-        number,
-        other_id,
-        name,
-        tenant,
-        user,
-        state,
-        reason,
-        priority,
-        command,
-        submit_ms,
-        first_start_ms,
-        start_ms,
-        end_ms,
-        attempt,
-        preemptions,
-        failures,
-        exit_code,
-        signal,
-        life,
-        _,
-        spec,
-    ) = row
-    job = Job(
-        id=other_id or f"job-{number}",
-        number=number,
-        submit_ms=submit_ms,
-        tenant=intern(tenant),
-        user=intern(user),
-        name=intern(name),
-        command=words(command),
-        priority=priority,
-        **SPEC.decode(spec),
-    )
-    return JobRow(
-        job=job,
-        state=STATES[state],
-        reason=reason,
-        attempt=attempt,
-        preemptions=preemptions,
-        failures=failures,
-        exit_code=exit_code,
-        signal=signal,
-        first_start_ms=first_start_ms,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        **JOB_LIFE.decode(life),
-    )
 
 
 def _task_row(row: tuple[Any, ...]) -> TaskRow:
