@@ -22,6 +22,7 @@ class AgentConfig:
     detection_method: str = "auto"
     simulate: str = ""
     most_devices: int = 0
+    most_starts: int = 8
     cpu_milli: int | None = None
     memory_mb: int | None = None
     monitor_interval_s: float = 5.0

@@ -54,6 +54,7 @@ class Agent:
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
         self._readers: dict[int, asyncio.Task[None]] = {}
         self._telemetry: pb.AgentMessage | None = None
+        self._starts = asyncio.Semaphore(config.most_starts)
         self._under_way: set[asyncio.Task[None]] = set()
         self._instance = uuid.uuid4().hex
 
@@ -210,7 +211,8 @@ class Agent:
 
     async def _start(self, work: Work) -> None:
         try:
-            await self._launcher.start(work)
+            async with self._starts:
+                await self._launcher.start(work)
         except OrderRefused as error:
             refused = Over(
                 allocation_id=work.allocation_id,

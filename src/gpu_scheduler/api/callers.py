@@ -14,7 +14,7 @@ import pwd
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -45,11 +45,18 @@ class Authenticator(Protocol):
 
 
 class KernelAuthenticator:
-    """Believes the kernel. Root, and whoever runs the server, are admins."""
+    """Believes the kernel. Root, whoever runs the server, and those named are admins."""
 
-    def __init__(self, server_uid: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        server_uid: int,
+        admins: Sequence[str] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Names of accounts are remembered for a minute, as looking them up can be slow."""
         self._server_uid = server_uid
+        self._admins = frozenset(admins)
         self._clock = clock
         self._known: dict[tuple[int, int | None], tuple[float, Caller]] = {}
 
@@ -74,7 +81,8 @@ class KernelAuthenticator:
             user, gid = account.pw_name, account.pw_gid
         except KeyError:
             user = str(uid)
-        role = Role.ADMIN if uid in {ROOT, self._server_uid} else Role.USER
+        is_admin = uid in {ROOT, self._server_uid} or user in self._admins
+        role = Role.ADMIN if is_admin else Role.USER
         return Caller(user=user, uid=uid, gid=uid if gid is None else gid, role=role)
 
 

@@ -116,7 +116,7 @@ class ApiServer:
                 server = await loop.create_server(connection, sock=taken, backlog=BACKLOG)
             self._servers.append(server)
 
-    async def close(self) -> None:
+    async def close(self, grace_s: float = GRACE_S) -> None:
         """Take no more requests, let those under way end, and close."""
         for server in self._servers:
             server.close()
@@ -124,7 +124,7 @@ class ApiServer:
             connection.shutdown()
         tasks = [task for task in self._state.tasks if not task.done()]
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=GRACE_S)
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

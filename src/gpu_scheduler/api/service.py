@@ -102,11 +102,13 @@ class Bounds:
 class ApiSettings:
     """What the API must know of its surroundings.
 
-    `server_uid` is who runs the server, `host_names` are further names by which it may be called
+    `server_uid` is who runs the server, `admins` are further users who may do everything,
+    `host_names` are further names by which it may be called
     (besides localhost and the loopback addresses). `version` is shown by /health.
     """
 
     server_uid: int
+    admins: tuple[str, ...] = ()
     host_names: tuple[str, ...] = ()
     version: str = ""
     bounds: Bounds = field(default_factory=Bounds)

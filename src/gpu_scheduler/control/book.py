@@ -23,6 +23,8 @@ from gpu_scheduler.predict.socket import Predictor
 class Limits:
     """Numbers that bound the core, not the policy.
 
+    An attempt that has not begun after `start_timeout_ms` (0: any time) is given up and tried
+    again, `max_misstarts` times.
     A device above `hot_above_c` (0: never) gets no new work until it is `hot_hysteresis_c` below.
     One on which `quarantine_after` (0: never) attempts in a row died within `quarantine_within_ms`
     is set aside.
@@ -30,6 +32,8 @@ class Limits:
 
     max_queued_tasks: int = 1_000_000
     remembered_ends: int = 100_000
+    start_timeout_ms: int = 0
+    max_misstarts: int = 5
     backoff_ms: int = 10_000
     max_backoff_ms: int = 10 * MINUTE_MS
     hot_above_c: int = 0

@@ -21,17 +21,20 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Preemption, Queueing
 from gpu_scheduler.ledger.shares import account_of
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Eviction, Plan, Start
 from gpu_scheduler.model.snapshot import Running, Standing
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow
 
 LIMIT = "limit"
+BEGUN = "begun"
 TICK = "tick"
 PREEMPTED = "preempted"
 CANCELLED = "cancelled"
 TIMEOUT = "timeout"
 NODE_LOST = "node_lost"
+NOT_BEGUN = "not_begun"
 LEAST_STEP_MS = 1_000
 LEAST_STEP_PERCENT = 1
 """An expectation that was exceeded grows by at least so much, so that it is not exceeded again
@@ -156,7 +159,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
             protected=task.protected,
         )
     )
-    book.set_timer(now_ms + limit_ms, LIMIT, allocation.id)
+    _set_attempt_timers(book, allocation.id, limit_ms, now_ms)
     book.queued_tasks -= 1
     gpu_milli = allocation.gpu_milli
     book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
@@ -172,6 +175,12 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
         EventRow(at_ms=now_ms, kind="scheduled", job_id=job.id, task=start.task),
     ]
     outcome.effects.append(StartOrder(allocation, job))
+
+
+def _set_attempt_timers(book: Book, allocation_id: str, limit_ms: int, now_ms: int) -> None:
+    book.set_timer(now_ms + limit_ms, LIMIT, allocation_id)
+    if book.limits.start_timeout_ms:
+        book.set_timer(now_ms + book.limits.start_timeout_ms, BEGUN, allocation_id)
 
 
 def _commit_eviction(book: Book, eviction: Eviction, now_ms: int, outcome: Outcome) -> None:
@@ -209,8 +218,21 @@ def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
             book.changed = True
         elif timer.kind == LIMIT:
             stop(book, timer.name, TIMEOUT, outcome)
+        elif timer.kind == BEGUN:
+            _give_up_start(book, timer.name, outcome)
         elif timer.name in book.lives:
             _handle_timer(book, timer, now_ms, outcome)
+
+
+def _give_up_start(book: Book, allocation_id: str, outcome: Outcome) -> None:
+    """An attempt that should have begun long ago is stopped, unless its node is out of reach."""
+    found = book.running(allocation_id)
+    if found is None or found[2].state is not JobState.SCHEDULED:
+        return
+    placements = book.picture.running[allocation_id].running.allocation.placements
+    nodes = [book.picture.index.slot(placement.node_id).node for placement in placements]
+    if all(node.state is not NodeState.LOST for node in nodes):
+        stop(book, allocation_id, NOT_BEGUN, outcome)
 
 
 def _handle_timer(book: Book, timer: Timer, now_ms: int, outcome: Outcome) -> None:

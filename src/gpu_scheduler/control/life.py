@@ -35,6 +35,7 @@ class TaskLife:
         "exit_code",
         "failures",
         "first_start_ms",
+        "misstarts",
         "preemptions",
         "protected",
         "resume_ms",
@@ -51,6 +52,7 @@ class TaskLife:
         self.state = JobState.PENDING
         self.attempt = attempt
         self.failures = 0
+        self.misstarts = 0
         self.preemptions = 0
         self.protected = False
         self.attained_ms = 0

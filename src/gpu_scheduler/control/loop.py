@@ -67,8 +67,9 @@ class Loop:
         now_ms: Callable[[], int],
         *,
         sweep_ms: int = 1_000,
+        rules: Callable[[Submit], None] | None = None,
     ) -> None:
-        """Read everything from the store."""
+        """Read everything from the store. `rules` refuses what this site does not want to run."""
         self.store = store
         self.tallies = Tallies()
         self.last_plan: Plan | None = None
@@ -76,6 +77,7 @@ class Loop:
         self._new_core = new_core
         self._now_ms = now_ms
         self._sweep_s = sweep_ms / 1000
+        self._rules = rules
         self._requests: list[_Request] = []
         self._wake = asyncio.Event()
         self._closing = False
@@ -244,6 +246,8 @@ class Loop:
         try:
             self._recall_ends(request.message)
             permit.check(self.core.book, request.caller, request.message)
+            if self._rules is not None:
+                self._check_rules(self._rules, request.message)
             outcome = self.core.apply(request.message, self._now_ms())
             if request.also is not None:
                 outcome.writes += request.also([outcome])
@@ -270,6 +274,19 @@ class Loop:
                 if row is not None:
                     tasks = self.store.tasks(job_id) if row.job.array is not None else []
                     recall(book, row, tasks)
+
+    def _check_rules(self, check: Callable[[Submit], None], message: Command | Fact) -> None:
+        submissions: tuple[Submit, ...] = ()
+        if isinstance(message, Submit):
+            submissions = (message,)
+        elif isinstance(message, SubmitAll):
+            submissions = message.submissions
+        for index, submission in enumerate(submissions):
+            try:
+                check(submission)
+            except SchedulerError as error:
+                error.index = index
+                raise
 
     def _cycle(self) -> Outcome:
         began = perf_counter()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control import fleet
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.cycle import CANCELLED, NODE_LOST, PREEMPTED, TIMEOUT, stop
+from gpu_scheduler.control.cycle import CANCELLED, NODE_LOST, NOT_BEGUN, PREEMPTED, TIMEOUT, stop
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     enqueue_if_ready,
@@ -55,7 +55,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     task.served_ms += elapsed_ms
     task.stop_why = task.stop_why or fact.stopped_by
-    state = _what_became(life, task, fact)
+    state = _what_became(book, life, task, fact)
     progress_ms = (
         min(elapsed_ms, fact.progress_ms) if state is not JobState.COMPLETED else elapsed_ms
     )
@@ -117,7 +117,7 @@ def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None
             stop(book, allocation_id, why, outcome)
 
 
-def _what_became(life: JobLife, task: TaskLife, fact: Ended) -> JobState:
+def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobState:
     """The state that follows from how the attempt ended and why it was stopped."""
     if task.stop_why == PREEMPTED:
         return JobState.PREEMPTED
@@ -125,6 +125,10 @@ def _what_became(life: JobLife, task: TaskLife, fact: Ended) -> JobState:
         return JobState.CANCELLED
     if task.stop_why in {TIMEOUT, NODE_LOST}:
         return JobState.FAILED
+    if task.stop_why == NOT_BEGUN and not fact.ran:
+        task.misstarts += 1
+        may_help = task.misstarts < book.limits.max_misstarts
+        return JobState.PENDING if may_help else JobState.FAILED
     if fact.lost and task.state is JobState.SCHEDULED:
         return JobState.PENDING
     if fact.exit_code == 0 and fact.signal is None:
@@ -159,6 +163,8 @@ def _why_ended(task: TaskLife, fact: Ended) -> Reason | None:
         return Reason(ReasonCode.TIME_LIMIT)
     if task.stop_why == NODE_LOST:
         return Reason(ReasonCode.NODE_LOST)
+    if task.stop_why == NOT_BEGUN:
+        return Reason(ReasonCode.NOT_STARTED, (("detail", "no agent began it in time"),))
     if task.stop_why:
         return None
     if not fact.ran:
@@ -201,7 +207,7 @@ def _requeue(  # noqa: PLR0917
     book.queued_tasks += 1
     if pauses:
         task.move_to(JobState.FAILED)
-        delay_ms = book.limits.backoff_ms << (task.failures - 1)
+        delay_ms = book.limits.backoff_ms << max(0, task.failures + task.misstarts - 1)
         task.resume_ms = now_ms + min(delay_ms, book.limits.max_backoff_ms)
         book.set_timer(task.resume_ms, BACKOFF, life.job.id, number)
     elif was_preempted:

@@ -165,8 +165,10 @@ class Admission:
         standings: dict[str, Standing],
         total_gpu_milli: int,
         waiting_tenants: frozenset[str] = frozenset(),
+        max_running: int = 0,
     ) -> None:
         """`waiting_tenants` want what is theirs, so they lend nothing of it."""
+        self._max_running = max_running
         self._tenants = tenants
         self._pools = pools
         self._standings = standings
@@ -176,6 +178,10 @@ class Admission:
 
     def refusal(self, job: Job, wanted: Amounts) -> Reason | None:
         """Why the job may not start now, or None."""
+        if self._max_running:
+            running = sum(amounts.jobs for amounts in self.holdings.tenants.values())
+            if running >= self._max_running:
+                return Reason(ReasonCode.MOST_JOBS, (("limit", self._max_running),))
         tenant = self._tenants.get(job.tenant)
         if tenant is not None:
             refused = self._over_quota(tenant, job, wanted)

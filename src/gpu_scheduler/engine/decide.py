@@ -185,6 +185,7 @@ class Cycle:
             standings=picture.tenant_standings,
             total_gpu_milli=picture.total_gpu_milli,
             waiting_tenants=picture.waiting_tenants(),
+            max_running=self._policy.max_running,
         )
         self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
         self._no_room: set[int] = set()

@@ -110,7 +110,7 @@ class Picture:
         self.class_nodes: dict[int, ClassNodes] = {}
         self.barren_nodes = BarrenNodes()
         self.resume_after = 0
-        self.has_limits = False
+        self.has_limits = policy.max_running > 0
         self.gang_verdicts: dict[tuple[int, int], str] = {}
         self.job_shapes: list[JobShape] = []
         self.shapes_of_base: dict[int, list[JobShape]] = {}
@@ -197,7 +197,11 @@ class Picture:
 
     def _note_limits(self) -> None:
         tenants = self.tenants.values()
-        self.has_limits = bool(self.pools) or any(t.quota != _NO_LIMITS for t in tenants)
+        self.has_limits = (
+            bool(self.pools)
+            or self.policy.max_running > 0
+            or any(t.quota != _NO_LIMITS for t in tenants)
+        )
 
     def waiting_tenants(self) -> frozenset[str]:
         """The tenants with jobs that could start."""

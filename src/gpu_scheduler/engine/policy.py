@@ -91,7 +91,8 @@ class Policy:
 
     `reservations` blocked jobs keep a place and a time. `max_examined` bounds the work of one
     cycle, and `max_passed_over` how many jobs of one shape are tried that are too long to pass a
-    reservation. `eviction_ms` is how long an eviction takes: who ends sooner is left alone.
+    reservation. At most `max_running` jobs (0: any number) run at once. `eviction_ms` is how long
+    an eviction takes: who ends sooner is left alone.
     """
 
     name: str = "custom"
@@ -109,6 +110,7 @@ class Policy:
     max_preempt_tries: int = 5
     max_examined: int = 5_000
     max_passed_over: int = 100
+    max_running: int = 0
     default_limit_ms: int = 7 * DAY_MS
     typical_shapes: tuple[TypicalShape, ...] = ()
     seed: int = 0

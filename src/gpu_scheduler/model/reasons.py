@@ -17,6 +17,7 @@ class ReasonCode(StrEnum):
     BEHIND = "behind"
     QUOTA = "quota"
     POOL = "pool"
+    MOST_JOBS = "most_jobs"
     ARRAY_LIMIT = "array_limit"
     HELD = "held"
     BEGIN_TIME = "begin_time"
@@ -83,6 +84,7 @@ SENTENCES = {
     ReasonCode.POOL: (
         "the {pool} pool may hold {limit} GPUs and holds {held}, so {requested} more do not fit"
     ),
+    ReasonCode.MOST_JOBS: "{limit} jobs run, which is the most that may run at once",
     ReasonCode.ARRAY_LIMIT: "{running} tasks of the array run, which is its own limit",
     ReasonCode.HELD: "held; release it to let it start",
     ReasonCode.BEGIN_TIME: "asked not to begin before {begin_ms}",

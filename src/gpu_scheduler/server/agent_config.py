@@ -23,6 +23,7 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         detection_method="declared" if gpu.simulate else gpu.detection_method,
         simulate=gpu.simulate,
         most_devices=settings.scheduler.num_gpus,
+        most_starts=settings.scheduler.max_workers,
         monitor_interval_s=gpu.monitor_interval_s,
         utilization_window_s=gpu.utilization_window_s,
         memory_threshold=gpu.memory_threshold,

@@ -21,11 +21,12 @@ from gpu_scheduler import __version__
 from gpu_scheduler.api.agents import Agents, add_agent_service
 from gpu_scheduler.api.application import build
 from gpu_scheduler.api.serve import Addresses, Listening, serve
-from gpu_scheduler.api.service import ApiSettings
+from gpu_scheduler.api.service import ApiSettings, Bounds
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetPool, SetTenant
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
@@ -36,6 +37,7 @@ from gpu_scheduler.server.directories import Lock, announce, prepare, renounce, 
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.sqlite import SqliteStore
@@ -57,7 +59,7 @@ class Server:
         self._paths = paths
         self._clock = SteadyClock()
         self._listening = Listening(_addresses(settings, paths))
-        self._store = SqliteStore(Path(paths.database))
+        self._store = SqliteStore(_database(settings, paths))
 
     async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
         """Serve until told to stop. `ready` hears where, once everything answers."""
@@ -66,6 +68,7 @@ class Server:
             self._new_core,
             self._clock.now_ms,
             sweep_ms=self._settings.scheduler.scheduling_interval_ms,
+            rules=SiteRules(self._settings).check,
         )
         agents = Agents(loop, silent_after_s=self._settings.agent.lost_after_s)
         config = agent_config_of(self._settings, self._paths)
@@ -115,13 +118,24 @@ class Server:
 
     @asynccontextmanager
     async def _http(self, loop: Loop, agents: Agents) -> AsyncIterator[None]:
-        settings = ApiSettings(server_uid=os.geteuid(), version=__version__)
+        api = self._settings.api
+        bulk_bytes = round(api.max_body_mb * (1 << 20))
+        settings = ApiSettings(
+            server_uid=os.geteuid(),
+            version=__version__,
+            admins=self._settings.security.admins,
+            bounds=Bounds(
+                body_bytes=min(bulk_bytes, Bounds().body_bytes),
+                bulk_bytes=bulk_bytes,
+                bulk_jobs=api.max_jobs_per_request,
+            ),
+        )
         applications = build(loop, settings, logs=JobLogs(loop, agents))
         server = await serve(applications, self._listening)
         try:
             yield
         finally:
-            await server.close()
+            await server.close(self._settings.scheduler.graceful_shutdown_timeout_s)
 
     @asynccontextmanager
     async def _grpc(self, agents: Agents) -> AsyncIterator[None]:
@@ -160,6 +174,18 @@ class Server:
             "socket": self._paths.server_socket,
             "state": self._paths.state,
         }
+
+
+def _database(settings: Settings, paths: Paths) -> Path:
+    """The file that the settings name, by a URL or by a name in the state directory."""
+    if not settings.database.url:
+        return Path(paths.state) / settings.files.state_file
+    scheme, _, path = settings.database.url.partition("://")
+    if scheme != "sqlite" or not path.startswith("/"):
+        raise InvalidRequest(
+            f"database.url is '{settings.database.url}'; write sqlite:///path/of/the/file"
+        )
+    return Path(path)
 
 
 def _addresses(settings: Settings, paths: Paths) -> Addresses:

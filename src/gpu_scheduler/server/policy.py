@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Limits
-from gpu_scheduler.engine.policy import Policy, Preemption
+from gpu_scheduler.engine.policy import HOUR_MS, Policy, Preemption
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.settings.groups import Settings
 
@@ -15,6 +15,7 @@ def policy_of(settings: Settings) -> Policy:
     policy = replace(
         preset(settings.policy.preset),
         default_limit_ms=round(settings.scheduler.job_timeout_s * 1000),
+        max_running=settings.jobs.max_concurrent_jobs,
     )
     if not settings.scheduler.enable_preemption:
         policy = replace(policy, preemption=Preemption.NONE)
@@ -30,4 +31,7 @@ def limits_of(settings: Settings) -> Limits:
         backoff_ms=max(1, round(settings.jobs.assignment_retry_wait_s * 1000)),
         hot_above_c=hot_above_c,
         hot_hysteresis_c=round(scheduler.thermal_hysteresis),
+        start_timeout_ms=round(scheduler.worker_timeout_s * 1000),
+        max_misstarts=settings.jobs.max_assignment_attempts,
+        usage_half_life_ms=round(settings.policy.usage_half_life_hours * HOUR_MS),
     )
