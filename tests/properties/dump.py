@@ -18,13 +18,14 @@ def slot_values(slot: Slot) -> dict[str, Any]:
 
 def index_values(index: Index) -> dict[str, Any]:
     """Slots, buckets, rows and vectors."""
+    index.settle()
     return {
         "slots": [None if slot is NO_SLOT else slot_values(slot) for slot in index.slots],
         "free_devices": index.free_devices,
         "rows": list(index._rows),
         "buckets": {place: bits for place, bits in enumerate(index._buckets) if bits},
-        "part_rows": [list(row) for row in index._part_rows],
-        "part_steps": list(index._part_steps),
+        "part_rows": list(index._parts.rows),
+        "part_steps": index._parts.steps,
         "vectors": dict(index.vectors),
     }
 

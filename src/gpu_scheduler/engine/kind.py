@@ -12,12 +12,13 @@ class Kind:
     """The hardware of a group of alike nodes. Positions number the devices by rising index.
 
     `example` is a node of this kind, as far as is known; `absent_at` is the version of the index
-    at which there was none.
+    at which there was none. `cpu_unit` is its CPU to divide by, so never 0.
     """
 
     __slots__ = (
         "absent_at",
         "cpu_milli",
+        "cpu_unit",
         "devices",
         "everything",
         "example",
@@ -42,6 +43,7 @@ class Kind:
         self.size = len(self.devices)
         self.name = repr(Kind.signature(node))
         self.cpu_milli = node.cpu_milli
+        self.cpu_unit = node.cpu_milli or 1
         self.memory_mb = node.memory_mb
         self.models = tuple(sorted({device.model for device in self.devices}))
         self.everything = (1 << self.size) - 1

@@ -32,19 +32,24 @@ _NO_LIMITS = Quota()
 class RunningEntry:
     """A running allocation with its holds on the slots."""
 
-    __slots__ = ("amounts", "holds", "nodes", "running", "static_class")
+    __slots__ = ("amounts", "holds", "running", "static_class")
 
     def __init__(
         self, running: Running, holds: list[Hold], amounts: Amounts, static_class: int
     ) -> None:
-        """Bind an allocation to what it holds; `nodes` is where, as a bitmap."""
+        """Bind an allocation to what it holds."""
         self.running = running
         self.holds = holds
-        self.nodes = 0
-        for hold in holds:
-            self.nodes |= hold.slot.bit
         self.amounts = amounts
         self.static_class = static_class
+
+    @property
+    def nodes(self) -> int:
+        """Where it runs, as a bitmap."""
+        bits = 0
+        for hold in self.holds:
+            bits |= hold.slot.bit
+        return bits
 
     @property
     def end_key(self) -> EndKey:
@@ -81,6 +86,10 @@ class ClassNodes:
             if not self._counts[ordinal]:
                 del self._counts[ordinal]
                 self.bits ^= hold.slot.bit
+
+    def widen(self, growth: int) -> None:
+        """Bitmaps of nodes have so many more bits from now on."""
+        self.bits <<= growth
 
 
 class Picture:
@@ -156,9 +165,19 @@ class Picture:
     def set_node(self, node: Node) -> None:
         """A node appeared or changed."""
         is_new = node.id not in self.index.by_id
-        self.barren_nodes.note_change(self.index.add_node(node).bit)
+        width = self.index.width
+        slot = self.index.add_node(node)
+        if self.index.width > width:
+            self._widen(self.index.width - width)
+        self.barren_nodes.note_change(slot.bit)
         if is_new:
             self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
+
+    def _widen(self, growth: int) -> None:
+        """Bitmaps of nodes have so many more bits; those that outlive a cycle have to follow."""
+        for nodes in self.class_nodes.values():
+            nodes.widen(growth)
+        self.barren_nodes = BarrenNodes()
 
     def remove_node(self, node_id: str) -> None:
         """A node that holds nothing is gone for good."""

@@ -74,7 +74,7 @@ class Scorer:
             allowed = bits if within is None else bits & within
             if not allowed:
                 continue
-            ordinal = (allowed & -allowed).bit_length() - 1
+            ordinal = self._index.first_in(allowed)
             if best is None or (place[0], place[1], ordinal) < (best[0], best[1], chosen):
                 best, chosen = place, ordinal
         if best is None:
@@ -84,7 +84,7 @@ class Scorer:
 
     def _place(self, vector: Vector, shape: Shape) -> Place:
         """Cost, tie rule and device for a share (or -1) on nodes with this free vector."""
-        slot = self._index.slots[self._lowest(vector)]
+        slot = self._index.slots[self._index.first_in(self._index.vectors[vector])]
         if slot.choose_any(shape) is None:
             return NO_PLACE
         if self._ranking is Ranking.BALANCE:
@@ -95,10 +95,6 @@ class Scorer:
         if self._ranking is Ranking.RANDOM:
             return SOME_PLACE
         return (-_SCORES[self._ranking](vector, shape), (), -1)
-
-    def _lowest(self, vector: Vector) -> int:
-        bits = self._index.vectors[vector]
-        return (bits & -bits).bit_length() - 1
 
     def _find_random(self, shape: Shape, within: int | None, starts: int) -> Hold | None:
         """A feasible node, and for a share a feasible device, by a fixed pseudo-random draw."""
@@ -115,7 +111,9 @@ class Scorer:
         if not feasible:
             return None
         draw = mixed(self._seed, self._draw + starts)
-        slot = self._index.slots[nth_bit(feasible, draw % feasible.bit_count())]
+        count = feasible.bit_count()
+        bit = nth_bit(feasible, count - 1 - draw % count)
+        slot = self._index.slots[self._index.first_in(1 << bit)]
         if not shape.one_part:
             return slot.choose_any(shape)
         devices = [

@@ -13,6 +13,8 @@ from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request, 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.kind import Kind
 
+Part = tuple[int, int, int]
+"""A share of a device: its position, the share and the memory."""
 CPU_LEVELS = 64
 """Free CPU is bucketed by sixty-fourths of the node."""
 
@@ -21,25 +23,32 @@ CPU_LEVELS = 64
 class Fit:
     """How one request fits nodes of one kind: allowed devices of one model, least CPU level.
 
-    `part_mb` is what a share takes of a device's memory, by position.
+    `part_mb` is what a share takes of a device's memory, by position, and `parts` what a request of
+    one share holds of it; made once, because every search needs it.
     """
 
     kind: Kind
     allowed: int
     level: int
     part_mb: tuple[int, ...] = ()
+    parts: tuple[tuple[Part], ...] = ()
     picks: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
 class Shape:
-    """One distinct request, with the kinds of nodes that could run it when empty."""
+    """One distinct request, with the kinds of nodes that could run it when empty.
+
+    `nodes` are the nodes of these kinds at a `version` of the index; None for all.
+    """
 
     id: int
     request: Request
     fits: list[Fit] = field(default_factory=list)
     by_kind: dict[int, list[Fit]] = field(default_factory=dict)
     kinds_seen: int = 0
+    nodes: int | None = None
+    version: int = -1
     count: int = 0
     share: int = 0
     extra: int = 0
@@ -135,7 +144,11 @@ def _fits_of(request: Request, kind: Kind) -> list[Fit]:
             request.gpu_memory_mb or device.memory_mb * request.gpu_share_milli // WHOLE_MILLI
             for device in kind.devices
         )
-        fits.append(Fit(kind, allowed, level, part_mb))
+        parts = tuple(
+            ((position, request.gpu_share_milli, memory_mb),)
+            for position, memory_mb in enumerate(part_mb)
+        )
+        fits.append(Fit(kind, allowed, level, part_mb, parts))
     return fits
 
 

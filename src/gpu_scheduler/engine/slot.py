@@ -1,12 +1,12 @@
 """What is free on one node at this moment, and what one member holds of it.
 
-Only `Index` changes a slot, so that the buckets above always tell the truth.
+Only `Index` changes a slot, because its buckets have to follow.
 """
 
 from __future__ import annotations
 
 from gpu_scheduler.engine.kind import Kind
-from gpu_scheduler.engine.shape import Fit, Shape
+from gpu_scheduler.engine.shape import Fit, Part, Shape
 from gpu_scheduler.model.allocation import DeviceShare, Placement
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.request import (
@@ -39,7 +39,7 @@ class Hold:
         mask: int,
         cpu: int,
         memory: int,
-        parts: tuple[tuple[int, int, int], ...] = (),
+        parts: tuple[Part, ...] = (),
         slices: tuple[tuple[int, str], ...] = (),
         member: int = 0,
     ) -> None:
@@ -76,8 +76,9 @@ class Slot:
     """The free amounts of one node.
 
     `usable` are devices that take work, `busy` those that are in any use or split by MIG. A device
-    in `shared` has [share left, memory left, holders]. `bucket` is where the index keeps the slot,
-    or -1.
+    in `shared` has [share left, memory left, holders]. `bit` is the place in bitmaps of nodes, and
+    `bucket` and `steps` are where the index has put the slot (-1: nowhere); it still belongs there
+    if it is `in_place` and `in_rows`.
     """
 
     __slots__ = (
@@ -86,6 +87,8 @@ class Slot:
         "busy",
         "free_cpu",
         "free_memory",
+        "in_place",
+        "in_rows",
         "kind",
         "mig",
         "node",
@@ -102,7 +105,7 @@ class Slot:
         self.node = node
         self.kind = kind
         self.ordinal = node.ordinal
-        self.bit = 1 << node.ordinal
+        self.bit = 0
         self.free_cpu = node.cpu_milli
         self.free_memory = node.memory_mb
         self.busy = kind.split
@@ -114,6 +117,8 @@ class Slot:
             for profile, count in device.mig_slices
         }
         self.bucket = -1
+        self.in_place = False
+        self.in_rows = False
         self.steps = 0
         self.vector: Vector | None = None
         self.sizes: dict[int, int] = {}
@@ -169,6 +174,8 @@ class Slot:
         twin.shared = {position: list(entry) for position, entry in self.shared.items()}
         twin.mig = dict(self.mig)
         twin.bucket = -1
+        twin.in_place = False
+        twin.in_rows = False
         twin.steps = 0
         twin.vector = None
         twin.sizes = dict(self.sizes)
@@ -178,7 +185,7 @@ class Slot:
         """Read a placement back into positions of this node."""
         place_of = {device.index: position for position, device in enumerate(self.kind.devices)}
         mask = 0
-        parts: list[tuple[int, int, int]] = []
+        parts: list[Part] = []
         slices: list[tuple[int, str]] = []
         for share in placement.devices:
             position = place_of[share.index]
@@ -198,10 +205,38 @@ class Slot:
             placement.member,
         )
 
+    def take_parts(self, parts: tuple[Part, ...]) -> None:
+        """Book shares of devices; a free device becomes a shared one."""
+        for position, share, memory_mb in parts:
+            entry = self.shared.get(position)
+            if entry is None:
+                device_mb = self.kind.devices[position].memory_mb
+                self.shared[position] = [WHOLE_MILLI - share, device_mb - memory_mb, 1]
+                self.busy |= 1 << position
+            else:
+                entry[0] -= share
+                entry[1] -= memory_mb
+                entry[2] += 1
+
+    def give_parts(self, parts: tuple[Part, ...]) -> None:
+        """Return shares of devices; the last one leaves a free device."""
+        for position, share, memory_mb in parts:
+            entry = self.shared[position]
+            if entry[2] == 1:
+                del self.shared[position]
+                self.busy ^= 1 << position
+            else:
+                entry[0] += share
+                entry[1] += memory_mb
+                entry[2] -= 1
+
     def choose(
-        self, shape: Shape, fit: Fit, *, member: int = 0, fresh: bool = False
+        self, shape: Shape, fit: Fit, *, member: int = 0, spread: bool = False
     ) -> Hold | None:
-        """Find devices on this node for the request, or None. With `fresh`, open a new device."""
+        """Find devices on this node for the request, or None.
+
+        With `spread`, shares go to free devices first, else to those with the largest rest.
+        """
         if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
             return None
         if shape.whole_only:
@@ -214,7 +249,7 @@ class Slot:
             return Hold(self, 0, shape.cpu, shape.memory, (), (), member)
         if shape.request.mig_profile:
             return self._choose_slices(shape, fit, member)
-        return self._choose_parts(shape, fit, member, fresh=fresh)
+        return self._choose_parts(shape, fit, member, spread=spread)
 
     def can_take(self, hold: Hold) -> bool:
         """Tell whether certain devices and amounts are free."""
@@ -279,39 +314,51 @@ class Slot:
             return None
         return Hold(self, 0, shape.cpu, shape.memory, ((position, shape.share, need_mb),))
 
-    def choose_part(self, shape: Shape, fit: Fit, step: int) -> Hold | None:
+    def choose_part(self, shape: Shape, step: int) -> Hold | None:
         """A partly used device with just this much left, for a request of one share.
 
         The index has seen to CPU and memory.
         """
-        allowed = self.usable & fit.allowed
-        found = -1
-        for position, entry in self.shared.items():
-            if (
-                entry[0] // SHARE_STEP_MILLI == step
-                and allowed >> position & 1
-                and fit.part_mb[position] <= entry[1]
-                and (found < 0 or position < found)
-            ):
-                found = position
-        if found < 0:
-            return None
-        part = (found, shape.share, fit.part_mb[found])
-        return Hold(self, 0, shape.cpu, shape.memory, (part,))
+        for fit in shape.by_kind[self.kind.id]:
+            allowed = self.usable & fit.allowed
+            found = -1
+            for position, entry in self.shared.items():
+                if (
+                    entry[0] // SHARE_STEP_MILLI == step
+                    and allowed >> position & 1
+                    and fit.part_mb[position] <= entry[1]
+                    and (found < 0 or position < found)
+                ):
+                    found = position
+            if found >= 0:
+                return Hold(self, 0, shape.cpu, shape.memory, fit.parts[found])
+        return None
 
-    def _choose_parts(self, shape: Shape, fit: Fit, member: int, *, fresh: bool) -> Hold | None:
+    def open_device(self, shape: Shape, fit: Fit) -> Hold | None:
+        """A device that is wholly free, for a request of one share."""
+        if self.free_cpu < shape.cpu or self.free_memory < shape.memory:
+            return None
+        free = self.usable & ~self.busy & fit.allowed
+        if not free:
+            return None
+        if shape.request.topology is Topology.REQUIRE_ISLAND:
+            free = min((i & free for i in fit.kind.islands if i & free), key=int.bit_count)
+        position = (free & -free).bit_length() - 1
+        return Hold(self, 0, shape.cpu, shape.memory, fit.parts[position])
+
+    def _choose_parts(self, shape: Shape, fit: Fit, member: int, *, spread: bool) -> Hold | None:
         """Whole devices for a request such as 1.5, and the tightest device for each share."""
         if shape.request.topology is not Topology.REQUIRE_ISLAND:
-            return self._choose_parts_in(fit.allowed, shape, fit, member, fresh=fresh)
+            return self._choose_parts_in(fit.allowed, shape, fit, member, spread=spread)
         free = self.usable & ~self.busy & fit.allowed
         for island in sorted(fit.kind.islands, key=lambda island: (island & free).bit_count()):
-            hold = self._choose_parts_in(island & fit.allowed, shape, fit, member, fresh=fresh)
+            hold = self._choose_parts_in(island & fit.allowed, shape, fit, member, spread=spread)
             if hold is not None:
                 return hold
         return None
 
     def _choose_parts_in(
-        self, allowed: int, shape: Shape, fit: Fit, member: int, *, fresh: bool
+        self, allowed: int, shape: Shape, fit: Fit, member: int, *, spread: bool
     ) -> Hold | None:
         mask = 0
         shares: list[tuple[int, int]]
@@ -323,10 +370,10 @@ class Slot:
             shares = [(shape.extra, shape.request.gpu_extra_memory_mb)]
         else:
             shares = [(shape.share, shape.request.gpu_memory_mb)] * shape.count
-        parts: list[tuple[int, int, int]] = []
+        parts: list[Part] = []
         taken = mask
         for share, memory_mb in shares:
-            part = self._choose_part(share, memory_mb, allowed & ~taken, fresh=fresh)
+            part = self._choose_part(share, memory_mb, allowed & ~taken, spread=spread)
             if part is None:
                 return None
             taken |= 1 << part[0]
@@ -334,29 +381,32 @@ class Slot:
         return Hold(self, mask, shape.cpu, shape.memory, tuple(parts), (), member)
 
     def _choose_part(
-        self, share: int, memory_mb: int, allowed: int, *, fresh: bool
-    ) -> tuple[int, int, int] | None:
-        """The device with the smallest rest that is enough; a free device if there is none."""
-        best: tuple[int, int, int] | None = None
-        best_left = WHOLE_MILLI + 1
+        self, share: int, memory_mb: int, allowed: int, *, spread: bool
+    ) -> Part | None:
+        """The device with the smallest rest that is enough; a free device if there is none.
+
+        Spreading goes the other way round: a free device, else the one with the largest rest.
+        """
         allowed &= self.usable
-        if not fresh:
-            for position in sorted(self.shared):
-                share_left, memory_left, _ = self.shared[position]
-                need_mb = memory_mb or part_memory_mb(self.kind, position, share)
-                if (
-                    allowed >> position & 1
-                    and share <= share_left < best_left
-                    and need_mb <= memory_left
-                ):
-                    best, best_left = (position, share, need_mb), share_left
-        if best is None:
-            free = allowed & ~self.busy
-            if free:
-                position = (free & -free).bit_length() - 1
-                need_mb = memory_mb or part_memory_mb(self.kind, position, share)
-                best = (position, share, need_mb)
+        free = allowed & ~self.busy
+        if spread and free:
+            return self._part_of_free(free, share, memory_mb)
+        best: Part | None = None
+        best_left = 0
+        for position in sorted(self.shared):
+            share_left, memory_left, _ = self.shared[position]
+            need_mb = memory_mb or part_memory_mb(self.kind, position, share)
+            if not allowed >> position & 1 or share > share_left or need_mb > memory_left:
+                continue
+            if best is None or (share_left > best_left if spread else share_left < best_left):
+                best, best_left = (position, share, need_mb), share_left
+        if best is None and free:
+            return self._part_of_free(free, share, memory_mb)
         return best
+
+    def _part_of_free(self, free: int, share: int, memory_mb: int) -> Part:
+        position = (free & -free).bit_length() - 1
+        return (position, share, memory_mb or part_memory_mb(self.kind, position, share))
 
     def _choose_slices(self, shape: Shape, fit: Fit, member: int) -> Hold | None:
         """Slices of one profile, from the devices with the fewest left."""

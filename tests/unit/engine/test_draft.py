@@ -14,6 +14,7 @@ def an_index() -> Index:
 
 
 def state_of(index: Index) -> list[object]:
+    index.settle()
     return [
         (vector_of(slot), slot.bucket, slot.steps, dict(slot.mig), index.free_devices)
         for slot in index.by_id.values()

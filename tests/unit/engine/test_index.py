@@ -64,6 +64,58 @@ def test_spreading_gives_every_share_a_device_of_the_freest_node() -> None:
     assert placed == [("n0", [0]), ("n1", [0])]
 
 
+def test_spreading_opens_a_device_although_a_shared_one_has_room() -> None:
+    index = an_index([a_node(gpus=3)])
+    placed = [take(index, gpus=0.3, spread=True) for _ in range(4)]
+    assert placed == [("n0", [0]), ("n0", [1]), ("n0", [2]), ("n0", [0])]
+
+
+def test_spreading_goes_to_the_largest_rest_when_no_device_is_free() -> None:
+    index = an_index(a_cluster(nodes=2, gpus=1))
+    for share in (0.2, 0.5):
+        take(index, gpus=share, spread=True)
+    assert take(index, gpus=0.1) == ("n1", [0])
+    assert take(index, gpus=0.1, spread=True) == ("n0", [0])
+
+
+def test_spreading_gives_every_share_of_a_request_a_free_device_first() -> None:
+    index = an_index([a_node(gpus=4)])
+    take(index, gpus=0.5)
+    two_halves = Request(gpu_count=2, gpu_share_milli=500)
+    placed = [find(index, two_halves, spread=spread) for spread in (False, True)]
+    assert [[part[0] for part in hold.parts] for hold in placed if hold] == [[0, 1], [1, 2]]
+
+
+def test_spreading_passes_over_free_devices_of_another_model() -> None:
+    mixed = [a_device(index=0, model="A100"), a_device(index=1, model="H100")]
+    index = an_index([a_node(ordinal=0, devices=mixed), a_node(ordinal=1, gpus=1)])
+    wishes = {"gpus": 0.5, "gpu_models": ("A100",), "spread": True}
+    assert [take(index, **wishes) for _ in range(3)] == [("n0", [0]), ("n1", [0]), ("n0", [0])]
+
+
+def test_nodes_with_high_ordinals_are_found_whatever_the_order_of_registration() -> None:
+    nodes = a_cluster(nodes=300, gpus=1)
+    rising, falling = an_index(nodes), an_index(reversed(nodes))
+    for index in (rising, falling):
+        placed = [take(index, gpus=gpus) for gpus in [0.5] * 3 + [1] * 298]
+        assert placed[:4] == [("n0", [0]), ("n0", [0]), ("n1", [0]), ("n2", [0])]
+        assert placed[-1] == ("n299", [0])
+    assert rising.width == falling.width
+
+
+def test_bitmaps_move_up_when_a_node_with_a_high_ordinal_comes() -> None:
+    index = an_index(a_cluster(nodes=3, gpus=1))
+    index.watch()
+    take(index, gpus=0.5)
+    index.add_node(a_node(ordinal=1000, gpus=1))
+    assert [slot.ordinal for slot in index.slots_in(index.of_kinds(index.shape(a_request())))] == [
+        *(0, 1, 2),
+        1000,
+    ]
+    assert sorted(index.first_in(bits) for bits in index.vectors.values()) == [0, 1]
+    assert [take(index, gpus=0.5), take(index, gpus=1)] == [("n0", [0]), ("n1", [0])]
+
+
 def test_the_lowest_ordinal_wins_a_tie_whatever_the_order_of_registration() -> None:
     nodes = a_cluster(nodes=3, gpus=2)
     assert (

@@ -107,6 +107,14 @@ def test_all_gpus_are_counted_as_nodes_come_and_go() -> None:
     assert picture.total_gpu_milli == 8000
 
 
+def test_victims_are_still_found_after_a_node_with_a_high_ordinal_came() -> None:
+    held = running(a_job(number=9, priority=250), on("n0", range(8)))
+    wanted = a_job(number=1, gpus=8, priority=2500)
+    picture = a_picture(policy=FAIR, nodes=[a_node()], held=[held], queue=[wanted])
+    picture.set_node(a_node(ordinal=1000, gpus=1))
+    assert [eviction.allocation_id for eviction in decide(picture, FAIR, 0).evictions] == ["j9.1"]
+
+
 def test_a_change_of_tier_moves_waiting_jobs_and_keeps_reservations() -> None:
     policy = a_policy(name="easy", class_point_ms=MINUTE)
     picture = a_picture(

@@ -1,0 +1,32 @@
+"""Where work goes: close together, or far apart."""
+
+from gpu_scheduler.engine.policy import Ranking
+from tests.builders import a_cluster, a_job, a_policy
+from tests.scenarios.lab import Lab
+
+
+def devices_of(lab: Lab, name: str) -> tuple[str, list[int]]:
+    (placement,) = lab.allocation(name).placements
+    return placement.node_id, [share.index for share in placement.devices]
+
+
+def test_packed_shares_fill_one_device_before_they_open_another() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=2))
+    lab.submit(*(a_job(number=number, gpus=0.5) for number in (1, 2, 3)))
+    assert [devices_of(lab, name) for name in ("j1", "j2", "j3")] == [
+        ("n0", [0]),
+        ("n0", [0]),
+        ("n0", [1]),
+    ]
+
+
+def test_spread_shares_stack_only_when_every_device_is_open() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=2), policy=a_policy(ranking=Ranking.SPREAD))
+    lab.submit(*(a_job(number=number, gpus=0.3) for number in (1, 2, 3, 4, 5)))
+    assert [devices_of(lab, f"j{number}") for number in (1, 2, 3, 4, 5)] == [
+        ("n0", [0]),
+        ("n1", [0]),
+        ("n0", [1]),
+        ("n1", [1]),
+        ("n0", [0]),
+    ]
