@@ -25,6 +25,7 @@ PATH = f"{V1}/events"
 TOO_SLOW = 1013
 """The close code for "try again later": the reason names the number to resume behind."""
 NOT_UNDERSTOOD = 1003
+CLOSE_S = 5.0
 DEFAULT_PAGE = 100
 MOST_SCANNED = 20_000
 REMEMBERED_OWNERS = 10_000
@@ -96,12 +97,13 @@ async def list_events(context: Context, call: Call) -> Answer:
 
 
 class EventSockets:
-    """All open WebSockets; each user may have so many."""
+    """All open WebSockets: so many for each user. `cut_off` counts those that were too slow."""
 
     def __init__(self, context: Context) -> None:
         """None is open."""
         self._context = context
         self._open: dict[str, int] = {}
+        self.cut_off = 0
 
     async def serve(self, call: Call, receive: Receive, send: Send) -> None:
         """Accept a connection and feed it until one side has enough."""
@@ -126,6 +128,7 @@ class EventSockets:
             await asyncio.wait({gone, feeding}, return_when=asyncio.FIRST_COMPLETED)
             if feeding.done():
                 last = feeding.result()
+                self.cut_off += 1
                 await _close(send, TOO_SLOW, f"resume with after={last}")
             elif gone.result():
                 await _close(send, NOT_UNDERSTOOD, "this stream takes no messages")
@@ -161,7 +164,7 @@ async def _until_gone(receive: Receive) -> bool:
 
 
 async def _close(send: Send, code: int, reason: str) -> None:
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(CLOSE_S):
         await send({"type": "websocket.close", "code": code, "reason": reason})
 
 

@@ -55,7 +55,7 @@ class Front:
         """The first authenticator that knows the caller decides."""
         self._context = context
         self._authenticators = tuple(authenticators)
-        self._sockets = EventSockets(context)
+        self.sockets = EventSockets(context)
         self._names = LOOPBACK_NAMES | {name.lower() for name in context.settings.host_names}
         self._exact: dict[str, Methods] = {}
         self._patterns: list[tuple[re.Pattern[str], Methods]] = []
@@ -181,7 +181,7 @@ class Front:
             call = Call(
                 scope, receive, caller=caller, headers=headers, params={}, request_id=request_id
             )
-            await self._sockets.serve(call, receive, send)
+            await self.sockets.serve(call, receive, send)
         except SchedulerError as error:
             answer = self._refusal(error, request_id, EVENTS_PATH)
             await send_answer(answer, receive, send, request_id, kind=SOCKET_REFUSED)

@@ -1,0 +1,130 @@
+"""Who is calling is what the kernel says; a socket that nobody holds open belongs to nobody."""
+
+import os
+import pwd
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.api import callers
+from gpu_scheduler.api.callers import KernelAuthenticator, Peer, peer_of
+from gpu_scheduler.model.caller import Role
+
+NOBODY_UID = 65534
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+
+
+def a_pair(host: str = "127.0.0.1") -> tuple[socket.socket, socket.socket]:
+    """The two ends of a loopback connection: the caller's and the server's."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        near = socket.create_connection(server.getsockname()[:2])
+        far, _ = server.accept()
+    return near, far
+
+
+def ends(far: socket.socket) -> tuple[callers._End, callers._End]:
+    here, there = far.getsockname(), far.getpeername()
+    return (callers._plain(there[0]), there[1]), (callers._plain(here[0]), here[1])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_over_loopback_the_caller_is_the_owner_of_the_other_socket(host: str) -> None:
+    if host == "::1" and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    near, far = a_pair(host)
+    with near, far:
+        assert peer_of(far) == Peer(uid=os.getuid())
+
+
+def test_both_ways_to_ask_the_kernel_agree() -> None:
+    near, far = a_pair()
+    with near, far:
+        assert callers._read_table(*ends(far)) == os.getuid()
+        try:
+            assert callers._ask_kernel(*ends(far)) == os.getuid()
+        except OSError as error:
+            pytest.skip(f"this kernel cannot be asked about one socket: {error}")
+
+
+def test_a_socket_that_was_closed_belongs_to_nobody() -> None:
+    near, far = a_pair()
+    with far:
+        near.close()
+        assert peer_of(far) == Peer(uid=None)
+        assert callers._read_table(*ends(far)) is None
+
+
+def test_over_a_unix_socket_the_caller_is_the_peer() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert peer_of(one) == Peer(uid=os.getuid(), gid=os.getgid(), unix=True)
+
+
+def test_a_mapped_address_is_the_same_caller() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.socket(socket.AF_INET6) as near:
+            try:
+                near.connect(("::ffff:127.0.0.1", port))
+            except OSError:
+                pytest.skip("this machine has no IPv6")
+            far, _ = server.accept()
+            with far:
+                assert peer_of(far) == Peer(uid=os.getuid())
+
+
+def test_an_address_of_another_machine_has_no_owner_here() -> None:
+    assert callers.owner_of_socket(("192.0.2.1", 80), ("192.0.2.2", 4000)) is None
+    assert callers.owner_of_socket(("127.0.0.1", 80), ("nonsense", 1)) is None
+
+
+@needs_root
+def test_another_user_is_told_apart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        code = (
+            f"import os, socket; 'x'.encode('idna');"
+            f"os.setgid({NOBODY_UID}); os.setuid({NOBODY_UID});"
+            f"s = socket.create_connection(('127.0.0.1', {server.getsockname()[1]})); s.recv(1)"
+        )
+        child = subprocess.Popen([sys.executable, "-I", "-c", code])
+        far, _ = server.accept()
+        with far:
+            assert peer_of(far).uid == NOBODY_UID
+        child.wait()
+
+
+def test_root_and_whoever_runs_the_server_are_admins() -> None:
+    known = KernelAuthenticator(server_uid=1234)
+    roles = {uid: known.caller(Peer(uid=uid, gid=7), {}) for uid in (0, 1234, 4242)}
+    assert {uid: caller.role for uid, caller in roles.items() if caller} == {
+        0: Role.ADMIN,
+        1234: Role.ADMIN,
+        4242: Role.USER,
+    }
+
+
+def test_an_account_has_its_name_and_a_uid_without_one_its_number() -> None:
+    known = KernelAuthenticator(server_uid=0)
+    root = known.caller(Peer(uid=0, gid=99), {})
+    assert root is not None
+    assert (root.user, root.gid) == (pwd.getpwuid(0).pw_name, pwd.getpwuid(0).pw_gid)
+    stranger = known.caller(Peer(uid=3_999_999, gid=5), {})
+    assert stranger is not None
+    assert (stranger.user, stranger.uid, stranger.gid) == ("3999999", 3_999_999, 5)
+    assert known.caller(Peer(uid=None), {}) is None
+
+
+def test_names_are_looked_up_again_after_a_while() -> None:
+    now = [0.0]
+    known = KernelAuthenticator(server_uid=0, clock=lambda: now[0])
+    first = known.caller(Peer(uid=0), {})
+    assert known.caller(Peer(uid=0), {}) is first
+    now[0] += 61
+    again = known.caller(Peer(uid=0), {})
+    assert again == first
+    assert again is not first

@@ -1,0 +1,267 @@
+"""The cluster as a whole: tenants, devices, nodes, usage, quota, health, metrics, description."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.control.messages import NodeSilent
+from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
+from tests.unit.api.lab import ApiLab
+
+
+@pytest.fixture
+def lab() -> Iterator[ApiLab]:
+    with ApiLab() as lab:
+        yield lab
+
+
+# --- tenants
+
+
+def test_a_tenant_is_created_with_an_id_of_its_own(lab: ApiLab) -> None:
+    reply = lab.post("/tenants", {"name": "ML Research Team", "max_gpus": 16})
+    assert reply.status == 201
+    assert (reply.json["id"], reply.json["max_gpus"]) == ("tenant-1", 16)
+    assert reply.json["max_cpu_cores"] is None
+    assert lab.post("/tenants", {"name": "Another"}).json["id"] == "tenant-2"
+    names = [tenant["id"] for tenant in lab.get("/tenants").json["tenants"]]
+    assert names == ["default", "tenant-1", "tenant-2"]
+    assert lab.get("/tenants/Another").json["id"] == "tenant-2"
+    assert lab.get("/tenants/nobody").status == 404
+
+
+def test_ids_and_names_of_tenants_are_given_once(lab: ApiLab) -> None:
+    assert lab.post("/tenants", {"name": "A", "id": "vision"}).status == 201
+    for clash in ({"name": "B", "id": "vision"}, {"name": "A"}, {"name": "vision"}):
+        reply = lab.post("/tenants", clash)
+        assert (reply.status, reply.code) == (409, "already_exists")
+    assert lab.post("/tenants", {"name": "default"}).status == 409
+    assert lab.post("/tenants", {"name": "x", "id": "a b"}).status == 400
+
+
+def test_a_tenant_shows_what_it_holds_and_changes(lab: ApiLab) -> None:
+    lab.post("/tenants", {"name": "A", "max_gpus": 4})
+    job_id = lab.submit(tenant_id="A", gpu_count=2, cpu_cores=4, memory_mb=1000)
+    lab.start(job_id)
+    tenant = lab.get("/tenants/A").json
+    assert (tenant["current_gpus"], tenant["current_jobs"]) == (2, 1)
+    assert (tenant["current_cpu_cores"], tenant["current_memory_mb"]) == (4, 1000)
+    assert lab.call("PATCH", "/tenants/A", {"max_gpus": None}).json["max_gpus"] is None
+    assert lab.call("PUT", "/tenants/A", {"priority_tier": "high"}).json["priority_tier"] == "high"
+    refused = lab.call("DELETE", "/tenants/A")
+    assert (refused.status, refused.code) == (409, "wrong_state")
+    lab.end(job_id)
+    assert lab.call("DELETE", "/tenants/A").json["status"] == "deleted"
+    assert lab.get("/tenants/A").status == 404
+    assert lab.call("DELETE", "/tenants/default").status == 409
+
+
+def test_the_id_of_a_tenant_that_has_used_something_is_not_given_again(lab: ApiLab) -> None:
+    lab.post("/tenants", {"name": "A"})
+    job_id = lab.submit(tenant_id="A", gpu_count=1)
+    lab.start(job_id)
+    lab.end(job_id)
+    lab.call("DELETE", "/tenants/A")
+    assert lab.post("/tenants", {"name": "B"}).json["id"] == "tenant-2"
+
+
+# --- devices, nodes, numbers
+
+
+def test_the_cluster_in_numbers(lab: ApiLab) -> None:
+    lab.start(lab.submit(gpu_count=2))
+    lab.start(lab.submit(gpu_count=0.5))
+    lab.submit(hold=True)
+    status = lab.get("/cluster/status").json
+    assert {name: status[name] for name in list(status)[:7]} == {
+        "total_nodes": 1,
+        "online_nodes": 1,
+        "total_gpus": 8,
+        "available_gpus": 5,
+        "total_jobs": 3,
+        "running_jobs": 2,
+        "pending_jobs": 1,
+    }
+    assert status["allocated_gpus"] == 2.5
+    lab.tell(NodeSilent("n0"))
+    status = lab.get("/cluster/status").json
+    assert (status["total_nodes"], status["online_nodes"], status["available_gpus"]) == (1, 0, 0)
+
+
+def test_a_gpu_shows_its_use_and_its_readings(lab: ApiLab) -> None:
+    job_id = lab.submit(gpu_count=1)
+    lab.start(job_id)
+    ours = DeviceProcess(pid=1, user="x", command="python", memory_mb=5, allocation_id="job-1.1")
+    lab.loop.telemetry["n0"] = NodeReadings(
+        at_ms=1,
+        readings=(
+            DeviceReading(
+                index=0,
+                utilisation_percent=40,
+                memory_used_mb=1024,
+                temperature_c=60,
+                power_mw=250_500,
+                processes=(ours,),
+            ),
+        ),
+    )
+    first, second = lab.get("/gpus").json["gpus"][:2]
+    assert (first["state"], first["jobs"], first["allocated_share"]) == ("used", [job_id], 1)
+    assert (first["utilisation_percent"], first["power_watts"]) == (40, 250.5)
+    assert first["processes"][0]["job_id"] == job_id
+    assert (second["state"], second["utilisation_percent"]) == ("free", None)
+
+
+def test_a_gpu_is_paused_and_resumed(lab: ApiLab) -> None:
+    assert lab.post("/gpus/3/pause").json["paused"] is True
+    assert lab.get("/gpus").json["gpus"][3]["state"] == "paused"
+    assert lab.get("/cluster/status").json["available_gpus"] == 7
+    assert lab.post("/gpus/n0/3/resume").json["paused"] is False
+    assert lab.get("/gpus").json["gpus"][3]["state"] == "free"
+    for path in ("/gpus/9/pause", "/gpus/x/pause", "/gpus/n7/0/pause"):
+        assert lab.post(path).status == 404
+
+
+def test_with_several_nodes_a_gpu_needs_its_node() -> None:
+    with ApiLab(nodes=2) as lab:
+        assert lab.post("/gpus/0/pause").status == 400
+        assert lab.post("/gpus/n1/0/pause").status == 200
+        nodes = lab.get("/nodes").json["nodes"]
+        assert [(node["id"], node["free_gpus"]) for node in nodes] == [("n0", 8), ("n1", 7)]
+
+
+def test_usage_is_told_by_account(lab: ApiLab) -> None:
+    job_id = lab.submit(gpu_count=1)
+    lab.start(job_id)
+    lab.end(job_id)
+    rows = lab.get("/usage").json["usage"]
+    assert {(row["tenant_id"], row["period"], row["completed"]) for row in rows} == {
+        ("default", "all", 1)
+    }
+    assert lab.get("/usage?period=current").json["usage"]
+    assert lab.get("/usage?user=nobody-else").json["usage"] == []
+    assert lab.get("/usage?tenant_id=nobody").status == 404
+
+
+def test_the_quota_of_online_work_can_be_changed(lab: ApiLab) -> None:
+    whole = {"online_percent": 100, "batch_percent": 100, "elastic": True}
+    assert lab.get("/quota").json == whole
+    changed = {"online_percent": 30, "batch_percent": 70, "elastic": False}
+    assert lab.call("PUT", "/quota", {"online_percent": 30, "elastic": False}).json == changed
+    assert lab.get("/quota").json == changed
+    for bad in (
+        {"online_percent": 101},
+        {"online_percent": 60, "batch_percent": 60},
+        {"batch_percent": 1},
+    ):
+        assert lab.call("PUT", "/quota", bad).status == 400
+
+
+# --- health and metrics
+
+
+def test_health_says_what_is_wrong(lab: ApiLab) -> None:
+    health = lab.get("/health").json
+    assert (health["status"], health["version"]) == ("healthy", "1.2.3")
+    assert lab.get("/health", root=True).json["status"] == "healthy"
+    lab.loop.telemetry["n0"] = NodeReadings(at_ms=1, problem="the driver does not answer")
+    degraded = lab.get("/health").json
+    assert (degraded["status"], degraded["checks"]["gpus"]) == (
+        "degraded",
+        "the driver does not answer",
+    )
+    lab.tell(NodeSilent("n0"))
+    assert lab.get("/health").json["checks"]["nodes"] == "no node is online"
+
+
+def test_metrics_have_the_names_of_the_manual_and_bounded_labels(lab: ApiLab) -> None:
+    job_id = lab.submit(gpu_count=1, name="a-name", tenant_id="default")
+    lab.start(job_id)
+    lab.end(job_id)
+    lab.loop.telemetry["n0"] = NodeReadings(
+        at_ms=1, readings=(DeviceReading(index=0, utilisation_percent=50),)
+    )
+    reply = lab.get("/metrics", root=True)
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    text = reply.body.decode()
+    for line in (
+        'gpu_scheduler_jobs_total{state="completed"} 1.0',
+        "gpu_scheduler_queue_size 0.0",
+        'gpu_scheduler_gpu_utilization{gpu="0",node="n0"} 0.5',
+        "gpu_scheduler_preemptions_total 0.0",
+        "gpu_scheduler_submissions_total 1.0",
+        'gpu_scheduler_agent_connected{node="n0"} 1.0',
+        'gpu_scheduler_http_requests_total{method="POST",path="/api/v1/jobs",status="201"} 1.0',
+    ):
+        assert line in text
+    assert "gpu_scheduler_scheduling_latency_bucket" in text
+    assert job_id not in text
+    assert "a-name" not in text
+    assert lab.get("/jobs/1").status == 200
+    assert "/api/v1/jobs/{job_id}" in lab.get("/metrics", root=True).body.decode()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_has_nothing_to_say_about_the_metrics(lab: ApiLab) -> None:
+    lab.start(lab.submit(gpu_count=1))
+    text = lab.get("/metrics", root=True).body
+    command = ["promtool", "check", "metrics"]
+    done = subprocess.run(command, input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_metrics_port_has_metrics_and_nothing_else(lab: ApiLab) -> None:
+    from http.client import HTTPConnection
+
+    answers = {}
+    for path in ("/metrics", "/health", "/api/v1/jobs"):
+        connection = HTTPConnection("127.0.0.1", lab.listening.metrics_port)
+        connection.request("GET", path)
+        answers[path] = connection.getresponse().status
+        connection.close()
+    assert answers == {"/metrics": 200, "/health": 200, "/api/v1/jobs": 404}
+
+
+# --- the description
+
+
+def test_the_description_has_every_operation_and_resolves(lab: ApiLab) -> None:
+    api = lab.get("/openapi.json", root=True).json
+    assert api["openapi"] == "3.1.0"
+    names = [
+        operation["operationId"] for path in api["paths"].values() for operation in path.values()
+    ]
+    assert len(names) == len(set(names))
+    assert {"submit_job", "list_jobs", "create_tenant", "cluster_status"} <= set(names)
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(api)))
+    assert references <= set(api["components"]["schemas"])
+
+
+def test_the_page_needs_nothing_from_elsewhere(lab: ApiLab) -> None:
+    reply = lab.get("/docs", root=True)
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    text = reply.body.decode()
+    assert not re.search(r"(src|href)=\"(https?:)?//", text)
+    assert "/openapi.json" in text
+
+
+def test_the_manual_names_every_path(lab: ApiLab) -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "reference" / "rest.md").read_text("utf-8")
+    api = lab.get("/openapi.json", root=True).json
+    for path, methods in api["paths"].items():
+        for method in methods:
+            short = path.removeprefix("/api/v1")
+            assert f"`{method.upper()} {short}`" in manual, (method, path)
+
+
+def test_the_manual_names_every_metric(lab: ApiLab) -> None:
+    manual = (Path(__file__).parents[3] / "docs" / "reference" / "metrics.md").read_text("utf-8")
+    text = lab.get("/metrics", root=True).body.decode()
+    names = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+    assert {name for name in names if f"`{name}`" not in manual} == set()

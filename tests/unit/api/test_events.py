@@ -1,0 +1,136 @@
+"""Events: none is missed, none comes twice, and nobody sees what is not theirs."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect, unix_connect
+
+from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.api.service import Bounds
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.store.rows import EventRow
+from tests.unit.api.lab import ApiLab
+
+
+class ByHeader:
+    """Believes a header, as a stand-in for tokens."""
+
+    def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
+        name = headers.get(b"x-test-user", b"").decode()
+        return Caller(user=name, uid=5000, gid=5000) if name else None
+
+
+@pytest.fixture
+def lab() -> Iterator[ApiLab]:
+    with ApiLab(authenticators=[ByHeader()], server_uid=0) as lab:
+        yield lab
+
+
+def stream(lab: ApiLab, query: str = "", user: str = "") -> ClientConnection:
+    return connect(
+        f"ws://127.0.0.1:{lab.port}/api/v1/events{query}",
+        additional_headers={"X-Test-User": user} if user else {},
+    )
+
+
+def take(socket: ClientConnection, kinds: int) -> list[dict[str, Any]]:
+    return [json.loads(socket.recv(timeout=10)) for _ in range(kinds)]
+
+
+def test_old_events_come_first_and_then_new_ones_without_a_gap(lab: ApiLab) -> None:
+    first = lab.submit(hold=True)
+    with stream(lab, "?after=0") as socket:
+        second = lab.submit(hold=True)
+        seen: list[dict[str, Any]] = []
+        while not any(event["job_id"] == second for event in seen):
+            seen += take(socket, 1)
+    numbers = [event["sequence"] for event in seen]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert any(event["job_id"] == first and event["kind"] == "submitted" for event in seen)
+    assert set(seen[0]) == {"sequence", "at", "kind", "job_id", "task", "data", "user"}
+
+
+def test_a_stream_resumes_behind_any_number(lab: ApiLab) -> None:
+    for _ in range(3):
+        lab.submit(hold=True)
+    page = lab.get("/events?after=0&limit=1000").json
+    middle = page["events"][1]["sequence"]
+    with stream(lab, f"?after={middle}") as socket:
+        assert take(socket, 1)[0] == page["events"][2]
+
+
+def test_without_a_number_a_stream_begins_now(lab: ApiLab) -> None:
+    lab.submit(hold=True)
+    with unix_connect(str(lab.directory / "server.sock"), "ws://localhost/api/v1/events") as socket:
+        second = lab.submit(hold=True)
+        assert take(socket, 1)[0]["job_id"] == second
+
+
+def test_users_get_events_of_their_own_jobs_only(lab: ApiLab) -> None:
+    lab.submit(name="not yours", hold=True)
+    job = {"command": ["a"], "hold": True}
+    mine = lab.post("/jobs", job, headers={"X-Test-User": "ada"}).json["job_id"]
+    with stream(lab, "?after=0", "ada") as socket:
+        seen = take(socket, 1)
+        while seen[-1]["job_id"] is None:
+            seen += take(socket, 1)
+        assert {event["job_id"] for event in seen} <= {None, mine}
+    page = lab.get("/events", headers={"X-Test-User": "ada"}).json
+    assert {event["job_id"] for event in page["events"]} <= {None, mine}
+    assert page["last"] == lab.store.last_event()
+
+
+def test_pages_of_history_join(lab: ApiLab) -> None:
+    for _ in range(5):
+        lab.submit(hold=True)
+    whole = lab.get("/events?limit=1000").json["events"]
+    parts: list[Any] = []
+    last = 0
+    while page := lab.get(f"/events?after={last}&limit=2").json["events"]:
+        parts += page
+        last = page[-1]["sequence"]
+    assert parts == whole
+
+
+def test_a_stream_that_speaks_is_closed(lab: ApiLab) -> None:
+    with stream(lab) as socket:
+        socket.send("hello")
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.recv(timeout=10)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1003
+
+
+def test_who_reads_too_slowly_is_cut_off_and_told_where_to_resume() -> None:
+    bounds = Bounds(send_seconds=0.2)
+    with ApiLab(bounds=bounds, nodes=0) as lab:
+        data = (("filler", "x" * 10_000),)
+        rows = [EventRow(at_ms=0, kind="noise", data=data) for _ in range(1_500)]
+        lab.store.commit(list(rows))
+        # Nobody reads until the server has given up.
+        with connect(
+            f"ws://127.0.0.1:{lab.port}/api/v1/events?after=0", max_queue=1, compression=None
+        ) as socket:
+            until = time.monotonic() + 10
+            while not lab.applications.main.sockets.cut_off and time.monotonic() < until:
+                time.sleep(0.02)
+            seen = []
+            with contextlib.suppress(ConnectionClosed):
+                while True:
+                    seen.append(json.loads(socket.recv(timeout=10))["sequence"])
+            closed = socket.protocol.close_rcvd
+            assert closed is not None
+            assert closed.code == 1013
+            assert closed.reason == f"resume with after={seen[-1]}"
+
+
+def test_a_user_may_have_only_so_many_streams() -> None:
+    with ApiLab(bounds=Bounds(sockets_per_user=1)) as lab, stream(lab):
+        with pytest.raises(InvalidStatus) as refused:
+            stream(lab)
+        assert refused.value.response.status_code == 429

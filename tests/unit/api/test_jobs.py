@@ -1,0 +1,269 @@
+"""Looking at jobs, and changing them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.messages import Started
+from tests.unit.api.lab import ApiLab
+
+
+@pytest.fixture
+def lab() -> Iterator[ApiLab]:
+    with ApiLab() as lab:
+        yield lab
+
+
+def ids(reply: Any) -> list[str]:
+    return [job["id"] for job in reply.json["jobs"]]
+
+
+def test_a_job_shows_what_was_asked_and_what_became_of_it(lab: ApiLab) -> None:
+    job_id = lab.submit(
+        name="train",
+        gpu_count=2,
+        gpu_memory_mb=80_000,
+        cpu_cores=8,
+        memory_mb=64_000,
+        max_runtime_minutes=60,
+        environment={"EPOCHS": "3", "WANDB_API_KEY": "s3cret", "DB_PASSWORD": "s3cret"},
+        working_directory="/tmp",
+    )
+    lab.start(job_id)
+    job = lab.get("/jobs/1").json
+    assert (job["id"], job["job_id"], job["number"]) == (job_id, job_id, 1)
+    assert (job["state"], job["attempt"], job["gpu_count"]) == ("running", 1, 2)
+    assert (job["gpu_memory_mb"], job["cpu_cores"], job["memory_mb"]) == (80_000, 8, 64_000)
+    assert (job["tenant_id"], job["max_runtime_minutes"]) == ("default", 60)
+    assert job["environment"] == {
+        "EPOCHS": "3",
+        "WANDB_API_KEY": "***",
+        "DB_PASSWORD": "***",
+    }
+    (place,) = job["allocation"]
+    assert (place["node"], [gpu["index"] for gpu in place["gpus"]]) == ("n0", [0, 1])
+    assert job["submitted_at"].endswith("Z")
+    assert job["ended_at"] is None
+    lab.end(job_id, 7)
+    job = lab.get(f"/jobs/{job_id}").json
+    assert (job["state"], job["exit_code"], job["signal"]) == ("failed", 7, None)
+    assert job["allocation"][0]["node"] == "n0"
+
+
+def test_pages_go_on_where_the_last_one_ended(lab: ApiLab) -> None:
+    for number in range(7):
+        lab.submit(name=f"n{number}", priority=100 * (number % 3))
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = lab.get(f"/jobs?sort=-priority&limit=3{cursor}")
+        assert page.json["total"] == 7
+        seen += ids(page)
+        if page.json["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page.json['next_cursor']}"
+    assert len(seen) == len(set(seen)) == 7
+    assert ids(lab.get("/jobs?sort=-priority&limit=7")) == seen
+    assert ids(lab.get("/jobs?sort=-priority&limit=3&offset=3")) == seen[3:6]
+    assert ids(lab.get("/jobs?limit=2")) == ["job-7", "job-6"]
+
+
+def test_lists_are_filtered(lab: ApiLab) -> None:
+    lab.post("/tenants", {"name": "Vision"})
+    first = lab.submit(name="a", hold=True)
+    second = lab.submit(name="b", tenant_id="Vision", hold=True)
+    assert ids(lab.get("/jobs?name=b")) == [second]
+    assert ids(lab.get("/jobs?tenant_id=Vision")) == [second]
+    assert ids(lab.get("/jobs?tenant_id=tenant-1")) == [second]
+    assert ids(lab.get("/jobs?state=pending,running&sort=number")) == [first, second]
+    assert ids(lab.get("/jobs?state=completed")) == []
+    assert ids(lab.get("/jobs?user=nobody-else")) == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "state=lost",
+        "sort=colour",
+        "limit=-1",
+        "limit=100000",
+        "limit=x",
+        "offset=1e3",
+        "cursor=abc",
+        "archived=maybe",
+        "colour=red",
+        "name=%FF",
+        "name=%00",
+        "since=yesterday",
+        "name=" + "x" * 5000,
+    ],
+)
+def test_a_query_that_means_nothing_is_refused(lab: ApiLab, query: str) -> None:
+    reply = lab.get(f"/jobs?{query}")
+    assert (reply.status, reply.code) == (400, "invalid_request")
+
+
+def test_a_job_that_is_not_there_is_not_found(lab: ApiLab) -> None:
+    for path in ("/jobs/99", "/jobs/99/explain", "/jobs/99/attempts", "/jobs/99/logs", "/tasks/99"):
+        assert (lab.get(path).status, lab.get(path).code) == (404, "not_found")
+    assert lab.get("/jobs/none").status == 400
+    assert lab.call("DELETE", "/jobs/99").status == 404
+
+
+def test_a_waiting_job_says_why_where_and_until_when(lab: ApiLab) -> None:
+    first = lab.submit(gpu_count=8, estimate_seconds=3600)
+    lab.start(first)
+    second = lab.submit(gpu_count=8, estimate_seconds=3600)
+    third = lab.submit(gpu_count=8, estimate_seconds=3600)
+    runs = lab.get(f"/jobs/{first}").json
+    told = [lab.get(f"/jobs/{job_id}/explain").json for job_id in (second, third)]
+    assert [one["position"] for one in told] == [1, 2]
+    assert all(one["state"] == "pending" for one in told)
+    assert "GPU" in told[0]["reason"]
+    assert runs["started_at"] < told[0]["expected_start"] <= told[0]["expected_end"]
+    assert told[0]["expected_end"] <= told[1]["expected_start"]
+    running = lab.get(f"/jobs/{first}/explain").json
+    assert (running["code"], running["position"]) == ("running", None)
+    lab.end(first, 1)
+    ended = lab.get(f"/jobs/{first}/explain").json
+    assert (ended["state"], ended["reason"]) == ("failed", "failed with exit code 1")
+
+
+def test_a_held_job_waits_until_it_is_released(lab: ApiLab) -> None:
+    job_id = lab.submit(hold=True)
+    assert lab.get(f"/jobs/{job_id}/explain").json["code"] == "held"
+    assert lab.post(f"/jobs/{job_id}/release").json["status"] == "pending"
+    lab.wait_for(job_id, "scheduled")
+    refused = lab.post(f"/jobs/{job_id}/hold")
+    assert (refused.status, refused.code) == (409, "wrong_state")
+
+
+def test_a_waiting_job_can_be_changed(lab: ApiLab) -> None:
+    job_id = lab.submit(hold=True, gpu_count=1)
+    changes = {"name": "new", "priority": "urgent", "gpu_count": 2, "max_runtime_minutes": 5}
+    job = lab.call("PATCH", f"/jobs/{job_id}", changes).json
+    assert (job["name"], job["priority"], job["gpu_count"]) == ("new", 2500, 2)
+    assert job["max_runtime_minutes"] == 5
+    assert lab.post(f"/jobs/{job_id}/priority", {"priority": 10}).status == 200
+    assert lab.get(f"/jobs/{job_id}").json["priority"] == 10
+    assert lab.call("PATCH", f"/jobs/{job_id}", {"hold": False}).status == 200
+    lab.start(job_id)
+    refused = lab.call("PATCH", f"/jobs/{job_id}", {"gpu_count": 1})
+    assert (refused.status, refused.code) == (409, "wrong_state")
+    assert lab.call("PATCH", f"/jobs/{job_id}", {"user": "root"}).status == 400
+
+
+def test_a_waiting_job_is_cancelled_and_a_running_one_is_being_stopped(lab: ApiLab) -> None:
+    waiting, running = lab.submit(hold=True), lab.submit()
+    lab.start(running)
+    assert lab.call("DELETE", f"/jobs/{waiting}").json["status"] == "cancelled"
+    assert lab.call("DELETE", f"/jobs/{running}").json["status"] == "cancelling"
+    again = lab.call("DELETE", f"/jobs/{waiting}")
+    assert (again.status, again.code) == (409, "wrong_state")
+
+
+def test_a_failed_job_can_be_retried_and_keeps_its_attempts(lab: ApiLab) -> None:
+    job_id = lab.submit()
+    lab.start(job_id)
+    lab.end(job_id, 3)
+    assert lab.post(f"/jobs/{job_id}/retry").status == 200
+    lab.start(job_id, attempt=2)
+    attempts = lab.get(f"/jobs/{job_id}/attempts").json["attempts"]
+    assert [(one["attempt"], one["state"], one["exit_code"]) for one in attempts] == [
+        (1, "failed", 3),
+        (2, "running", None),
+    ]
+    lab.end(job_id, 0, attempt=2)
+    refused = lab.post(f"/jobs/{job_id}/retry")
+    assert refused.status == 409
+
+
+def test_an_array_shows_its_tasks(lab: ApiLab) -> None:
+    reply = lab.post("/jobs", {"command": ["a"], "array": "0-9%2", "gpu_count": 1})
+    assert reply.json["tasks"] == 10
+    job_id = reply.json["job_id"]
+    lab.wait_for(job_id, "scheduled")
+    lab.tell(Started(f"{job_id}_0.1"))
+    job = lab.get(f"/jobs/{job_id}").json
+    assert (job["array"]["tasks"], job["array"]["max_running"]) == ("0-9", 2)
+    assert job["array"]["states"] == {"pending": "2-9", "running": "0", "scheduled": "1"}
+    assert sorted(place["task"] for place in job["allocation"]) == [0, 1]
+    one = lab.get("/jobs/1_0").json
+    assert (one["id"], one["task"], one["state"], one["attempt"]) == (
+        f"{job_id}_0",
+        0,
+        "running",
+        1,
+    )
+    assert lab.get("/jobs/1_5").json["state"] == "pending"
+    assert lab.get("/jobs/1_10").status == 404
+    tasks = lab.get(f"/jobs/{job_id}/tasks").json
+    assert [task["task"] for task in tasks["tasks"]] == [0, 1]
+    assert lab.get(f"/jobs/{job_id}/tasks?limit=1").json["next_task"] == 0
+    assert lab.call("DELETE", "/jobs/1_7").json["status"] == "cancelled"
+    assert lab.call("DELETE", f"/jobs/{job_id}?tasks=8-9").status == 200
+    states = lab.get(f"/jobs/{job_id}").json["array"]["states"]
+    assert (states["cancelled"], states["pending"]) == ("7-9", "2-6")
+    assert lab.post("/jobs/1_2/hold").status == 400
+
+
+def test_a_plain_job_has_no_tasks(lab: ApiLab) -> None:
+    job_id = lab.submit()
+    assert lab.get(f"/jobs/{job_id}/tasks").status == 409
+    assert lab.call("DELETE", f"/jobs/{job_id}?tasks=1").status == 409
+
+
+# --- logs
+
+
+def test_logs_are_those_of_the_last_attempt(lab: ApiLab) -> None:
+    job_id = lab.submit()
+    assert lab.get(f"/jobs/{job_id}/logs").status == 200
+    lab.logs.texts[f"{job_id}.1", 0] = b"one\ntwo\nthree\n"
+    lab.start(job_id)
+    whole = lab.get(f"/jobs/{job_id}/logs")
+    assert (whole.body, whole.headers["content-type"]) == (
+        b"one\ntwo\nthree\n",
+        "text/plain; charset=utf-8",
+    )
+    assert lab.get(f"/jobs/{job_id}/logs?tail=2").body == b"two\nthree\n"
+    assert lab.get(f"/jobs/{job_id}/logs?offset=4").body == b"two\nthree\n"
+    assert lab.get(f"/jobs/{job_id}/logs?limit=3").body == b"one"
+    assert lab.get(f"/jobs/{job_id}/logs?attempt=2").body == b""
+    assert lab.get(f"/jobs/{job_id}/logs?member=1").status == 404
+    assert lab.get(f"/jobs/{job_id}/logs?task=1").status == 404
+
+
+def test_logs_can_be_followed_before_the_job_has_started(lab: ApiLab) -> None:
+    job_id = lab.submit(hold=True)
+    lab.logs.texts[f"{job_id}.1", 0] = b"first\n"
+    lab.logs.more[f"{job_id}.1", 0] = [b"second\n", b"third\n"]
+    connection = lab.connection()
+    connection.request("GET", f"/api/v1/jobs/{job_id}/logs?follow=1")
+    answer = connection.getresponse()
+    assert answer.status == 200
+    lab.post(f"/jobs/{job_id}/release")
+    assert answer.read() == b"first\nsecond\nthird\n"
+    connection.close()
+    followed = lab.get(f"/jobs/{job_id}/logs?follow=true&tail=1")
+    assert followed.body == b"third\n"
+
+
+def test_following_a_job_that_never_starts_ends_with_it(lab: ApiLab) -> None:
+    job_id = lab.submit(hold=True)
+    connection = lab.connection()
+    connection.request("GET", f"/api/v1/jobs/{job_id}/logs?follow=1")
+    answer = connection.getresponse()
+    lab.call("DELETE", f"/jobs/{job_id}")
+    assert answer.read() == b""
+    connection.close()
+
+
+def test_logs_of_an_array_need_a_task(lab: ApiLab) -> None:
+    job_id = lab.submit(array="0-1")
+    lab.logs.texts[f"{job_id}_1.1", 0] = b"task one\n"
+    lab.wait_for(job_id, "scheduled")
+    assert lab.get(f"/jobs/{job_id}/logs").status == 400
+    assert lab.get(f"/jobs/{job_id}/logs?task=1").body == b"task one\n"
+    assert lab.get("/jobs/1_1/logs").body == b"task one\n"

@@ -1,0 +1,101 @@
+"""Listening: an address that cannot be taken is a clear message, before anything else."""
+
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.api.serve import Addresses, CannotListen, Listening
+from tests.unit.api.lab import ApiLab
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tgpu-") as name:
+        yield Path(name)
+
+
+def only_unix(path: Path) -> Addresses:
+    return Addresses(http=None, metrics=None, unix=path)
+
+
+def test_a_port_in_use_is_named_with_the_setting_that_changes_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is in use.*http_port"):
+            Listening(Addresses(http=("127.0.0.1", port), metrics=None))
+        with pytest.raises(CannotListen, match="metrics_port"):
+            Listening(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", port)))
+
+
+def test_when_one_address_cannot_be_taken_none_is(directory: Path) -> None:
+    path = directory / "s.sock"
+    (directory / "file").write_text("x")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(CannotListen, match="not a socket"):
+        Listening(
+            Addresses(http=("127.0.0.1", port), metrics=None, unix=directory / "file"),
+        )
+    again = Listening(Addresses(http=("127.0.0.1", port), metrics=None, unix=path))
+    assert again.http_port == port
+    again.close()
+    assert not path.exists()
+
+
+def test_port_zero_lets_the_system_choose() -> None:
+    listening = Listening(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", 0)))
+    assert listening.http_port
+    assert listening.metrics_port
+    assert listening.http_port != listening.metrics_port
+    listening.close()
+
+
+def test_an_address_that_does_not_exist_is_refused() -> None:
+    for host, port in (("192.0.2.77", 80), ("127.0.0.1", 70_000)):
+        with pytest.raises(CannotListen):
+            Listening(Addresses(http=(host, port), metrics=None))
+
+
+def test_everybody_may_reach_the_socket(directory: Path) -> None:
+    path = directory / "s.sock"
+    listening = Listening(only_unix(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666
+    listening.close()
+
+
+def test_a_socket_that_was_left_behind_is_replaced_and_a_living_one_is_not(
+    directory: Path,
+) -> None:
+    path = directory / "s.sock"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(os.fspath(path))
+    left.close()
+    living = Listening(only_unix(path))
+    with pytest.raises(CannotListen, match="another server listens"):
+        Listening(only_unix(path))
+    living.close()
+
+
+def test_a_path_that_is_too_long_is_refused(directory: Path) -> None:
+    with pytest.raises(CannotListen, match="longer than 107"):
+        Listening(only_unix(directory / ("x" * 120)))
+    with pytest.raises(CannotListen, match="cannot listen"):
+        Listening(only_unix(directory / "missing" / "s.sock"))
+
+
+def test_a_server_that_closes_lets_go_of_its_addresses_and_followers() -> None:
+    with ApiLab() as lab:
+        job_id = lab.submit(hold=True)
+        connection = lab.connection()
+        connection.request("GET", f"/api/v1/jobs/{job_id}/logs?follow=1")
+        answer = connection.getresponse()
+        port = lab.port
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+    answer.close()
+    connection.close()

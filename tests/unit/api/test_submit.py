@@ -1,0 +1,270 @@
+"""Submitting: one job, many, the short form, and what is refused and how."""
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.api.service import Bounds
+from gpu_scheduler.control.book import Limits
+from tests.unit.api.lab import ApiLab
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[ApiLab]:
+    with ApiLab() as lab:
+        yield lab
+
+
+def count(lab: ApiLab) -> int:
+    return int(lab.get("/jobs?limit=0").json["total"])
+
+
+def test_a_job_is_answered_as_in_the_manual(lab: ApiLab) -> None:
+    reply = lab.post("/jobs", {"command": ["python", "train.py"], "gpu_count": 1})
+    assert reply.status == 201
+    job_id = reply.json["job_id"]
+    assert reply.json == {
+        "job_id": job_id,
+        "status": "submitted",
+        "message": "Job submitted successfully",
+        "tasks": 1,
+    }
+    assert lab.get(f"/jobs/{job_id}").json["command"] == ["python", "train.py"]
+
+
+def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -> None:
+    reply = lab.post("/jobs", {"command": "python train.py"})
+    assert (reply.status, reply.code) == (400, "invalid_request")
+    assert reply.error == (
+        "Invalid request body: command must be a list of strings, not one string; "
+        'write for example ["python", "train.py"]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"{", "Invalid request body: it is not JSON"),
+        (b"", "Invalid request body: it is not JSON"),
+        (b'"text"', "Invalid request body: expected an object"),
+        (b'{"command": ["\xff"]}', "Invalid request body: it is not UTF-8"),
+        (b'{"command": ["a"], "gpus": 1}', "unknown field `gpus`"),
+        (b'{"command": ["a"], "gpu_count": "8"}', "gpu_count: expected a number"),
+        (b'{"command": ["a"], "gpu_count": -1}', "gpu_count: expected a number >= 0"),
+        (b'{"command": [1]}', "command[0]: expected a string"),
+        (b"{}", "there is nothing to run"),
+        (b"[" * 100_000, "Invalid request body"),
+        (b'{"members":' * 50_000, "Invalid request body"),
+    ],
+)
+def test_a_body_that_cannot_be_read_says_where_it_is_wrong(
+    lab: ApiLab, body: bytes, told: str
+) -> None:
+    reply = lab.post("/jobs", body)
+    assert (reply.status, reply.code) == (400, "invalid_request")
+    assert told in reply.error
+    assert reply.headers["content-type"] == "application/json"
+
+
+def test_only_json_is_read(lab: ApiLab) -> None:
+    for media in ("text/plain", "application/x-www-form-urlencoded", ""):
+        reply = lab.post("/jobs", b'{"command":["a"]}', headers={"Content-Type": media})
+        assert (reply.status, reply.code) == (415, "unsupported_media_type")
+    good = {"Content-Type": "application/json; charset=utf-8"}
+    assert lab.post("/jobs", b'{"command":["a"]}', headers=good).status == 201
+
+
+def test_more_than_the_whole_quota_is_refused_in_the_words_of_the_manual(lab: ApiLab) -> None:
+    tenant = {"id": "tenant-123", "name": "Small", "max_gpus": 4}
+    assert lab.post("/tenants", tenant).status == 201
+    running = lab.submit(tenant_id="tenant-123", gpu_count=2)
+    lab.wait_for(running, "scheduled")
+    reply = lab.post("/jobs", {"command": ["a"], "tenant_id": "tenant-123", "gpu_count": 8})
+    assert (reply.status, reply.code) == (403, "quota_exceeded")
+    assert reply.error == (
+        "quota exceeded for tenant tenant-123: GPUs requested=8, quota=4, current=2"
+    )
+    waiting = lab.submit(tenant_id="Small", gpu_count=3)
+    told = lab.get(f"/jobs/{waiting}/explain").json
+    assert told["reason"] == (
+        "quota exceeded for tenant tenant-123: GPUs requested=3, quota=4, current=2"
+    )
+    assert (told["state"], told["code"]) == ("pending", "quota")
+    lab.call("DELETE", f"/jobs/{running}")
+    lab.call("DELETE", f"/jobs/{waiting}")
+
+
+def test_what_no_node_could_ever_run_is_refused(lab: ApiLab) -> None:
+    reply = lab.post("/jobs", {"command": ["a"], "gpu_count": 1, "gpu_model": "H100"})
+    assert (reply.status, reply.code) == (422, "never_fits")
+    assert "can never run here" in reply.error
+
+
+def test_a_tenant_that_is_not_known_is_refused(lab: ApiLab) -> None:
+    reply = lab.post("/jobs", {"command": ["a"], "tenant_id": "nobody"})
+    assert (reply.status, reply.code) == (404, "not_found")
+
+
+# --- many at once
+
+
+def test_many_jobs_come_as_an_array_or_as_lines(lab: ApiLab) -> None:
+    jobs = [{"command": ["a"], "name": f"n{number}"} for number in range(3)]
+    lines = b"\n".join(json.dumps(job).encode() for job in jobs) + b"\n\n"
+    media = {"Content-Type": "application/x-ndjson"}
+    for reply in (
+        lab.post("/jobs", jobs),
+        lab.post("/jobs/bulk", jobs),
+        lab.post("/jobs/bulk", lines, headers=media),
+    ):
+        assert reply.status == 201
+        assert (reply.json["count"], reply.json["status"]) == (3, "submitted")
+        names = [lab.get(f"/jobs/{job_id}").json["name"] for job_id in reply.json["job_ids"]]
+        assert names == ["n0", "n1", "n2"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"comand": ["a"]},
+        {"command": "a"},
+        {"command": []},
+        {"command": ["a"], "gpu_count": 1, "gpu_model": "none"},
+        {"command": ["a"], "tenant_id": "nobody"},
+        {"command": ["a"], "dependencies": ["99999"]},
+    ],
+)
+def test_one_bad_job_refuses_all_and_is_named(lab: ApiLab, bad: dict[str, Any]) -> None:
+    before = count(lab)
+    reply = lab.post("/jobs/bulk", [{"command": ["a"]}, {"command": ["b"]}, bad])
+    assert 400 <= reply.status < 500
+    assert reply.json["details"]["index"] == 2
+    assert count(lab) == before
+
+
+def test_an_empty_list_is_refused(lab: ApiLab) -> None:
+    assert lab.post("/jobs", []).status == 400
+    assert lab.post("/jobs/bulk", b" ").status == 400
+
+
+def test_an_environment_that_many_jobs_share_is_kept_once_and_never_shown(lab: ApiLab) -> None:
+    job = {"command": ["a"], "captured_environment": {"HOME": "/h", "SHARED": "hidden-value"}}
+    ids = lab.post("/jobs/bulk", [job, {**job, "name": "x"}, job]).json["job_ids"]
+    names = {lab.store.launch(job_id).captured for job_id in ids}  # type: ignore[union-attr]
+    assert len(names) == 1
+    assert lab.store.environment(names.pop()) == job["captured_environment"]
+    for job_id in ids:
+        assert b"hidden-value" not in lab.get(f"/jobs/{job_id}").body
+
+
+# --- repeated
+
+
+def test_a_repeated_submission_is_harmless(lab: ApiLab) -> None:
+    key = {"Idempotency-Key": "once-1"}
+    first = lab.post("/jobs", {"command": ["a"]}, headers=key)
+    before = count(lab)
+    again = lab.post("/jobs", {"command": ["a"]}, headers=key)
+    assert (again.status, again.body) == (201, first.body)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert count(lab) == before
+
+
+def test_a_key_belongs_to_one_request(lab: ApiLab) -> None:
+    key = {"Idempotency-Key": "once-2"}
+    assert lab.post("/jobs", {"command": ["a"]}, headers=key).status == 201
+    reply = lab.post("/jobs", {"command": ["b"]}, headers=key)
+    assert (reply.status, reply.code) == (422, "key_reused")
+
+
+def test_a_refused_submission_leaves_its_key_free(lab: ApiLab) -> None:
+    key = {"Idempotency-Key": "once-3"}
+    assert lab.post("/jobs", {"command": []}, headers=key).status == 400
+    assert lab.post("/jobs", {"command": ["a"]}, headers=key).status == 201
+
+
+@pytest.mark.parametrize("key", [" ", "x" * 256, "\u00e9"])
+def test_a_key_must_be_short_and_printable(lab: ApiLab, key: str) -> None:
+    reply = lab.post("/jobs", {"command": ["a"]}, headers={"Idempotency-Key": key})
+    assert reply.status == 400
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/bulk"])
+def test_the_same_request_sent_many_times_at_once_submits_once(lab: ApiLab, path: str) -> None:
+    before = count(lab)
+    key = {"Idempotency-Key": f"race{path}"}
+    body = [{"command": ["a"]}] if path == "/jobs/bulk" else {"command": ["a"]}
+    answers: list[bytes] = []
+
+    def send() -> None:
+        answers.append(lab.post(path, body, headers=key).body)
+
+    threads = [threading.Thread(target=send) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(answers)) == 1
+    assert count(lab) == before + 1
+
+
+# --- the short form
+
+
+def test_a_task_is_a_command_line(lab: ApiLab) -> None:
+    task = {"priority": "high", "gpu_count": 2, "command": "python train.py"}
+    reply = lab.post("/tasks", task)
+    assert reply.status == 201
+    task_id = reply.json["task_id"]
+    assert reply.json == {"task_id": task_id, "status": "pending"}
+    lab.start(task_id)
+    shown = lab.get(f"/tasks/{task_id}").json
+    assert (shown["status"], shown["command"]) == ("running", "python train.py")
+    lab.end(task_id)
+    assert lab.get(f"/tasks/{task_id}").json["status"] == "success"
+    assert task_id in {task["task_id"] for task in lab.get("/tasks?status=success").json["tasks"]}
+
+
+def test_a_task_that_is_cancelled_has_failed(lab: ApiLab) -> None:
+    task_id = lab.post("/tasks", {"command": "x", "priority": "low"}).json["task_id"]
+    lab.start(task_id)
+    lab.end(task_id, 3)
+    shown = lab.get(f"/tasks/{task_id}").json
+    assert (shown["status"], shown["exit_code"]) == ("failed", 3)
+    assert lab.get("/tasks?status=nope").status == 400
+
+
+# --- bounds
+
+
+def test_what_is_too_large_is_refused() -> None:
+    bounds = Bounds(body_bytes=2_000, bulk_bytes=20_000, bulk_jobs=10)
+    with ApiLab(bounds=bounds) as lab:
+        for path, body in (
+            ("/jobs", {"command": ["x" * 3_000]}),
+            ("/jobs", {"command": ["x" * 30_000]}),
+            ("/jobs/bulk", [{"command": ["x"]}] * 11),
+            ("/jobs/bulk", [{"command": ["x" * 10_000]}] * 3),
+            ("/tenants", {"name": "x" * 3_000}),
+        ):
+            reply = lab.post(path, body)
+            assert (reply.status, reply.code) == (413, "too_large"), path
+        assert lab.post("/jobs", {"command": ["x"]}).status == 201
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    with ApiLab(nodes=0, limits=Limits(max_queued_tasks=2)) as lab:
+        lab.submit()
+        reply = lab.post("/jobs", {"command": ["a"], "array": "0-1"})
+        assert (reply.status, reply.code) == (503, "queue_full")
+        assert int(reply.headers["Retry-After"]) > 0
+
+
+def test_without_a_node_a_job_waits_and_says_so() -> None:
+    with ApiLab(nodes=0) as lab:
+        job_id = lab.submit(gpu_count=1)
+        told = lab.get(f"/jobs/{job_id}/explain").json
+        assert (told["state"], told["code"]) == ("pending", "no_nodes")

@@ -1,0 +1,311 @@
+"""What a request says becomes what the model means, or a refusal that says what to write."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.job import Dependency, DependencyKind, Job, Pool
+from gpu_scheduler.model.launch import Launch, Mount, Runner
+from gpu_scheduler.model.request import Topology
+from gpu_scheduler.wire.jobs import JobPatch, JobRequest, TaskRequest
+from gpu_scheduler.wire.reading import JobReader, Submission, read_patch
+
+ADA = Caller(user="ada", uid=1000, gid=100)
+
+
+def a_reader(caller: Caller = ADA) -> JobReader:
+    return JobReader(caller, lambda named: named)
+
+
+def asked(**fields: Any) -> JobRequest:
+    return msgspec.convert({"command": ["true"], **fields}, JobRequest)
+
+
+def read(**fields: Any) -> Submission:
+    return a_reader().read(asked(**fields))
+
+
+def job(**fields: Any) -> Job:
+    return read(**fields).job
+
+
+def launch(**fields: Any) -> Launch:
+    return read(**fields).launch
+
+
+def patched(known: Job, **fields: Any) -> dict[str, Any]:
+    return dict(read_patch(msgspec.convert(fields, JobPatch), known))
+
+
+def test_a_job_belongs_to_its_caller() -> None:
+    read_job, read_launch = read().job, read().launch
+    assert (read_job.user, read_launch.user, read_launch.uid, read_launch.gid) == (
+        *("ada", "ada"),
+        *(1000, 100),
+    )
+
+
+@pytest.mark.parametrize("field", ["user", "uid", "gid", "id", "number", "submit_ms", "captured"])
+def test_no_field_of_a_request_says_who_the_caller_is(field: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.convert({"command": ["true"], field: 0}, JobRequest)
+
+
+def test_arguments_stand_behind_the_command() -> None:
+    made = read(command=["python", "train.py"], args=["--epochs", "3"])
+    assert made.job.command == made.launch.argv == ("python", "train.py", "--epochs", "3")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "milli"), [(0, 0), (2, 2000), (0.5, 500), (1.5, 1500), (0.01, 10), (8.0, 8000)]
+)
+def test_gpus_may_be_whole_or_parts(gpus: float, milli: int) -> None:
+    assert job(gpu_count=gpus).gpu_milli == milli
+
+
+@pytest.mark.parametrize("gpus", [0.0001, 0.005, 0.3333333])
+def test_a_part_that_is_too_fine_is_refused_and_not_rounded(gpus: float) -> None:
+    with pytest.raises(InvalidRequest, match="finest step"):
+        job(gpu_count=gpus)
+
+
+def test_gpu_memory_is_the_total_over_all_gpus() -> None:
+    assert job(gpu_count=4, gpu_memory_mb=40_000).members[0].gpu_memory_mb == 10_000
+    assert job(gpu_count=4, gpu_memory_mb_per_gpu=10_000).members[0].gpu_memory_mb == 10_000
+
+
+@pytest.mark.parametrize(
+    ("given", "priority"),
+    [(1000, 1000), ("low", 250), ("normal", 750), ("high", 1500), ("urgent", 2500), ("42", 42)],
+)
+def test_priorities_are_numbers_or_names(given: int | str, priority: int) -> None:
+    assert job(priority=given).priority == priority
+
+
+def test_a_gang_is_a_number_of_equal_members_or_a_list() -> None:
+    assert len(job(members=4, gpu_count=2).members) == 4
+    mixed = job(members=[{"gpu_count": 1}, {"gpu_count": 2, "cpu_cores": 4}])
+    assert [member.gpu_milli for member in mixed.members] == [1000, 2000]
+    with pytest.raises(InvalidRequest, match="write it into each member"):
+        job(members=[{"gpu_count": 1}], gpu_count=2)
+
+
+def test_run_times_come_in_minutes_or_seconds_but_not_in_both() -> None:
+    assert job(max_runtime_minutes=1.5).max_runtime_ms == 90_000
+    assert job(max_runtime_seconds=30).max_runtime_ms == 30_000
+    with pytest.raises(InvalidRequest, match="give one of them"):
+        job(max_runtime_minutes=1, max_runtime_seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1970-01-01T00:00:10Z", 10_000),
+        ("1970-01-01T01:00:10+01:00", 10_000),
+        ("1970-01-01T00:00:10", 10_000),
+        (10, 10_000),
+        (10.5, 10_500),
+    ],
+)
+def test_times_are_iso_text_or_seconds(text: str | float, milliseconds: int) -> None:
+    assert job(deadline=text).deadline_ms == milliseconds
+    assert job(begin_at=text).begin_ms == milliseconds
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "", "9999999-01-01", 1e300])
+def test_a_time_that_cannot_be_read_is_refused(text: str | float) -> None:
+    with pytest.raises(InvalidRequest, match="deadline"):
+        job(deadline=text)
+
+
+def test_dependencies_are_written_in_three_ways() -> None:
+    given = ["afterok:job-3", "4", {"type": "afterany", "job_id": 5}, "afterok:3"]
+    assert job(dependencies=given).dependencies == (
+        Dependency(DependencyKind.AFTER_OK, "job-3"),
+        Dependency(DependencyKind.AFTER_OK, "job-4"),
+        Dependency(DependencyKind.AFTER_ANY, "job-5"),
+    )
+
+
+@pytest.mark.parametrize("text", ["before:3", "afterok:x", "afterok:3_1", "afterok:"])
+def test_a_dependency_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        job(dependencies=[text])
+
+
+def test_arrays_are_text_or_an_object() -> None:
+    short = job(array="0-99%10").array
+    long = job(array={"tasks": "0-99", "max_running": 10}).array
+    assert short == long
+    assert short is not None
+    assert (len(short.tasks), short.max_running) == (100, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0-2000000", "0-999999999999:2", "0-9%x", "x", "0-9%", "9" * 40, ",".join(["1"] * 20_000)],
+)
+def test_an_array_that_is_too_large_or_unreadable_is_refused_at_once(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        job(array=text)
+
+
+def test_an_array_of_a_million_tasks_is_one_range() -> None:
+    array = job(array="0-999999").array
+    assert array is not None
+    assert array.tasks.ranges == ((0, 999_999),)
+
+
+def test_an_image_means_a_container() -> None:
+    assert launch(image="pytorch:2.0").runner is Runner.CONTAINER
+    assert launch().runner is Runner.PROCESS
+    assert launch(runner="tmux").runner is Runner.TMUX
+
+
+def test_mounts_name_two_whole_paths() -> None:
+    made = launch(image="x", mounts=["/data:/in:ro", "/out:/out"])
+    assert made.mounts == (Mount("/data", "/in", read_only=True), Mount("/out", "/out"))
+    for bad in ("data:/in", "/data", "/a:/b:xx"):
+        with pytest.raises(InvalidRequest, match="mount"):
+            launch(image="x", mounts=[bad])
+    with pytest.raises(InvalidRequest, match="for containers"):
+        launch(mounts=["/a:/b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("USR1@120", ("USR1", 120_000)), ("SIGUSR2", ("USR2", 60_000)), ("", ("", 0))],
+)
+def test_a_warning_is_a_signal_and_seconds(text: str, expected: tuple[str, int]) -> None:
+    made = launch(signal=text)
+    assert (made.warn_signal, made.warn_before_ms) == expected
+
+
+@pytest.mark.parametrize("text", ["NOPE@1", "USR1@", "USR1@x", "@5"])
+def test_a_warning_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="signal"):
+        launch(signal=text)
+
+
+def test_a_captured_environment_is_kept_apart_under_a_name_of_its_own() -> None:
+    variables = {"HOME": "/home/ada", "API_KEY": "s3cret"}
+    mine = read(captured_environment=variables)
+    assert mine.environment == (("API_KEY", "s3cret"), ("HOME", "/home/ada"))
+    assert mine.launch.captured.startswith("env-")
+    assert mine.launch.captured == read(captured_environment=dict(variables)).launch.captured
+    bob = JobReader(Caller(user="bob", uid=1001, gid=100), lambda named: named)
+    theirs = bob.read(asked(captured_environment=variables))
+    assert theirs.launch.captured != mine.launch.captured
+
+
+@pytest.mark.parametrize("variables", [{"": "x"}, {"A=B": "x"}, {"A": "\0"}, {"A\0": "x"}])
+def test_variables_that_no_process_can_be_given_are_refused(variables: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest, match="variable"):
+        launch(environment=variables)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": []},
+        {"working_directory": "relative"},
+        {"command": ["a\0b"]},
+        {"name": "two\nlines"},
+        {"name": "\x1b[31m"},
+        {"allowed_gpus": "a-b"},
+        {"gpu_count": 3, "allowed_gpus": [0, 1]},
+        {"runner": "container"},
+        {"mig_profile": "9g.1gb"},
+    ],
+)
+def test_what_no_agent_could_run_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        read(**fields)
+
+
+def test_everything_else_arrives_too() -> None:
+    made = read(
+        name="x",
+        tenant_id="vision",
+        gpu_count=2,
+        gpu_model="A100",
+        allowed_gpus="0-3",
+        node_labels={"b": "2", "a": "1"},
+        topology="require_island",
+        contiguous=True,
+        min_bandwidth_gbps=100,
+        pool="online",
+        interactive=True,
+        preemptible=False,
+        estimate_seconds=60,
+        hold=True,
+        retries=2,
+        retry_exit_codes=[75, 1],
+        requeue_on_node_loss=True,
+        same_rack=True,
+        umask=0o077,
+        grace_seconds=5,
+        max_processes=64,
+        conda="py311",
+        output="out.txt",
+    )
+    request = made.job.members[0]
+    assert (request.gpu_models, request.device_ids) == (("A100",), (0, 1, 2, 3))
+    assert request.node_labels == (("a", "1"), ("b", "2"))
+    assert (request.topology, request.contiguous) == (Topology.REQUIRE_ISLAND, True)
+    assert (made.job.tenant, made.job.pool, made.job.interactive) == ("vision", Pool.ONLINE, True)
+    assert (made.job.preemptible, made.job.hold, made.job.retries) == (False, True, 2)
+    assert (made.job.retry_exit_codes, made.job.estimate_ms) == ((1, 75), 60_000)
+    assert (made.launch.umask, made.launch.grace_ms) == (0o077, 5000)
+    assert (made.launch.max_processes, made.launch.conda) == (64, "py311")
+
+
+def test_many_jobs_that_are_alike_are_read_as_if_each_were_alone() -> None:
+    reader = a_reader()
+    shared = {"gpu_count": 1, "captured_environment": {"A": "1"}, "retries": 1}
+    for number in range(5):
+        fields = {**shared, "name": f"n{number}", "args": [str(number)]}
+        assert reader.read_alike(asked(**fields)) == read(**fields)
+    assert reader.read_alike(asked(**shared, priority=5)) == read(**shared, priority=5)
+    with pytest.raises(InvalidRequest, match="NUL"):
+        reader.read_alike(asked(**shared, args=["\0"]))
+    with pytest.raises(InvalidRequest, match="nothing to run"):
+        reader.read_alike(asked(command=[]))
+
+
+def test_a_caller_without_an_account_here_cannot_submit() -> None:
+    with pytest.raises(InvalidRequest, match="no account"):
+        a_reader(Caller(user="token"))
+
+
+def test_the_short_form_is_a_line_for_a_shell() -> None:
+    task = TaskRequest(command="python train.py > log", priority="high", env={"A": "1"})
+    made = a_reader().read_task(task)
+    assert made.launch.argv == ("/bin/sh", "-c", "python train.py > log")
+    assert (made.job.priority, made.launch.environment) == (1500, (("A", "1"),))
+
+
+def test_a_patch_changes_only_what_it_names() -> None:
+    known = job(gpu_count=2, gpu_memory_mb=20_000, cpu_cores=4, gpu_model="A100")
+    assert patched(known) == {}
+    assert patched(known, priority="high", name="y", hold=True) == {
+        "priority": 1500,
+        "name": "y",
+        "hold": True,
+    }
+    assert patched(known, max_runtime_minutes=2, begin_at=5, deadline=None) == {
+        "max_runtime_ms": 120_000,
+        "begin_ms": 5000,
+        "deadline_ms": 0,
+    }
+    (member,) = patched(known, gpu_count=1)["members"]
+    assert (member.gpu_milli, member.gpu_memory_total_mb, member.cpu_milli) == (1000, 20_000, 4000)
+    assert member.gpu_models == ("A100",)
+
+
+def test_what_a_gang_asks_for_cannot_be_patched() -> None:
+    with pytest.raises(InvalidRequest, match="gang"):
+        patched(job(members=2, gpu_count=1), gpu_count=2)
