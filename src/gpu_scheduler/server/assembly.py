@@ -36,6 +36,7 @@ from gpu_scheduler.server.agent_process import AgentProcess
 from gpu_scheduler.server.directories import Lock, announce, prepare, renounce, started_at
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
+from gpu_scheduler.server.jobs_file import JobsFile
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.settings.groups import Settings
@@ -84,6 +85,9 @@ class Server:
                         keep_house(loop, self._settings.retention, Path(self._paths.logs))
                     ),
                 ]
+                if self._settings.files.jobs_file:
+                    watcher = JobsFile(loop, self._settings.files)
+                    tasks.append(asyncio.create_task(watcher.watch()))
                 await self._first_agent(agents, config.node)
                 facts = self._facts(config.node, agents.problems.get(config.node, ""))
                 announce(self._paths, facts)

@@ -1,0 +1,141 @@
+"""Watches a jobs.txt: every new line becomes a job, once, however often the file is read.
+
+A line that was submitted is remembered in the same commit as its job. Jobs run as the owner of the
+file; a file that others may write to is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import pwd
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from gpu_scheduler.client.jobs_file import llm_config, read_line
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import Outcome, Submit
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import Forbidden, InvalidInput, SchedulerError
+from gpu_scheduler.settings.groups import FileSettings
+from gpu_scheduler.store.rows import AnswerRow, Write
+from gpu_scheduler.wire.jobs import JobRequest
+from gpu_scheduler.wire.reading import JobReader
+
+FOR_EVER_MS = 1 << 52
+"""Answers are dropped by age; a line of a file must never be submitted again."""
+OTHERS_MAY_WRITE = 0o022
+log = structlog.get_logger("jobs_file")
+
+
+class JobsFile:
+    """One file, looked at now and then."""
+
+    def __init__(self, loop: Loop, settings: FileSettings) -> None:
+        """Nothing is read yet."""
+        self._loop = loop
+        self._path = Path(settings.jobs_file)
+        self._models = settings.llm_config_file
+        self._interval_s = settings.monitor_interval_s
+        self._complained: set[str] = set()
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                count = await self.read()
+                if count:
+                    log.info("submitted", file=str(self._path), jobs=count)
+            except SchedulerError as error:
+                self._complain(str(error))
+            await asyncio.sleep(self._interval_s)
+
+    async def read(self) -> int:
+        """Submit the lines that are new; says how many. A bad line costs only itself."""
+        lines = self._lines()
+        if not lines:
+            return 0
+        caller = self._owner()
+        models = self._gpus_by_model()
+        seen: Counter[str] = Counter()
+        count = 0
+        for number, line in enumerate(lines, 1):
+            text = line.strip()
+            if not text or text.startswith("#"):
+                continue
+            seen[text] += 1
+            try:
+                count += await self._submit(text, number, seen[text], caller, models)
+            except SchedulerError as error:
+                self._complain(f"line {number} is left out: {error}")
+        return count
+
+    def _lines(self) -> list[str]:
+        if not self._path.is_file():
+            return []
+        try:
+            return self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"cannot be read: {error}", file=str(self._path)) from error
+
+    def _gpus_by_model(self) -> dict[str, Any]:
+        return llm_config(self._models) if Path(self._models).is_file() else {}
+
+    async def _submit(
+        self, text: str, number: int, nth: int, caller: Caller, models: dict[str, Any]
+    ) -> int:
+        """The same line twice means two jobs, so it counts which one this is."""
+        key = hashlib.sha256(f"{self._path}\0{nth}\0{text}".encode()).hexdigest()
+        if self._loop.store.answer(caller.user, key) is not None:
+            return 0
+        body = read_line(text, str(self._path), number, models)
+        body["working_directory"] = str(self._path.parent)
+        reader = JobReader(caller, lambda tenant: tenant)
+        submission = reader.read(msgspec.convert(body, JobRequest))
+
+        def remember(outcomes: Sequence[Outcome]) -> Sequence[Write]:
+            job_id = outcomes[0].jobs[0].id
+            return [
+                AnswerRow(
+                    user=caller.user,
+                    key=key,
+                    request_hash=key,
+                    status=201,
+                    body=job_id,
+                    at_ms=FOR_EVER_MS,
+                )
+            ]
+
+        await self._loop.apply(Submit(submission.job, submission.launch), caller, also=remember)
+        return 1
+
+    def _owner(self) -> Caller:
+        status = self._path.stat()
+        if status.st_mode & OTHERS_MAY_WRITE:
+            raise InvalidInput(
+                "others may write to it, so whoever can would run jobs as its owner; "
+                "use 'chmod go-w'",
+                file=str(self._path),
+            )
+        if os.geteuid() not in {0, status.st_uid}:
+            raise Forbidden(
+                f"{self._path} belongs to uid {status.st_uid}, and a server that is not root runs "
+                f"jobs only as itself (uid {os.geteuid()})"
+            )
+        try:
+            account = pwd.getpwuid(status.st_uid)
+        except KeyError:
+            return Caller(user=str(status.st_uid), uid=status.st_uid, gid=status.st_gid)
+        return Caller(user=account.pw_name, uid=account.pw_uid, gid=account.pw_gid)
+
+    def _complain(self, problem: str) -> None:
+        """Once: the same line is read again and again."""
+        if problem not in self._complained:
+            self._complained.add(problem)
+            log.warning("not read", file=str(self._path), problem=problem)

@@ -1,0 +1,103 @@
+"""A watched jobs.txt."""
+
+import asyncio
+import json
+import pwd
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import SetNode
+from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.server.jobs_file import JobsFile
+from gpu_scheduler.settings.groups import FileSettings
+from gpu_scheduler.store.memory import MemoryStore
+from tests.builders import a_core, a_node
+
+TEXT = """\
+# Priority, Script, Conda_Env, Arguments, Allowed_GPUs
+0,/data3/experiments/evaluate.py,ml_env,--llm qwen2.5-3b-inst --mode test,0-3
+1,/data3/experiments/train.py,,--llm qwen2.5-7b-inst --epochs 10,4-7
+
+2,/data3/experiments/inference.py,,--model large --batch_size 32,
+"""
+
+
+def with_file(tmp_path: Path, test: Callable[[JobsFile, MemoryStore], Awaitable[None]]) -> None:
+    models = tmp_path / "llm_config.json"
+    models.write_text(json.dumps({"default_requirement": 1.0, "models": {"qwen2.5-3b-inst": 0.5}}))
+    settings = FileSettings(
+        jobs_file=str(tmp_path / "jobs.txt"), llm_config_file=str(models), monitor_interval_s=1.0
+    )
+
+    async def run() -> None:
+        store = MemoryStore()
+        loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        await loop.apply(SetNode(a_node()))
+        await test(JobsFile(loop, settings), store)
+        await loop.close()
+
+    asyncio.run(run())
+
+
+def test_every_line_becomes_one_job_however_often_the_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.txt"
+    file.write_text(TEXT)
+    owner = pwd.getpwuid(file.stat().st_uid).pw_name
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        assert await jobs_file.read() == 3
+        assert await jobs_file.read() == 0
+        rows = store.jobs()
+        assert [(row.job.name, row.job.priority, row.job.gpu_milli) for row in rows] == [
+            ("evaluate.py", 1500, 500),
+            ("train.py", 750, 1000),
+            ("inference.py", 250, 1000),
+        ]
+        assert {row.job.user for row in rows} == {owner}
+        assert rows[1].job.members[0].device_ids == (4, 5, 6, 7)
+        launch = store.launch(rows[0].job.id)
+        assert launch is not None
+        assert (launch.conda, launch.argv[:2]) == (
+            "ml_env",
+            ("python", "/data3/experiments/evaluate.py"),
+        )
+        with file.open("a") as more:
+            more.write("1,/data3/experiments/train.py,,--llm qwen2.5-7b-inst --epochs 10,4-7\n")
+        assert await jobs_file.read() == 1, "the same line again means the same work again"
+
+    with_file(tmp_path, test)
+
+
+def test_a_bad_line_costs_only_itself(tmp_path: Path) -> None:
+    (tmp_path / "jobs.txt").write_text("9,what,is,this,\n1,/bin/true,,,\n1,/bin/true,,x,0-99\n")
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        assert await jobs_file.read() >= 1
+        assert "true" in {row.job.name for row in store.jobs()}
+
+    with_file(tmp_path, test)
+
+
+def test_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.txt"
+    file.write_text(TEXT)
+    file.chmod(0o666)
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        with pytest.raises(InvalidInput, match="others may write"):
+            await jobs_file.read()
+        assert store.jobs() == []
+
+    with_file(tmp_path, test)
+
+
+def test_a_file_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        assert await jobs_file.read() == 0
+        assert store.jobs() == []
+
+    with_file(tmp_path, test)
