@@ -363,7 +363,7 @@ class Cycle:
             self._shape_reasons.setdefault(alike.id, _NO_ROOM)
         if not self._gave_up_gpus and self._picture.index.is_full:
             self._gave_up_gpus = True
-            for other in self._picture.job_shapes:
+            for other in self._picture.job_shapes.values():
                 if all(member.share for member in other.members) and other.needs_gpus:
                     self._merge.drop_shape(other.id)
                     self._shape_reasons.setdefault(other.id, _NO_ROOM)
@@ -428,7 +428,7 @@ class Cycle:
         """Nobody of the same kind passes: GPU jobs wait for GPU jobs, CPU-only for CPU-only."""
         behind = Reason(ReasonCode.BEHIND, (("job", entry.waiting.job.id),))
         self._reasons[entry.number] = _NO_ROOM
-        for shape in self._picture.job_shapes:
+        for shape in self._picture.job_shapes.values():
             if shape.uses_gpus == entry.shape.uses_gpus:
                 self._merge.drop_shape(shape.id)
                 self._shape_reasons[shape.id] = behind

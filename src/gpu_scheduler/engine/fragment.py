@@ -17,10 +17,12 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 
 SIGMOID_SCALE = 1000.0
 SIGMOID_LIMIT = 700.0
+MOST_KNOWN = 100_000
+"""So many fragments are remembered; then it starts anew, as old ones seldom come again."""
 
 
 class Fragments:
-    """Expected fragments of free vectors, remembered."""
+    """Expected fragments of free vectors; many are remembered."""
 
     def __init__(self, typical: tuple[TypicalShape, ...], kinds: list[Kind]) -> None:
         """Take the typical shapes and their weights."""
@@ -38,6 +40,8 @@ class Fragments:
             fragment = 0.0
             for shape, weight in self._typical:
                 fragment += weight * _fragment_for(shape, cpu_milli, left, models)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             self._known[key] = fragment
         return fragment
 

@@ -44,11 +44,11 @@ class Index:
         """By ordinal, as many as a bitmap has bits: `slots[-bits.bit_length()]` is its first."""
         self.by_id: dict[str, Slot] = {}
         self.kinds: list[Kind] = []
-        self.shapes: list[Shape] = []
         self.version = 0
         self._free_devices = 0
         self._kind_of: dict[tuple[object, ...], Kind] = {}
         self._shape_of: dict[Request, Shape] = {}
+        self._next_shape = 0
         self._counts: list[range] = []
         self._rows: list[int] = []
         self._buckets: list[int] = []
@@ -105,11 +105,21 @@ class Index:
         """The shape of a request, with every kind of node that came up since."""
         shape = self._shape_of.get(request)
         if shape is None:
-            shape = self._shape_of[request] = Shape(len(self.shapes), request)
-            self.shapes.append(shape)
+            shape = self._shape_of[request] = Shape(self._next_shape, request)
+            self._next_shape += 1
         if shape.kinds_seen != len(self.kinds):
             shape.learn(self.kinds)
         return shape
+
+    @property
+    def shape_count(self) -> int:
+        """How many shapes are remembered."""
+        return len(self._shape_of)
+
+    def forget_shapes(self, kept: set[int]) -> None:
+        """Remember only these shapes; the id of another is never given out again."""
+        known = self._shape_of.items()
+        self._shape_of = {request: shape for request, shape in known if shape.id in kept}
 
     def selected(self, request: Request) -> int | None:
         """The nodes with the labels that the request wants; None for all."""

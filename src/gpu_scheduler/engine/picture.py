@@ -27,6 +27,8 @@ from gpu_scheduler.model.tenant import Quota, Tenant
 
 EndKey = tuple[int, int, int, str]
 _NO_LIMITS = Quota()
+SPARE_SHAPES = 1_000
+"""So many shapes may be remembered beside those of the jobs that wait."""
 
 
 class RunningEntry:
@@ -121,10 +123,12 @@ class Picture:
         self.resume_after = 0
         self.has_limits = policy.max_running > 0
         self.gang_verdicts: dict[tuple[int, int], str] = {}
-        self.job_shapes: list[JobShape] = []
+        self.job_shapes: dict[int, JobShape] = {}
         self.shapes_of_base: dict[int, list[JobShape]] = {}
         self._shape_of: dict[tuple[object, ...], JobShape] = {}
         self._bases: dict[tuple[object, ...], int] = {}
+        self._next_shape = 0
+        self._most_shapes = SPARE_SHAPES
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Picture:
@@ -245,9 +249,9 @@ class Picture:
         room = (tuple(shape.id for shape in shapes), job.min_members, job.same_rack)
         shape = self._shape_of.get((room, rank))
         if shape is None:
-            base = self._bases.setdefault(room, len(self.job_shapes))
+            base = self._bases.setdefault(room, self._next_shape)
             shape = JobShape(
-                len(self.job_shapes),
+                self._next_shape,
                 shapes,
                 job.min_members,
                 same_rack=job.same_rack,
@@ -255,9 +259,32 @@ class Picture:
                 rank=rank,
             )
             self._shape_of[room, rank] = shape
-            self.job_shapes.append(shape)
+            self.job_shapes[shape.id] = shape
+            self._next_shape += 1
             self.shapes_of_base.setdefault(base, []).append(shape)
         return shape
+
+    def _forget_shapes(self) -> None:
+        """Drop the shapes that no waiting job has, with all that is remembered of them.
+
+        There is no end to what people ask for. Done when there are twice as many as after the last
+        time, so it costs little; their ids are never given out again.
+        """
+        kept = [shape for shape in self.job_shapes.values() if shape.id in self.queue.of_shape]
+        self.job_shapes = {shape.id: shape for shape in kept}
+        known = self._shape_of.items()
+        self._shape_of = {key: shape for key, shape in known if shape.id in self.job_shapes}
+        self.shapes_of_base = {}
+        for shape in kept:
+            self.shapes_of_base.setdefault(shape.base, []).append(shape)
+        bases = self._bases.items()
+        self._bases = {room: base for room, base in bases if base in self.shapes_of_base}
+        members = {member.id for shape in kept for member in shape.members}
+        self.index.forget_shapes(members)
+        self.score_memory.forget_shapes(members)
+        self.gang_verdicts.clear()
+        self.barren_nodes = BarrenNodes()
+        self._most_shapes = SPARE_SHAPES + 2 * (len(kept) + len(members))
 
     def limit_ms(self, job: Job) -> int:
         """How long a job may run: its own limit or the default."""
@@ -265,6 +292,8 @@ class Picture:
 
     def enqueue(self, waiting: Waiting) -> Entry:
         """A job could start from now on."""
+        if len(self.job_shapes) + self.index.shape_count > self._most_shapes:
+            self._forget_shapes()
         job = waiting.job
         tenant = self.tenant(job.tenant)
         key = order_key(waiting, tenant, self.policy.order)

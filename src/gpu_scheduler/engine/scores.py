@@ -24,6 +24,7 @@ CPU_NORM = 128_000
 GPU_NORM = 8_000
 Score = Callable[[Vector, Shape], int]
 Place = tuple[int, tuple[object, ...], int]
+SPARE_PLACES = 1_000
 NO_PLACE: Place = (0, (), -1)
 SOME_PLACE: Place = (0, (0,), -1)
 """Two constants that are told apart by identity."""
@@ -64,8 +65,9 @@ class Scorer:
             return self._find_random(shape, within, starts)
         best: Place | None = None
         chosen = 0
-        places = self._memory.places.setdefault(shape.id, {})
-        for vector, bits in self._index.vectors.items():
+        vectors = self._index.vectors
+        places = self._memory.places_of(shape, vectors)
+        for vector, bits in vectors.items():
             place = places.get(vector)
             if place is None:
                 place = places[vector] = self._place(vector, shape)
@@ -99,8 +101,9 @@ class Scorer:
     def _find_random(self, shape: Shape, within: int | None, starts: int) -> Hold | None:
         """A feasible node, and for a share a feasible device, by a fixed pseudo-random draw."""
         feasible = 0
-        places = self._memory.places.setdefault(shape.id, {})
-        for vector, bits in self._index.vectors.items():
+        vectors = self._index.vectors
+        places = self._memory.places_of(shape, vectors)
+        for vector, bits in vectors.items():
             place = places.get(vector)
             if place is None:
                 place = places[vector] = self._place(vector, shape)
@@ -136,6 +139,18 @@ class ScoreMemory:
         """Start with nothing known."""
         self.places: dict[int, dict[Vector, Place]] = {}
         self.fragments = None
+
+    def places_of(self, shape: Shape, vectors: dict[Vector, int]) -> dict[Vector, Place]:
+        """What is known of a shape; of vectors that no node has now, not more than of others."""
+        places = self.places.setdefault(shape.id, {})
+        if len(places) > SPARE_PLACES + 2 * len(vectors):
+            places = {vector: place for vector, place in places.items() if vector in vectors}
+            self.places[shape.id] = places
+        return places
+
+    def forget_shapes(self, kept: set[int]) -> None:
+        """Remember only these shapes."""
+        self.places = {shape: known for shape, known in self.places.items() if shape in kept}
 
 
 def mixed(seed: int, number: int) -> int:

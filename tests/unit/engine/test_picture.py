@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.picture import SPARE_SHAPES, Picture
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Reservation
@@ -22,6 +22,7 @@ from tests.builders import (
     on,
     running,
     started,
+    waiting,
 )
 
 FAIR = a_policy(name="fair")
@@ -113,6 +114,18 @@ def test_victims_are_still_found_after_a_node_with_a_high_ordinal_came() -> None
     picture = a_picture(policy=FAIR, nodes=[a_node()], held=[held], queue=[wanted])
     picture.set_node(a_node(ordinal=1000, gpus=1))
     assert [eviction.allocation_id for eviction in decide(picture, FAIR, 0).evictions] == ["j9.1"]
+
+
+def test_shapes_that_no_job_waits_with_are_forgotten() -> None:
+    picture = a_picture(policy=FAIR, nodes=[a_node(gpus=1)], queue=[a_job(number=1, gpus=2)])
+    shape = picture.queue.entries[1].shape
+    for number in range(2, 3 * SPARE_SHAPES):
+        picture.enqueue(waiting(a_job(number=number, memory_mb=number)))
+        picture.dequeue(number)
+    assert len(picture.job_shapes) + picture.index.shape_count <= SPARE_SHAPES + 8
+    assert picture.job_shapes[shape.id] is shape
+    fresh = Picture.from_snapshot(picture.snapshot(), FAIR)
+    assert decide(fresh, FAIR, 0).to_json() == decide(picture, FAIR, 0).to_json()
 
 
 def test_a_change_of_tier_moves_waiting_jobs_and_keeps_reservations() -> None:

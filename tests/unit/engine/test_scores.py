@@ -9,6 +9,9 @@ from gpu_scheduler.engine.fragment import Fragments
 from gpu_scheduler.engine.kind import Kind
 from gpu_scheduler.engine.policy import Ranking, TypicalShape
 from gpu_scheduler.engine.scores import (
+    NO_PLACE,
+    SPARE_PLACES,
+    ScoreMemory,
     Scorer,
     best_fit,
     clustering,
@@ -136,6 +139,16 @@ def test_a_set_bit_is_found_by_its_number() -> None:
     assert [nth_bit(bits, number) for number in range(6)] == [1, 2, 4, 20, 21, 23]
     assert nth_bit(1, 0) == 0
     assert nth_bit(1 << 1212, 0) == 1212
+
+
+def test_places_on_nodes_as_they_were_long_ago_are_forgotten() -> None:
+    memory = ScoreMemory()
+    now = {a_vector(cpus=1): 1}
+    for cpus in range(2 * SPARE_PLACES):
+        memory.places_of(a_shape(), now)[a_vector(cpus=cpus)] = NO_PLACE
+    places = memory.places_of(a_shape(), now)
+    assert len(places) <= SPARE_PLACES + 2
+    assert a_vector(cpus=1) in places
 
 
 # --- fragments
