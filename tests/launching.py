@@ -45,8 +45,9 @@ class Rig:
         for name, member, over in await self.launcher.held():
             if over is None:
                 await self.launcher.stop(name, member, "cancelled", 0)
-        while any(over is None for _, _, over in await self.launcher.held()):
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(20):
+            while any(over is None for _, _, over in await self.launcher.held()):
+                await asyncio.sleep(0.02)
         for name, member, _ in await self.launcher.held():
             await self.launcher.forget(name, member)
         await self.hang_up()

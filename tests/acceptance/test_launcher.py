@@ -45,6 +45,22 @@ def test_starting_twice_runs_once() -> None:
     with_launcher(scenario)
 
 
+def test_jobs_go_on_starting_when_the_launchers_helper_for_forks_is_killed() -> None:
+    async def scenario(rig: Rig) -> None:
+        pid = rig.launcher.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        assert len(children) == 1
+        assert (await rig.run(rig.work("job-1.1", "sh", "-c", "exit 4"))).exit_code == 4
+        os.kill(int(children[0]), signal.SIGKILL)
+        works = [rig.work(f"job-{n}.1", "sh", "-c", "exit 5") for n in range(2, 12)]
+        await rig.launcher.start_many(works)
+        for work in works:
+            assert (await rig.over(work.allocation_id)).exit_code == 5
+        assert rig.launcher.pid == pid
+
+    with_launcher(scenario)
+
+
 def test_members_of_one_gang_are_told_apart() -> None:
     async def scenario(rig: Rig) -> None:
         works = [
@@ -544,6 +560,7 @@ def test_on_a_full_disk_nothing_starts_and_ends_are_still_told() -> None:
 
 AS_NOBODY = """
 import os, sys
+from gpu_scheduler.agent.launcher import service
 from gpu_scheduler.agent.launcher.__main__ import main
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(main(["--dir", sys.argv[1]]))

@@ -6,17 +6,12 @@ Exit code 0 after an orderly end, 2 for wrong arguments, 3 if another launcher s
 from __future__ import annotations
 
 import fcntl
-import gc
 import os
 import sys
 import time
 
-from gpu_scheduler.agent.launcher.door import Door
-from gpu_scheduler.agent.launcher.kit import Kit
-from gpu_scheduler.agent.launcher.processes import become_subreaper
-from gpu_scheduler.agent.launcher.recovery import recover
-from gpu_scheduler.agent.launcher.spawn import ignore_signals
-from gpu_scheduler.agent.launcher.supervisor import Supervisor
+from gpu_scheduler.agent.launcher import zygote
+from gpu_scheduler.agent.launcher.child import ignore_signals
 
 LOCK = "launcher.lock"
 LOCK_SECONDS = 5.0
@@ -33,31 +28,13 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"another launcher serves {directory}\n")
         return ALREADY_RUNNING
     os.chdir("/")
-    serve(directory)
-    return 0
-
-
-def serve(directory: str) -> None:
-    """Take over what a former launcher left, then work until asked to leave."""
     ignore_signals()
-    become_subreaper()
-    kit = Kit(directory)
-    door = Door(kit.loop, directory)
-    kit.report = door.tell
-    kit.loop.catch_children()
-    supervisor = Supervisor(kit)
-    recover(kit, supervisor)
-    supervisor.settle()
-    door.open(supervisor)
-    # What is here stays; a collector that walked it would copy its pages after every fork.
-    gc.collect()
-    gc.freeze()
-    while not door.stop_asked:
-        kit.loop.turn()
-        supervisor.settle()
-        door.flush()
-    door.close()
-    kit.limits.leave()
+    # The zygote is forked before anything else is loaded, because it must be small.
+    small = zygote.start()
+    from gpu_scheduler.agent.launcher.service import serve  # noqa: PLC0415
+
+    serve(directory, small)
+    return 0
 
 
 def _lock(path: str) -> bool:

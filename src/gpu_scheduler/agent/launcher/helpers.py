@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.loop import Loop, Timer
-from gpu_scheduler.agent.launcher.spawn import Launch, fork_at_gate, refusal, say_go
+from gpu_scheduler.agent.launcher.spawn import Launch, Spawner, refusal, say_go
 
 Done = Callable[[bool, str], None]
 MOST_OUTPUT = 64 * 1024
@@ -21,8 +21,9 @@ MOST_OUTPUT = 64 * 1024
 class Helpers:
     """Runs helpers."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, spawner: Spawner) -> None:
         self._loop = loop
+        self._spawner = spawner
 
     def run(self, launch: Launch, timeout_ms: int, done: Done) -> int:
         """Start one; its pid, or 0 if it could not be started (and `done` has been told).
@@ -34,7 +35,7 @@ class Helpers:
             reader, launch.log = os.pipe2(os.O_CLOEXEC)
             os.set_blocking(reader, False)
         try:
-            child = fork_at_gate(launch)
+            child = self._spawner.fork_at_gate(launch)
         except OSError as error:
             _close(reader, launch.log)
             done(False, str(error))

@@ -13,7 +13,8 @@ from gpu_scheduler.agent.launcher.forms import Key
 from gpu_scheduler.agent.launcher.helpers import Helpers
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.loop import Loop
-from gpu_scheduler.agent.launcher.spawn import Launch
+from gpu_scheduler.agent.launcher.spawn import Launch, Spawner
+from gpu_scheduler.agent.launcher.zygote import Zygote
 from gpu_scheduler.agent.limits.groups import Limits
 from gpu_scheduler.agent.runners.all import runners
 from gpu_scheduler.agent.work import Report
@@ -24,14 +25,17 @@ HELPER_TIMEOUT_MS = 30_000
 class Kit:
     """The loop, the journal, the table of attempts, and the ways to look and act."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, zygote: Zygote | None) -> None:
         self.directory = directory
         self.mark = f"{zlib.crc32(os.path.realpath(directory).encode()):08x}"
         self.loop = Loop()
         self.journal = Journal(os.path.join(directory, "attempts"))
         self.attempts: dict[Key, Attempt] = {}
+        self.spawner = Spawner(zygote)
+        if zygote is not None:
+            self.loop.at_exit(zygote.pid, lambda _: self.spawner.zygote_died())
         self.census = Census(self.loop, self.attempts, self.mark)
-        self.helpers = Helpers(self.loop)
+        self.helpers = Helpers(self.loop, self.spawner)
         self.limits = Limits(directory)
         self.runners = runners()
         self.boot = processes.boot_id()

@@ -1,28 +1,19 @@
 """Forking a job so that it runs at most once.
 
-The child makes itself ready (session, control groups, limits, user, directory, log) and then waits
-at a gate. Only when the launcher has its record on disk does it say go; if the launcher dies
-first, the gate closes and the child ends without having run anything. After go the gate closes by
-itself at exec, or carries the reason why there was none.
+A child waits at a gate. Only when the launcher has its record on disk does it say go; if the
+launcher dies first, the gate closes and the child ends without having run anything. After go the
+gate closes by itself at exec, or carries the reason why there was none.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import resource
-import signal
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-GO = b"g"
-PYTHON = "{python}"
-"""Stands in a command line for the first interpreter that the job's user may run."""
-NEVER_RAN = 127
-_DEAF_TO = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-_NOTHING = os.open("/dev/null", os.O_RDWR)
-_MOST_DESCRIPTORS = 1 << 20
-DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+from gpu_scheduler.agent.launcher.child import GO, become_job
+from gpu_scheduler.agent.launcher.zygote import Zygote, ZygoteDied
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,30 +46,51 @@ class Spawned:
     gate: socket.socket
 
 
-class CannotRun(Exception):
-    """The child could not become the job; the text says why."""
+class Spawner:
+    """Forks children, by the zygote while there is one: it is small, and so are its forks."""
+
+    def __init__(self, zygote: Zygote | None = None) -> None:
+        self._zygote = zygote
+
+    def zygote_died(self) -> None:
+        """From now on the launcher forks itself."""
+        self._zygote = None
+
+    def fork_at_gate(self, launch: Launch) -> Spawned:
+        """Fork a child of ours that waits for go."""
+        if self._zygote is not None:
+            try:
+                return _at_gate(launch, self._zygote_fork)
+            except ZygoteDied:
+                # If it made a child before it died, that child now finds its gate closed.
+                self._zygote = None
+        return _at_gate(launch, _own_fork)
+
+    def _zygote_fork(self, launch: Launch, gate: int) -> int:
+        if self._zygote is None:
+            raise ZygoteDied
+        values = {name: getattr(launch, name) for name in Launch.__slots__}
+        return self._zygote.fork(values, gate, launch.log)
 
 
-def ignore_signals() -> None:
-    """Handlers that do nothing, not SIG_IGN: exec takes handlers away, so jobs start clean."""
-    for number in _DEAF_TO:
-        signal.signal(number, lambda *_: None)
-
-
-def fork_at_gate(launch: Launch) -> Spawned:
-    """Fork a child that waits for go."""
+def _at_gate(launch: Launch, fork: Callable[[Launch, int], int]) -> Spawned:
     ours, its = socket.socketpair()
     try:
-        pid = os.fork()
+        pid = fork(launch, its.fileno())
     except OSError:
         ours.close()
-        its.close()
         raise
-    if pid == 0:
-        _be_child(launch, its)
-    its.close()
+    finally:
+        its.close()
     ours.setblocking(False)
     return Spawned(pid, ours)
+
+
+def _own_fork(launch: Launch, gate: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        become_job(launch, gate)
+    return pid
 
 
 def say_go(gate: socket.socket) -> None:
@@ -96,161 +108,3 @@ def refusal(gate: socket.socket) -> str | None:
         return None
     except OSError:
         return ""
-
-
-def _be_child(launch: Launch, gate: socket.socket) -> None:
-    """Never returns, whatever happens: a child must not go on as a second launcher."""
-    try:
-        _redirect(launch, gate.fileno())
-        _prepare(launch)
-        program, argv = _program(launch)
-        if gate.recv(1) != GO:
-            os._exit(NEVER_RAN)
-        try:
-            os.execve(program, argv, launch.environment)
-        except OSError as error:
-            raise CannotRun(_cannot_run(argv[0], error)) from None
-    except CannotRun as refused:
-        gate.send(str(refused).encode(errors="replace")[:60000])
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
-        gate.send(f"cannot run the job: {error}".encode(errors="replace")[:60000])
-    finally:
-        os._exit(NEVER_RAN)
-
-
-def _prepare(launch: Launch) -> None:
-    os.setsid()
-    for path in launch.joins:
-        _join(path)
-    if launch.cpus and (cpus := os.sched_getaffinity(0) & set(launch.cpus)):
-        os.sched_setaffinity(0, cpus)
-    for kind, amount in launch.rlimits:
-        _, hard = resource.getrlimit(kind)
-        most = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-        resource.setrlimit(kind, (most, most))
-    _check_reach(launch)
-    if launch.uid is not None:
-        _become(launch)
-    os.umask(launch.umask)
-    if launch.log_of_user:
-        _open_output(launch.log_of_user)
-    try:
-        os.chdir(launch.workdir or "/")
-    except OSError as error:
-        raise CannotRun(
-            f"cannot enter the working directory {launch.workdir!r}: {_reason(error)}; "
-            "it must exist on this node and be open to the job's user"
-        ) from None
-
-
-def _join(path: str) -> None:
-    try:
-        descriptor = os.open(path, os.O_WRONLY)
-        try:
-            os.write(descriptor, b"0")
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise CannotRun(f"cannot join the control group {path}: {_reason(error)}") from None
-
-
-def _become(launch: Launch) -> None:
-    """Become the job's user, for good. Nothing to do if we are that user already."""
-    uid = launch.uid
-    if uid is None or (uid == os.geteuid() and launch.gid == os.getegid()):
-        return
-    try:
-        if launch.user:
-            os.initgroups(launch.user, launch.gid)
-        else:
-            os.setgroups([launch.gid])
-        os.setgid(launch.gid)
-        os.setuid(uid)
-    except (OSError, OverflowError) as error:
-        reason = _reason(error) if isinstance(error, OSError) else str(error)
-        raise CannotRun(
-            f"cannot run as user {launch.user or uid} (uid {uid}, gid {launch.gid}): {reason}"
-        ) from None
-
-
-def _check_reach(launch: Launch) -> None:
-    """A container engine that is root must not show a user what the user could not open."""
-    if not launch.reachable or os.geteuid() != 0 or launch.reaching_uid == 0:
-        return
-    groups = os.getgroups()
-    os.setgroups([launch.gid])
-    os.setegid(launch.gid)
-    os.seteuid(launch.reaching_uid)
-    try:
-        for path in launch.reachable:
-            if not os.access(path, os.R_OK, effective_ids=True):
-                raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-
-
-def _redirect(launch: Launch, gate: int) -> None:
-    """Keep the standard streams and the gate, and let go of all else.
-
-    Above all of the gates of others: a child that kept one would hold it open after our death.
-    """
-    log = launch.log if launch.log >= 0 else _NOTHING
-    os.dup2(_NOTHING, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.closerange(3, gate)
-    os.closerange(gate + 1, _MOST_DESCRIPTORS)
-
-
-def _open_output(path: str) -> None:
-    """As the user, so with the user's rights."""
-    try:
-        output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY, 0o666)
-    except OSError as error:
-        raise CannotRun(f"cannot open the output file {path!r}: {_reason(error)}") from None
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-
-
-def _program(launch: Launch) -> tuple[str, tuple[str, ...]]:
-    """The file to execute and the arguments."""
-    argv = launch.argv
-    if launch.python:
-        found = _first_usable(launch.python)
-        argv = tuple(found if part == PYTHON else part for part in argv)
-    name = argv[0]
-    if "/" in name:
-        return name, argv
-    problem = errno.ENOENT
-    for directory in launch.environment.get("PATH", DEFAULT_PATH).split(":"):
-        path = f"{directory or '.'}/{name}"
-        if os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path, argv
-        if os.path.isfile(path):
-            problem = errno.EACCES
-    raise CannotRun(_cannot_run(name, OSError(problem, "")))
-
-
-def _first_usable(pythons: tuple[str, ...]) -> str:
-    for path in pythons:
-        if os.access(path, os.X_OK):
-            return path
-    raise CannotRun(f"the job's user may run no Python for the session: tried {', '.join(pythons)}")
-
-
-def _cannot_run(name: str, error: OSError) -> str:
-    advice = {
-        errno.ENOENT: "check the spelling, the PATH of the job, and the first line of a script",
-        errno.EACCES: "is it executable for this user (chmod +x)?",
-        errno.ENOEXEC: "a script needs a first line such as #!/bin/sh",
-        errno.E2BIG: "arguments and environment together are too long",
-    }.get(error.errno or 0, "")
-    return f"cannot run {name!r}: {_reason(error)}" + (f"; {advice}" if advice else "")
-
-
-def _reason(error: OSError) -> str:
-    if error.errno == errno.ENOENT:
-        return "no such file"
-    return os.strerror(error.errno).lower() if error.errno else str(error)

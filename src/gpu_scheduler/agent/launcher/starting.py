@@ -17,7 +17,7 @@ from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environmen
 from gpu_scheduler.agent.launcher.forms import line
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
-from gpu_scheduler.agent.launcher.spawn import Launch, fork_at_gate, refusal, say_go
+from gpu_scheduler.agent.launcher.spawn import Launch, refusal, say_go
 from gpu_scheduler.agent.runners.contract import Command, Ending
 from gpu_scheduler.agent.work import Began, Work
 
@@ -90,7 +90,7 @@ class Starter:
         try:
             command = self._prepare(attempt)
             log = logs.open_log(attempt.work)
-            child = fork_at_gate(self._launch(attempt, command, log))
+            child = self._kit.spawner.fork_at_gate(self._launch(attempt, command, log))
         except OSError as error:
             if log >= 0:
                 os.close(log)

@@ -1,0 +1,34 @@
+"""The launcher's parts joined and running."""
+
+from __future__ import annotations
+
+import gc
+
+from gpu_scheduler.agent.launcher.door import Door
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.processes import become_subreaper
+from gpu_scheduler.agent.launcher.recovery import recover
+from gpu_scheduler.agent.launcher.supervisor import Supervisor
+from gpu_scheduler.agent.launcher.zygote import Zygote
+
+
+def serve(directory: str, zygote: Zygote | None) -> None:
+    """Take over what a former launcher left, then work until asked to leave."""
+    become_subreaper()
+    kit = Kit(directory, zygote)
+    door = Door(kit.loop, directory)
+    kit.report = door.tell
+    kit.loop.catch_children()
+    supervisor = Supervisor(kit)
+    recover(kit, supervisor)
+    supervisor.settle()
+    door.open(supervisor)
+    # What is here stays; a collector that walked it would copy its pages after every fork.
+    gc.collect()
+    gc.freeze()
+    while not door.stop_asked:
+        kit.loop.turn()
+        supervisor.settle()
+        door.flush()
+    door.close()
+    kit.limits.leave()
