@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from gpu_scheduler.api.exchange import Answer, Call
@@ -19,6 +20,7 @@ from gpu_scheduler.store.rows import AnswerRow, Write
 
 HEADER = b"idempotency-key"
 MOST_KEY = 255
+_KEY = re.compile(rb"[!-~]{1,%d}" % MOST_KEY)
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 
 Act = Callable[[Also | None], Awaitable[Outcome]]
@@ -69,12 +71,11 @@ class Repeats:
 
 
 def _read_key(given: bytes) -> str:
-    key = given.decode("latin-1").strip()
-    if not 0 < len(key) <= MOST_KEY or not (key.isascii() and key.isprintable()):
+    if not _KEY.fullmatch(given):
         raise InvalidRequest(
-            f"the Idempotency-Key must have 1 to {MOST_KEY} printable ASCII characters"
+            f"the Idempotency-Key must have 1 to {MOST_KEY} printable ASCII characters, no spaces"
         )
-    return key
+    return given.decode("ascii")
 
 
 def _digest(call: Call, body: bytes) -> str:

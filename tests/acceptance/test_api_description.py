@@ -1,0 +1,79 @@
+"""The server keeps what its OpenAPI description promises, whatever is sent to it.
+
+Schemathesis draws cases from the description itself, the same ones on every run: valid ones and
+broken ones. No answer may be a server error, and each must have a status, a media type and a form
+that the description names; what the description forbids must be refused.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from gpu_scheduler.api.application import DESCRIBED
+from gpu_scheduler.api.description import describe
+from tests.unit.api.lab import ApiLab
+
+SCHEMA = schemathesis.openapi.from_dict(describe(DESCRIBED, "0"))
+OPERATIONS = {
+    operation.label: operation
+    for operation in (result.ok() for result in SCHEMA.get_all_operations())
+    # Following a log ends only when the job does, which nothing here makes happen.
+    if not operation.label.endswith("/logs")
+}
+EXAMPLES = {GenerationMode.POSITIVE: 12, GenerationMode.NEGATIVE: 8}
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[ApiLab]:
+    with ApiLab() as lab:
+        lab.start(lab.submit(name="running", gpu_count=1))
+        lab.submit(name="held", hold=True)
+        lab.submit(name="array", array="0-9%2")
+        yield lab
+
+
+@pytest.mark.parametrize("mode", EXAMPLES, ids=lambda mode: mode.name.lower())
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_every_answer_is_one_that_the_description_names(
+    lab: ApiLab, label: str, mode: GenerationMode
+) -> None:
+    operation = OPERATIONS[label]
+    broken = mode is GenerationMode.NEGATIVE
+    if broken and not _can_be_broken(operation):
+        pytest.skip("takes nothing that could be wrong")
+    checks = (*CHECKS, negative_data_rejection) if broken else CHECKS
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=EXAMPLES[mode],
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    def answers(case: Any) -> None:
+        response = case.call(base_url=f"http://127.0.0.1:{lab.port}")
+        case.validate_response(response, checks=checks)
+
+    answers()
+
+
+def _can_be_broken(operation: Any) -> bool:
+    return bool(operation.body or operation.query)
