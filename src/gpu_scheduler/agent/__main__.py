@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
 from gpu_scheduler.agent.devices.detect import Wanted, detect
 from gpu_scheduler.agent.devices.foreign import ForeignRule
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found
@@ -38,12 +38,14 @@ def main(arguments: list[str]) -> int:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    lock = os.open(Path(config.dir) / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(Path(config.dir) / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         log.info("another agent runs here", dir=config.dir)
         return EXIT_ALREADY_RUNS
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
     try:
         asyncio.run(_run(config))
     except SchedulerError as error:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from gpu_scheduler.model.errors import InvalidInput
 
+AGENT_LOCK = "agent.lock"
+"""In the agent's directory. Held by the agent for as long as it lives, with its pid in it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:

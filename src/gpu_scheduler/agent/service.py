@@ -57,6 +57,7 @@ class Agent:
         self._starts = asyncio.Semaphore(config.most_starts)
         self._under_way: set[asyncio.Task[None]] = set()
         self._instance = uuid.uuid4().hex
+        self._wait_s = FIRST_WAIT_S
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -103,9 +104,7 @@ class Agent:
 
     async def _serve(self) -> None:
         """Keep a stream open, and open it again whenever it breaks."""
-        wait_s = FIRST_WAIT_S
         while True:
-            began = time.monotonic()
             try:
                 await self._session()
             except grpc.aio.AioRpcError as error:
@@ -113,9 +112,8 @@ class Agent:
             finally:
                 self._outbox = None
                 self._stop_readers()
-            wait_s = FIRST_WAIT_S if time.monotonic() - began > LONGEST_WAIT_S else wait_s
-            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-            wait_s = min(LONGEST_WAIT_S, wait_s * 1.6)
+            await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
+            self._wait_s = min(LONGEST_WAIT_S, self._wait_s * 1.6)
 
     async def _session(self) -> None:
         async with grpc.aio.insecure_channel(self._config.target, options=_OPTIONS) as channel:
@@ -193,6 +191,7 @@ class Agent:
                 if reader is not None:
                     reader.cancel()
             case "welcome":
+                self._wait_s = FIRST_WAIT_S
                 log.info("connected", server=message.welcome.version)
 
     def _obey_order(self, order: pb.Order) -> None:

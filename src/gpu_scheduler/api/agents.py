@@ -16,7 +16,7 @@ import structlog
 from gpu_scheduler import __version__
 from gpu_scheduler.api.node_logs import NodeLogs
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.members import MemberEnd, Members
+from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
     Checkpointed,
     DeviceRead,
@@ -46,6 +46,7 @@ from gpu_scheduler.wire.orders import (
 )
 
 MOST_ORDERS_AT_ONCE = 500
+TIMEOUT = "timeout"
 log = structlog.get_logger("agents")
 
 
@@ -225,6 +226,7 @@ class Agents:
         await self._loop.apply(_found(hello.node, hello.inventory))
         self.problems[hello.node] = hello.inventory.problem
         self._arrival.set()
+        self._members.reconnected()
         held = {(work.allocation_id, work.member) for work in hello.held}
         committed = {allocation.id for allocation in self._loop.store.allocations()}
         repairs = reconcile(self._loop.core.book, hello.node, held, committed)
@@ -292,12 +294,13 @@ class Agents:
             exit_code=over.exit_code if over.HasField("exit_code") else None,
             signal=over.signal if over.HasField("signal") else None,
             ran=over.ran,
-            stopped_by="timeout" if over.stopped_by == "timeout" else "",
+            stopped_by=over.stopped_by if over.stopped_by in {TIMEOUT, GANG} else "",
             detail=over.detail,
+            at_ms=fact.at_ms,
         )
         ended = self._members.over(allocation, fact.member, end)
         if ended is None:
-            self._stop_members(allocation, self._members.to_stop(allocation), "gang")
+            self._stop_members(allocation, self._members.to_stop(allocation), GANG)
             return
         self._members.forget(allocation.id)
         saved_ms = max(0, checkpoint_ms - allocation.start_ms) if checkpoint_ms else 0

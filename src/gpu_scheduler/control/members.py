@@ -1,7 +1,8 @@
 """From what the members of an attempt report to what the core hears of the attempt as a whole.
 
 An attempt has begun when all its members have, and is over when all of them are. When one of
-several fails, the others are to be stopped; the attempt then ends as the first one that failed.
+several fails, the others are to be stopped; the attempt then ends as the first one that failed by
+itself, in whatever order the ends are told: after a restart they come in any.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.control.messages import Ended
 from gpu_scheduler.model.allocation import Allocation
+
+GANG = "gang"
+"""Why a member is stopped when another one has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,7 @@ class MemberEnd:
     ran: bool = True
     stopped_by: str = ""
     detail: str = ""
+    at_ms: int = 0
 
     @property
     def went_well(self) -> bool:
@@ -58,13 +63,14 @@ class Members:
             attempt.ends.setdefault(member, end)
         if attempt.ends.keys() != attempt.members:
             return None
-        decisive = next((e for e in attempt.ends.values() if not e.went_well), end)
+        failed = [e for e in attempt.ends.values() if not e.went_well]
+        decisive = min(failed, key=lambda e: (e.stopped_by == GANG, e.at_ms), default=end)
         return Ended(
             allocation.id,
             exit_code=decisive.exit_code,
             signal=decisive.signal,
             ran=decisive.ran,
-            stopped_by=decisive.stopped_by,
+            stopped_by="" if decisive.stopped_by == GANG else decisive.stopped_by,
             detail=decisive.detail,
         )
 
@@ -75,6 +81,11 @@ class Members:
             return []
         attempt.told_to_stop = True
         return sorted(attempt.members - attempt.ends.keys())
+
+    def reconnected(self) -> None:
+        """Orders to stop may have been lost with an agent: let them be told again."""
+        for attempt in self._attempts.values():
+            attempt.told_to_stop = False
 
     def forget(self, allocation_id: str) -> None:
         """The attempt has ended for the core too."""

@@ -1,7 +1,9 @@
 """What the core believes, and what a node says that it holds: where they differ, what is to do.
 
 Reads only. Work that a node has no record of either never began there (it is ordered again, which
-is safe), or its record is gone (its end can never be known, and is not guessed).
+is safe), or its record is gone (its end can never be known, and is not guessed). What is to stop is
+ordered to stop also where there is no record: an order to start it may still be on its way, and
+the node then never follows that one.
 """
 
 from __future__ import annotations
@@ -60,9 +62,7 @@ def _compare(
     if missing and task.state is JobState.RUNNING:
         detail = "the node has no record of it any more"
         repairs.ends.append(Ended(allocation_id, exit_code=None, detail=detail))
-    elif missing and task.stop_why:
-        repairs.ends.append(Ended(allocation_id, exit_code=None, ran=False))
-    elif missing:
-        repairs.starts.append(StartOrder(allocation, life.job))
     elif task.stop_why:
         repairs.stops.append(StopOrder(allocation_id, task.stop_why))
+    elif missing:
+        repairs.starts.append(StartOrder(allocation, life.job))

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
-from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
 
 LOOK_S = 0.5
 FIRST_WAIT_S = 0.2
 LONGEST_WAIT_S = 10.0
-LONGEST_STOP_S = 5.0
+LONGEST_STOP_S = 10.0
+STOP_LOOK_S = 0.02
 ALREADY_RUNS = 3
 """The exit code of an agent that finds another one in its place."""
 log = structlog.get_logger("server")
 
 
 class AgentProcess:
-    """Starts the agent whenever none is connected, and not more often than is wise.
+    """Starts the agent whenever none runs, and not more often than is wise.
 
-    By posix_spawn, as forking beside the threads of gRPC is hazardous.
+    One that a former server has started is as good, and connects by itself; if it was told other
+    things than ours would be, it makes room. By posix_spawn, as forking beside the threads of gRPC
+    is hazardous.
     """
 
     def __init__(self, config: AgentConfig, is_connected: Callable[[], bool]) -> None:
@@ -33,31 +38,39 @@ class AgentProcess:
         self._is_connected = is_connected
         self._file = Path(config.dir) / "agent.json"
         self._log = Path(config.dir) / "agent.log"
+        self._lock = Path(config.dir) / AGENT_LOCK
         self._pid = 0
+        before = self._file.read_bytes() if self._file.exists() else b""
         config.write(self._file)
+        self._is_outdated = before != self._file.read_bytes()
 
     async def run(self) -> None:
         """Until cancelled."""
+        if self._is_outdated:
+            await self.stop()
         wait_s = FIRST_WAIT_S
         while True:
             if self._is_connected():
                 wait_s = FIRST_WAIT_S
-            elif not self._runs():
+            elif not self._runs() and not self._other():
                 self._start()
                 await asyncio.sleep(wait_s)
                 wait_s = min(LONGEST_WAIT_S, wait_s * 2)
             await asyncio.sleep(LOOK_S)
 
     async def stop(self) -> None:
-        """Ask the agent to stop; jobs go on."""
-        if not self._runs():
+        """Ask the agent to stop, whoever has started it; jobs go on."""
+        pid = self._pid if self._runs() else self._other()
+        if not pid:
             return
-        os.kill(self._pid, signal.SIGTERM)
-        for _ in range(round(LONGEST_STOP_S / LOOK_S)):
-            await asyncio.sleep(LOOK_S / 10)
-            if not self._runs():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        for _ in range(round(LONGEST_STOP_S / STOP_LOOK_S)):
+            await asyncio.sleep(STOP_LOOK_S)
+            if pid != (self._pid if self._runs() else self._other()):
                 return
-        os.kill(self._pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
     def _start(self) -> None:
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -72,6 +85,21 @@ class AgentProcess:
             ],
             setsid=True,
         )
+
+    def _other(self) -> int:
+        """The pid of an agent that runs, whoever has started it; 0 if there is none."""
+        try:
+            lock = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(os.read(lock, 20) or 0)
+        else:
+            return 0
+        finally:
+            os.close(lock)
 
     def _runs(self) -> bool:
         """Tell whether the agent that we started lives; one that has died is buried."""

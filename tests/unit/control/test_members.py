@@ -38,6 +38,23 @@ def test_when_one_member_fails_the_others_are_stopped_once_and_its_failure_count
     assert members.over(gang, 2, STOPPED) == Ended("j.1", exit_code=3)
 
 
+def test_the_member_that_failed_by_itself_decides_also_when_its_end_is_told_last() -> None:
+    members, gang = Members(), an_allocation(3)
+    stopped = replace(STOPPED, stopped_by="gang", at_ms=30)
+    assert members.over(gang, 0, stopped) is None
+    assert members.over(gang, 1, replace(FAILED, exit_code=4, at_ms=20)) is None
+    assert members.over(gang, 2, replace(FAILED, at_ms=10)) == Ended("j.1", exit_code=3)
+
+
+def test_members_that_must_stop_are_told_again_when_their_agent_has_come_back() -> None:
+    members, gang = Members(), an_allocation(3)
+    members.over(gang, 1, FAILED)
+    assert members.to_stop(gang) == [0, 2]
+    members.reconnected()
+    members.over(gang, 1, FAILED)
+    assert members.to_stop(gang) == [0, 2]
+
+
 def test_a_repeated_report_changes_nothing() -> None:
     members, gang = Members(), an_allocation(2)
     members.over(gang, 0, FAILED)

@@ -1,0 +1,149 @@
+"""Kill at random while jobs are submitted, then let everything end and ask for the truth."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+from gpu_scheduler import Client
+from gpu_scheduler.client.forms import API
+from gpu_scheduler.model.errors import WrongState
+from tests.chaos.audit import ENDED, Answers, audit, audit_accounts, read_notes
+from tests.chaos.house import AWAY, TRY_AGAIN_S, House, submit_carefully, wait_for_change
+from tests.chaos.workload import Plan, Workload
+
+MOST_UNFINISHED = 60
+LONGEST_DRAIN_S = 180.0
+
+
+@dataclass(slots=True)
+class Chaos:
+    """One run: a house, a seed, and everything that was submitted and killed."""
+
+    house: House
+    seed: int
+    targets: tuple[str, ...] = ("server", "server", "agent", "agent", "both")
+    plans: list[Plan] = field(default_factory=list)
+    ids: dict[str, str] = field(default_factory=dict)
+    kills: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def run(self, kills: int, *, undisturbed_ms: int) -> None:
+        """Submit and kill; returns when the last kill is done and all are acknowledged."""
+        workload = Workload(self.house.directory, Random(self.seed))
+        self.house.start()
+        for end in ("exit:42", "signal:10", "exit:0"):
+            plan = workload.undisturbed(undisturbed_ms, end)
+            self.plans.append(plan)
+            self.ids[plan.token] = self.house.submit(plan.body)
+        self.house.until(lambda: len(self.house.witnesses()) == 3, "the long jobs run")
+        over = threading.Event()
+        submitter = threading.Thread(target=self._submit, args=(workload, over))
+        submitter.start()
+        try:
+            chance = Random(self.seed + 1)
+            while self.kills.total() < kills:
+                self._kill_one(chance)
+        finally:
+            over.set()
+            submitter.join()
+
+    def drain(self) -> None:
+        """Wait until every job has ended."""
+        if self.house.server is not None and self.house.server.poll() is not None:
+            self.house.spawn()
+        self.house.until(self.house.is_up, "the server is up after the last kill")
+        self.house.until(self._all_ended, "every job has ended", LONGEST_DRAIN_S)
+
+    def complaints(self) -> list[str]:
+        """All that is wrong, from outside; the server is stopped on the way."""
+        answers = self._answers()
+        runs, wrong = read_notes(self.house.notes)
+        launcher_killed = "launcher" in self.targets
+        wrong += self.problems
+        wrong += audit(self.plans, self.ids, answers, runs, launcher_killed=launcher_killed)
+        self.house.stop()
+        wrong += audit_accounts(self.house.state / "scheduler.db")
+        if left := self.house.agents() + self.house.launchers():
+            wrong.append(f"stopped, and these processes are still there: {left}")
+        return wrong
+
+    # --- submitting
+
+    def _submit(self, workload: Workload, over: threading.Event) -> None:
+        """One submission after the other, with not too many that wait."""
+        with self.house.client() as client:
+            while not over.is_set():
+                plan = workload.draw()
+                self.plans.append(plan)
+                job_id = submit_carefully(client, plan.body)
+                self.ids[plan.token] = job_id
+                workload.acknowledged.append(job_id)
+                if plan.to_cancel:
+                    self._cancel(client, job_id)
+                while not over.is_set() and _unfinished(client) >= MOST_UNFINISHED:
+                    over.wait(TRY_AGAIN_S)
+
+    def _cancel(self, client: Client, job_id: str) -> None:
+        """Again until it is heard; it was heard before if the job has ended."""
+        while True:
+            try:
+                client.cancel(job_id)
+            except WrongState:
+                return
+            except AWAY:
+                client.close()
+                time.sleep(TRY_AGAIN_S)
+            else:
+                return
+
+    # --- killing
+
+    def _kill_one(self, chance: Random) -> None:
+        """Wait for a random moment, also one while the server starts, and kill."""
+        house = self.house
+        assert house.server is not None
+        if chance.random() < 0.5:
+            house.until(house.is_up, "the server is up before it is killed")
+        wait_for_change(house.server, chance.uniform(0.0, 0.8))
+        if (code := house.server.poll()) is not None:
+            self.problems.append(f"the server ended by itself with {code}")
+        target = chance.choice(self.targets)
+        if target in {"server", "both"}:
+            house.kill_server()
+        if target in {"agent", "both"} and not house.kill(house.agents) and target == "agent":
+            return
+        if target == "launcher" and not house.kill(house.launchers):
+            return
+        self.kills[target] += 1
+        if house.server.poll() is not None:
+            house.spawn()
+
+    # --- asking
+
+    def _all_ended(self) -> bool:
+        jobs = self.house.jobs()
+        return all(job["state"] in ENDED for job in jobs)
+
+    def _answers(self) -> Answers:
+        answers = Answers()
+        with self.house.client() as client:
+            for job in client.list():
+                answers.jobs[job["id"]] = job
+            for job_id in answers.jobs:
+                for attempt in client.attempts(job_id)["attempts"]:
+                    key = (job_id, attempt["task"], attempt["attempt"])
+                    answers.attempts[key] = attempt
+        return answers
+
+
+def _unfinished(client: Client) -> int:
+    with contextlib.suppress(*AWAY):
+        status = client.call("GET", f"{API}/cluster/status")
+        return int(status["pending_jobs"] + status["running_jobs"] + status["scheduled_jobs"])
+    client.close()
+    return MOST_UNFINISHED

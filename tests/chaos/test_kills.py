@@ -1,0 +1,35 @@
+"""Server and agent are killed at random, and what the jobs wrote is held against the books.
+
+CHAOS_KILLS and CHAOS_SEED make it longer or different: see `make chaos`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from tests.chaos.audit import read_notes
+from tests.chaos.house import a_house
+from tests.chaos.killing import Chaos
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
+SEED = int(os.environ.get("CHAOS_SEED", "1"))
+FAST_RETRIES = {"jobs_assignment_retry_wait_s": "0.2"}
+
+
+def test_whatever_is_killed_and_whenever_no_job_is_lost_doubled_disturbed_or_misreported() -> None:
+    began = time.monotonic()
+    with a_house(**FAST_RETRIES) as house:
+        chaos = Chaos(house, SEED)
+        chaos.run(KILLS, undisturbed_ms=10_000 if KILLS <= 20 else 60_000)
+        killed_s = time.monotonic() - began
+        chaos.drain()
+        complaints = chaos.complaints()
+        runs, _ = read_notes(house.notes)
+    sys.stderr.write(
+        f"chaos: seed {SEED}, {dict(chaos.kills)} kills in {killed_s:.0f} s, "
+        f"{len(chaos.ids)} jobs, {len(runs)} processes, {time.monotonic() - began:.0f} s in all\n"
+    )
+    assert complaints == []
+    assert len(chaos.ids) > KILLS

@@ -1,0 +1,66 @@
+"""Where the core and a node differ, and what is done about it."""
+
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Ended,
+    RunCycle,
+    SetNode,
+    Started,
+    StartOrder,
+    StopOrder,
+    Submit,
+)
+from gpu_scheduler.control.reconcile import Held, Repairs, reconcile
+from tests.builders import a_core, a_job, a_node
+
+
+def a_placed_job() -> tuple[Core, StartOrder]:
+    core = a_core()
+    core.apply(SetNode(a_node(id="n0")), 0)
+    core.apply(Submit(a_job(id="j")), 0)
+    (order,) = core.apply(RunCycle(), 0).effects
+    assert isinstance(order, StartOrder)
+    return core, order
+
+
+def compare(core: Core, held: set[Held], committed: set[str]) -> Repairs:
+    return reconcile(core.book, "n0", held, committed)
+
+
+def test_what_a_node_holds_as_it_should_needs_no_repair() -> None:
+    core, order = a_placed_job()
+    assert not compare(core, {(order.allocation.id, 0)}, {order.allocation.id})
+
+
+def test_work_that_never_arrived_is_ordered_again() -> None:
+    core, order = a_placed_job()
+    assert compare(core, set(), {order.allocation.id}).starts == [order]
+
+
+def test_work_that_ran_and_has_no_record_any_more_ends_without_a_guess() -> None:
+    core, order = a_placed_job()
+    core.apply(Started(order.allocation.id), 1)
+    (end,) = compare(core, set(), {order.allocation.id}).ends
+    assert (end.allocation_id, end.exit_code, end.signal) == (order.allocation.id, None, None)
+
+
+def test_work_that_is_to_stop_is_told_again_even_if_it_never_arrived() -> None:
+    core, order = a_placed_job()
+    core.apply(Cancel("j"), 1)
+    stop = StopOrder(order.allocation.id, "cancelled")
+    for held in ({(order.allocation.id, 0)}, set()):
+        repairs = compare(core, held, {order.allocation.id})
+        assert (repairs.stops, repairs.ends, repairs.starts) == ([stop], [], [])
+
+
+def test_work_that_nobody_knows_is_to_be_stopped() -> None:
+    core, _ = a_placed_job()
+    assert compare(core, {("other.1", 0)}, set()).unknown == [("other.1", 0)]
+
+
+def test_what_is_not_committed_yet_is_left_alone() -> None:
+    core, order = a_placed_job()
+    assert not compare(core, set(), set())
+    core.apply(Ended(order.allocation.id), 1)
+    assert not compare(core, {(order.allocation.id, 0)}, {order.allocation.id})
