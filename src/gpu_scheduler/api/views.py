@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 
+from gpu_scheduler.api.explain import sentence
 from gpu_scheduler.api.service import Service
+from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.states import HOLDING, JobState
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
@@ -44,6 +47,7 @@ class JobViews:
         self._service = service
         self._store = service.store
         self._caller = caller
+        self._reasons: Reasons | None = None
 
     def job(self, row: JobRow) -> JobForm:
         """A job, or an array as a whole."""
@@ -79,7 +83,7 @@ class JobViews:
             tenant_id=job.tenant,
             user=job.user,
             state=row.state.value,
-            reason=row.reason,
+            reason=row.reason or self._why_it_waits(row),
             priority=job.priority,
             gpu_count=per(job.gpu_milli, WHOLE_MILLI) or 0,
             gpu_memory_mb=sum(member.gpu_memory_total_mb for member in members),
@@ -114,6 +118,16 @@ class JobViews:
             gpu_models=sorted({model for member in members for model in member.gpu_models}),
             output=launch.output,
         )
+
+    def _why_it_waits(self, row: JobRow) -> str:
+        """Why a queued job has not started, as the last cycle saw it."""
+        book = self._service.core.book
+        life = book.lives.get(row.job.id)
+        if row.state is not JobState.PENDING or life is None or not life.queued:
+            return ""
+        if self._reasons is None:
+            self._reasons = Reasons(book.picture, self._service.last_plan or Plan())
+        return sentence(self._reasons.brief(row.job.number))[1]
 
     def _shown(self, job: Job, launch: Launch) -> dict[str, str]:
         is_owner = self._caller.user == job.user

@@ -14,30 +14,55 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 def explain(picture: Picture, plan: Plan, number: int) -> Reason:
     """The reason of one queued job, from the last plan and the picture as it is now."""
-    entry = picture.queue.entries.get(number)
-    if entry is None:
-        raise UnknownThing(f"job number {number} does not wait")
-    if not any(slot.bucket >= 0 for slot in picture.index.by_id.values()):
-        return Reason(ReasonCode.NO_NODES)
-    found = dict(plan.job_reasons).get(entry.waiting.job.id)
-    if found is None:
-        found = _tenant_reason(plan, entry)
-    if found is None:
-        found = dict(plan.shape_reasons).get(entry.shape.name)
-    if found is None:
-        return Reason(ReasonCode.NOT_EXAMINED)
-    return _expanded(picture, entry) if found.code is ReasonCode.RESOURCES else found
+    return Reasons(picture, plan).of(number)
 
 
-def _tenant_reason(plan: Plan, entry: Entry) -> Reason | None:
-    """What holds back all jobs of a tenant with one shape; a full pool only those of the pool."""
-    job = entry.waiting.job
-    for tenant, shape, reason in plan.tenant_reasons:
-        if tenant != job.tenant or shape != entry.shape.name:
-            continue
-        if reason.code is not ReasonCode.POOL or reason.get("pool") == job.pool.value:
-            return reason
-    return None
+class Reasons:
+    """The reasons of a plan, for whoever asks about many jobs."""
+
+    def __init__(self, picture: Picture, plan: Plan) -> None:
+        """Prepare the look-ups once."""
+        self._picture = picture
+        self._of_jobs = dict(plan.job_reasons)
+        self._of_shapes = dict(plan.shape_reasons)
+        self._of_tenants: dict[tuple[str, str], list[Reason]] = {}
+        for tenant, shape, reason in plan.tenant_reasons:
+            self._of_tenants.setdefault((tenant, shape), []).append(reason)
+        self._is_up = any(slot.bucket >= 0 for slot in picture.index.by_id.values())
+
+    def of(self, number: int) -> Reason:
+        """The whole reason: what is missing on how many nodes."""
+        entry, found = self._found(number)
+        if found.code is ReasonCode.RESOURCES:
+            return _expanded(self._picture, entry)
+        return found
+
+    def brief(self, number: int) -> Reason:
+        """The reason without a look at the nodes."""
+        entry, found = self._found(number)
+        if found.code is not ReasonCode.RESOURCES:
+            return found
+        shape = entry.shape.members[0]
+        return Reason(ReasonCode.RESOURCES, (("found", ""), ("needs", described(shape))))
+
+    def _found(self, number: int) -> tuple[Entry, Reason]:
+        entry = self._picture.queue.entries.get(number)
+        if entry is None:
+            raise UnknownThing(f"job number {number} does not wait")
+        if not self._is_up:
+            return entry, Reason(ReasonCode.NO_NODES)
+        found = self._of_jobs.get(entry.waiting.job.id) or self._tenant_reason(entry)
+        if found is None:
+            found = self._of_shapes.get(entry.shape.name)
+        return entry, found or Reason(ReasonCode.NOT_EXAMINED)
+
+    def _tenant_reason(self, entry: Entry) -> Reason | None:
+        """What holds back all jobs of a tenant with one shape; a full pool only its own jobs."""
+        job = entry.waiting.job
+        for reason in self._of_tenants.get((job.tenant, entry.shape.name), ()):
+            if reason.code is not ReasonCode.POOL or reason.get("pool") == job.pool.value:
+                return reason
+        return None
 
 
 def _expanded(picture: Picture, entry: Entry) -> Reason:

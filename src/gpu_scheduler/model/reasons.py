@@ -58,7 +58,7 @@ class Reason:
 
     def __str__(self) -> str:
         """The sentence for people."""
-        return SENTENCES[self.code].format_map(_Shown(self.data))
+        return SENTENCES[self.code].format_map(_Shown(self.data)).removesuffix("; ")
 
 
 class _Shown(dict[str, str | int]):
