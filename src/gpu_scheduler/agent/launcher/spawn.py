@@ -46,51 +46,88 @@ class Spawned:
     gate: socket.socket
 
 
+Then = Callable[[Spawned | OSError], None]
+
+
 class Spawner:
-    """Forks children, by the zygote while there is one: it is small, and so are its forks."""
+    """Forks children, by the zygote while there is one: it is small, and so are its forks.
+
+    Children that are asked for in one turn are forked while the next are being asked for;
+    `collect` then waits for all of them.
+    """
 
     def __init__(self, zygote: Zygote | None = None) -> None:
         self._zygote = zygote
+        self._asked: list[tuple[Launch, socket.socket, Then]] = []
 
     def zygote_died(self) -> None:
         """From now on the launcher forks itself."""
         self._zygote = None
 
+    def begin(self, launch: Launch, then: Then) -> None:
+        """Ask for a child of ours that waits for go; `then` hears of it at the latest in collect.
+
+        The launch's log has to stay open until then.
+        """
+        if self._zygote is not None:
+            ours, its = socket.socketpair()
+            values = {name: getattr(launch, name) for name in Launch.__slots__}
+            try:
+                self._zygote.ask(values, its.fileno(), launch.log)
+            except ZygoteDied:
+                self._zygote = None
+            finally:
+                its.close()
+            self._asked.append((launch, ours, then))
+        else:
+            then(_own_fork(launch))
+
+    def collect(self) -> None:
+        """Wait for all that were asked for."""
+        asked, self._asked = self._asked, []
+        for launch, gate, then in asked:
+            then(self._answer(launch, gate))
+
     def fork_at_gate(self, launch: Launch) -> Spawned:
-        """Fork a child of ours that waits for go."""
+        """One child, at once. Raises OSError if there can be none."""
+        found: list[Spawned | OSError] = []
+        self.collect()
+        self.begin(launch, found.append)
+        self.collect()
+        if isinstance(found[0], OSError):
+            raise found[0]
+        return found[0]
+
+    def _answer(self, launch: Launch, gate: socket.socket) -> Spawned | OSError:
         if self._zygote is not None:
             try:
-                return _at_gate(launch, self._zygote_fork)
+                pid = self._zygote.answer()
             except ZygoteDied:
-                # If it made a child before it died, that child now finds its gate closed.
                 self._zygote = None
-        return _at_gate(launch, _own_fork)
+            except OSError as error:
+                gate.close()
+                return error
+            else:
+                gate.setblocking(False)
+                return Spawned(pid, gate)
+        # If the zygote made a child before it died, that child now finds its gate closed.
+        gate.close()
+        return _own_fork(launch)
 
-    def _zygote_fork(self, launch: Launch, gate: int) -> int:
-        if self._zygote is None:
-            raise ZygoteDied
-        values = {name: getattr(launch, name) for name in Launch.__slots__}
-        return self._zygote.fork(values, gate, launch.log)
 
-
-def _at_gate(launch: Launch, fork: Callable[[Launch, int], int]) -> Spawned:
+def _own_fork(launch: Launch) -> Spawned | OSError:
     ours, its = socket.socketpair()
     try:
-        pid = fork(launch, its.fileno())
-    except OSError:
+        pid = os.fork()
+    except OSError as error:
         ours.close()
-        raise
-    finally:
         its.close()
+        return error
+    if pid == 0:
+        become_job(launch, its.fileno())
+    its.close()
     ours.setblocking(False)
     return Spawned(pid, ours)
-
-
-def _own_fork(launch: Launch, gate: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        become_job(launch, gate)
-    return pid
 
 
 def say_go(gate: socket.socket) -> None:

@@ -17,7 +17,7 @@ from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environmen
 from gpu_scheduler.agent.launcher.forms import line
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
-from gpu_scheduler.agent.launcher.spawn import Launch, refusal, say_go
+from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, refusal, say_go
 from gpu_scheduler.agent.runners.contract import Command, Ending
 from gpu_scheduler.agent.work import Began, Work
 
@@ -82,22 +82,45 @@ class Starter:
                 self._refuse(attempt, f"the prolog {work.prolog[0]!r} failed: {output}")
             else:
                 self._spawn(attempt, lambda _: None)
+                # Before the next child is buried: it could be this one.
+                self._kit.spawner.collect()
 
         attempt.pid = self._kit.helpers.run(launch, work.hook_timeout_ms, done)
 
     def _spawn(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
         log = -1
+        attempt.phase = Phase.GATE
         try:
             command = self._prepare(attempt)
             log = logs.open_log(attempt.work)
-            child = self._kit.spawner.fork_at_gate(self._launch(attempt, command, log))
+            launch = self._launch(attempt, command, log)
         except OSError as error:
-            if log >= 0:
-                os.close(log)
-            recorded("")
-            self._refuse(attempt, f"cannot prepare the job: {error}")
+            self._cannot_prepare(attempt, log, error, recorded)
             return
-        attempt.phase = Phase.GATE
+        self._kit.spawner.begin(
+            launch, lambda child: self._forked(attempt, command, log, child, recorded)
+        )
+
+    def _cannot_prepare(
+        self, attempt: Attempt, log: int, error: OSError, recorded: Callable[[str], None]
+    ) -> None:
+        if log >= 0:
+            os.close(log)
+        self._stop_listening(attempt)
+        recorded("")
+        self._refuse(attempt, f"cannot prepare the job: {error}")
+
+    def _forked(
+        self,
+        attempt: Attempt,
+        command: Command,
+        log: int,
+        child: Spawned | OSError,
+        recorded: Callable[[str], None],
+    ) -> None:
+        if isinstance(child, OSError):
+            self._cannot_prepare(attempt, log, child, recorded)
+            return
         attempt.gate = child.gate
         if command.job:
             self._open_session(attempt, child.pid, command, log, recorded)

@@ -147,8 +147,9 @@ class Supervisor:
                 self.starter.begin(attempt, done)
             else:
                 done("")
+        self._kit.spawner.collect()
         while self._kit.journal.commit():
-            pass
+            self._kit.spawner.collect()
         if self._waiting:
             self._kit.loop.after(0, lambda: None)
         if self._forgotten > 500 and self._kit.journal.size > REWRITE_BYTES:

@@ -38,10 +38,23 @@ class Zygote:
         self.pid = pid
         self._channel = channel
 
-    def fork(self, values: dict[str, object], gate: int, log: int) -> int:
-        """A new child of this process, which will become the job; OSError if there is none."""
+    def ask(self, values: dict[str, object], gate: int, log: int) -> None:
+        """Ask for a new child of this process, which will become the job."""
+        data = marshal.dumps(values)
+        rights = array.array("i", [gate] if log < 0 else [gate, log])
+        head = _HEAD.pack(len(data), log >= 0)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
         try:
-            answer = self._ask(marshal.dumps(values), gate, log)
+            sent = self._channel.sendmsg([head, data], ancillary)
+            if sent < len(head) + len(data):
+                self._channel.sendall(data[sent - len(head) :])
+        except OSError as error:
+            raise ZygoteDied(str(error)) from error
+
+    def answer(self) -> int:
+        """The pid of the child that was asked for first; OSError if there is none."""
+        try:
+            answer = self._channel.recv(_ANSWER.size, socket.MSG_WAITALL)
         except OSError as error:
             raise ZygoteDied(str(error)) from error
         if len(answer) < _ANSWER.size:
@@ -50,14 +63,6 @@ class Zygote:
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         return pid
-
-    def _ask(self, data: bytes, gate: int, log: int) -> bytes:
-        rights = array.array("i", [gate] if log < 0 else [gate, log])
-        head = _HEAD.pack(len(data), log >= 0)
-        sent = self._channel.sendmsg([head, data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        if sent < len(head) + len(data):
-            self._channel.sendall(data[sent - len(head) :])
-        return self._channel.recv(_ANSWER.size, socket.MSG_WAITALL)
 
 
 def start() -> Zygote | None:
