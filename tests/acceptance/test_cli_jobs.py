@@ -265,3 +265,9 @@ def test_without_a_server_the_exit_code_is_3(server: RealServer, tmp_path: Path)
     assert "start one with 'tgpu up'" in ended.stderr
     with pytest.raises(NoServer):
         Client(str(tmp_path)).status()
+
+
+def test_the_server_is_reached_over_tcp_as_well(server: RealServer) -> None:
+    facts = json.loads(Path(server.state_dir, "server.json").read_text())
+    words = ("run", "-q", "--server", facts["http"], "--", "echo", "hi")
+    assert server.tgpu(*words).stdout == "hi\n"

@@ -8,7 +8,7 @@ import time
 from gpu_scheduler.cli.durations import whole
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.references import one_reference
-from gpu_scheduler.client.errors import NoServer, Unreadable
+from gpu_scheduler.model.errors import ClusterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,21 +55,23 @@ class Follower:
 
     def copy(self) -> None:
         """Copy until the job ends; a server that restarts is waited for."""
+        answered = False
         lost_at = 0.0
         while True:
             query = dict(self._query)
             if self.copied:
                 query |= {"offset": self.copied, "tail": None}
             try:
-                for piece in self._client.log_bytes(self._job, follow=True, **query):
-                    lost_at = 0.0
+                pieces = self._client.log_bytes(self._job, follow=True, **query)
+                answered, lost_at = True, 0.0
+                for piece in pieces:
                     self.copied += len(piece)
                     _write(piece)
                 return
-            except (NoServer, Unreadable):
+            except ClusterError:
+                # Away, or back and not yet in touch with the node.
                 lost_at = lost_at or time.monotonic()
-                reached = self._client.connection.address is not None
-                if not reached or time.monotonic() - lost_at > _LONGEST_ABSENCE_S:
+                if not answered or time.monotonic() - lost_at > _LONGEST_ABSENCE_S:
                     raise
                 time.sleep(_PAUSE_S)
 

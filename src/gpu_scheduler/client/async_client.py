@@ -20,6 +20,7 @@ from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
 from gpu_scheduler.client.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_SILENCE_S
 from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
+from gpu_scheduler.model.errors import ClusterError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -199,7 +200,7 @@ class AsyncClient:
         while found is None or not forms.is_over(found):
             try:
                 found = await self._watch(job)
-            except (NoServer, Unreadable):
+            except ClusterError:
                 found = None
             if found is None:
                 await asyncio.sleep(pause_s)

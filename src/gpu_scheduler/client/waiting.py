@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import time
 
-from gpu_scheduler.client.errors import NoServer, TimedOut, Unreadable
+from gpu_scheduler.client.errors import TimedOut, Unreadable
 from gpu_scheduler.client.forms import API, is_over, job_id
 from gpu_scheduler.client.http1 import target
 from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
+from gpu_scheduler.model.errors import ClusterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def wait_for(client: Client, job: str | int, timeout_s: float | None) -> Job:
     while True:
         try:
             found = _watch(client, job, end)
-        except (NoServer, Unreadable):
+        except TimedOut:
+            raise
+        except ClusterError:
             # Restarted, perhaps: jobs survive that, and so does waiting for them. But a server
             # that never answered is not waited for.
             if client.connection.address is None:

@@ -1,0 +1,30 @@
+"""The commands that start most load nothing that they do not need."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    *("rich", "msgspec", "yaml", "http", "urllib", "email", "ssl", "socket", "asyncio"),
+    *("dataclasses", "inspect", "typing", "shutil", "tempfile", "pathlib", "subprocess"),
+    *("difflib", "shlex", "locale", "logging", "random", "datetime"),
+}
+
+
+@pytest.mark.parametrize(
+    "module", ["submit", "run", "listing", "cancel", "show", "change", "logs", "wait"]
+)
+def test_a_quick_command_loads_nothing_heavy(module: str) -> None:
+    script = (
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        f"import gpu_scheduler.cli.{module} as command\n"
+        "from gpu_scheduler.cli.parser import Parser\n"
+        "command.register(Parser(prog='tgpu x'))\n"
+        "print(*sys.modules)"
+    )
+    # Without site, whose own imports differ from machine to machine.
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert HEAVY.intersection(ended.stdout.split()) == set()
