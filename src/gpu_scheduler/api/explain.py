@@ -1,8 +1,8 @@
 """Why a job waits, where it stands in the queue, and when it should start.
 
 Reasons are those of the last plan. A forecast is worked out when somebody asks, on the loop that
-also schedules, so it is kept until something changes, and even then is not made again before ten
-times what the last one took has passed. One that would be too long is not begun.
+also schedules, so it may take only so long, is kept until something changes, and even then is not
+made again before ten times what the last one took has passed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.standing import Standings
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
-MOST_FORECAST = 2_000
-"""So many jobs at most are looked at ahead; behind them, only a reservation says when."""
+MOST_FORECAST_S = 0.1
+"""A forecast that takes longer is given up; then only a reservation says when a job starts."""
 LEAST_PAUSE_S = 0.5
 PAUSE_FACTOR = 10
 
@@ -61,16 +62,14 @@ class Explainer:
         entry = picture.queue.entries.get(number)
         return None if entry is None else _place(picture, entry)
 
-    def expected_start_ms(self, number: int, position: int | None) -> int | None:
-        """When it should start, if that can be foreseen within bounds."""
+    def expected_start_ms(self, number: int) -> int | None:
+        """When it should start, if that can be foreseen in time."""
         picture = self._service.core.book.picture
         if number not in picture.queue.entries:
             return None
         reserved = picture.reservations.get(number)
         if reserved is not None:
             return max(reserved.at_ms, self._service.now_ms())
-        if position is None or position > MOST_FORECAST:
-            return None
         return self._current_starts(number).get(number)
 
     def _current_starts(self, number: int) -> dict[int, int]:
@@ -80,11 +79,50 @@ class Explainer:
         is_current = kept.version == version and number in kept.starts
         if not is_current and now >= kept.fresh_until:
             picture = self._service.core.book.picture
-            starts = forecast(picture, self._service.now_ms(), until=number)
+            give_up = now + MOST_FORECAST_S
+            run_times = _RunTimes(picture, self._service.now_ms(), lambda: self._clock() > give_up)
+            try:
+                starts = forecast(picture, run_times.now_ms, run_ms_of=run_times, until=number)
+            except _OutOfTime:
+                starts = kept.starts
             ended = self._clock()
             pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - now))
             kept = self._forecast = _Forecast(version, ended + pause, starts)
         return kept.starts
+
+
+class _OutOfTime(Exception):
+    """The forecast takes too long."""
+
+
+class _RunTimes:
+    """Run times as the scheduler expects them, asked for at every start that is foreseen.
+
+    That makes it the place to give up from: nothing is half done there.
+    """
+
+    def __init__(self, picture: Picture, now_ms: int, is_late: Callable[[], bool]) -> None:
+        """Of what runs, the expected ends are looked up once."""
+        self.now_ms = now_ms
+        self._entries = picture.queue.entries
+        self._is_late = is_late
+        self._running: dict[tuple[int, int], int] = {}
+        for entry in picture.running.values():
+            running = entry.running
+            ran_ms = running.attained_ms + max(0, now_ms - running.allocation.start_ms)
+            total_ms = running.expected_end_ms - now_ms + ran_ms
+            key = (running.job.number, ran_ms)
+            self._running[key] = max(total_ms, self._running.get(key, 0))
+
+    def __call__(self, job: Job, ran_ms: int) -> int:
+        """How long a job runs in all, given how long it has run already."""
+        if self._is_late():
+            raise _OutOfTime
+        known = self._running.get((job.number, ran_ms))
+        if known is not None:
+            return known
+        entry = self._entries.get(job.number)
+        return ran_ms if entry is None else entry.waiting.expected_ms
 
 
 def _place(picture: Picture, entry: Entry) -> int:

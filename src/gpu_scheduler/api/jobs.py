@@ -174,7 +174,7 @@ async def explain_job(context: Context, call: Call) -> Answer:
         form.reason = told or row.reason or "waiting for its turn"
         form.details = {} if reason is None else dict(reason.data)
         form.position = explainer.position(job.number)
-        start_ms = explainer.expected_start_ms(job.number, form.position)
+        start_ms = explainer.expected_start_ms(job.number)
         form.expected_start = write_time(start_ms)
         form.expected_end = write_time(_expected_end_ms(context, row, start_ms))
     elif state in HOLDING:

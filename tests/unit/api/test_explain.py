@@ -1,0 +1,75 @@
+"""Forecasts on request agree with the engine's own, and never hold the loop for long."""
+
+import random
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.api.explain import MOST_FORECAST_S, Explainer
+from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.engine.picture import Picture
+from tests.builders import a_job, a_node, a_picture, on, running
+
+HOUR = 3_600_000
+
+
+def an_explainer(picture: Picture, **changes: Any) -> Explainer:
+    service = SimpleNamespace(
+        core=SimpleNamespace(book=SimpleNamespace(picture=picture)),
+        tallies=SimpleNamespace(messages=1),
+        now_ms=lambda: 1_000,
+    )
+    return Explainer(service, **changes)  # type: ignore[arg-type]
+
+
+def a_queue(jobs: int) -> Picture:
+    chance = random.Random(3)
+    queue = [
+        a_job(
+            number=number,
+            gpus=chance.choice([0.5, 1, 2, 4, 8]),
+            estimate_ms=chance.randint(1, 10) * HOUR,
+        )
+        for number in range(1, jobs + 1)
+    ]
+    held = [running(a_job(number=9_000), on("n0", [0, 1, 2]), end_ms=5 * HOUR)]
+    return a_picture(nodes=[a_node()], queue=queue, held=held)
+
+
+@pytest.mark.parametrize("number", [1, 5, 12])
+def test_a_forecast_on_request_is_the_engines_own(number: int) -> None:
+    picture = a_queue(12)
+    expected = forecast(picture, 1_000, until=number).get(number)
+    assert an_explainer(picture).expected_start_ms(number) == expected
+    assert expected is not None
+
+
+def test_a_forecast_that_takes_too_long_is_given_up_and_leaves_everything_as_it_was() -> None:
+    picture = a_queue(3_000)
+    before = picture.snapshot()
+    began = time.process_time()
+    assert an_explainer(picture).expected_start_ms(3_000) is None
+    assert time.process_time() - began < 20 * MOST_FORECAST_S
+    assert picture.snapshot() == before
+    assert an_explainer(picture).expected_start_ms(1) is not None
+
+
+def test_a_forecast_is_not_made_again_at_once() -> None:
+    picture = a_queue(12)
+    now = [0.0]
+    explainer = an_explainer(picture, clock=lambda: now[0])
+    first = explainer.expected_start_ms(12)
+    picture.dequeue(1)
+    assert explainer.expected_start_ms(12) == first
+    now[0] += 10
+    assert explainer.expected_start_ms(12) is not None
+
+
+def test_the_head_of_the_queue_has_position_one() -> None:
+    picture = a_queue(30)
+    explainer = an_explainer(picture)
+    order = [entry.number for entry in picture.queue.in_order()]
+    assert [explainer.position(number) for number in order] == list(range(1, 31))
+    assert explainer.position(9_000) is None
