@@ -156,9 +156,12 @@ class Launcher:
 
     def _flush(self) -> None:
         self._sending = False
-        if self._writer is not None and self._unsent:
+        if self._writer is None or not self._unsent:
+            return
+        if not self._writer.is_closing():
             self._writer.write(bytes(self._unsent))
-            self._unsent.clear()
+        # What a closing connection does not take is asked again on the next one.
+        self._unsent.clear()
 
     async def _keep(self, reader: asyncio.StreamReader) -> None:
         """Read for ever; when the launcher is gone, find or start the next."""

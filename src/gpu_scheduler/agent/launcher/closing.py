@@ -117,7 +117,7 @@ class Closer:
                 attempt.details.append(f"the epilog {work.epilog[0]!r} failed: {output}")
             self._over(attempt)
 
-        self._kit.helpers.run(launch, work.hook_timeout_ms, done)
+        self._kit.errands.run(launch, work.hook_timeout_ms, done)
 
     def _remove_group(self, attempt: Attempt, tries: int) -> None:
         if not attempt.group.remove() and tries > 0:

@@ -18,8 +18,8 @@ Done = Callable[[bool, str], None]
 MOST_OUTPUT = 64 * 1024
 
 
-class Helpers:
-    """Runs helpers."""
+class Errands:
+    """Runs errands."""
 
     def __init__(self, loop: Loop, spawner: Spawner) -> None:
         self._loop = loop
@@ -53,7 +53,7 @@ class Helpers:
 
 
 class _Run:
-    """One helper that is under way."""
+    """One errand that is under way."""
 
     def __init__(self, loop: Loop, pid: int, reader: int, done: Done) -> None:
         self._loop = loop

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.attempt import Attempt
 from gpu_scheduler.agent.launcher.census import Census
+from gpu_scheduler.agent.launcher.errands import Errands
 from gpu_scheduler.agent.launcher.forms import Key
-from gpu_scheduler.agent.launcher.helpers import Helpers
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.loop import Loop
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawner
@@ -35,7 +35,7 @@ class Kit:
         if zygote is not None:
             self.loop.at_exit(zygote.pid, lambda _: self.spawner.zygote_died())
         self.census = Census(self.loop, self.attempts, self.mark)
-        self.helpers = Helpers(self.loop, self.spawner)
+        self.errands = Errands(self.loop, self.spawner)
         self.limits = Limits(directory)
         self.runners = runners()
         self.boot = processes.boot_id()
@@ -48,4 +48,4 @@ class Kit:
     def tell_engine(self, argv: tuple[str, ...], done: Callable[[bool, str], None]) -> None:
         """Run a command of a container engine."""
         launch = self.helper_launch(argv, dict(os.environ))
-        self.helpers.run(launch, HELPER_TIMEOUT_MS, done)
+        self.errands.run(launch, HELPER_TIMEOUT_MS, done)

@@ -85,7 +85,7 @@ class Starter:
                 # Before the next child is buried: it could be this one.
                 self._kit.spawner.collect()
 
-        attempt.pid = self._kit.helpers.run(launch, work.hook_timeout_ms, done)
+        attempt.pid = self._kit.errands.run(launch, work.hook_timeout_ms, done)
 
     def _spawn(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
         log = -1

@@ -99,7 +99,7 @@ class Supervisor:
         path = attempt.work.scratch_dir
         if path and not scratch.remove(path):
             launch = Launch(argv=("rm", "-rf", "--", path), environment={"PATH": "/usr/bin:/bin"})
-            self._kit.helpers.run(launch, 60_000, lambda *_: None)
+            self._kit.errands.run(launch, 60_000, lambda *_: None)
         done("")
 
     def held(self) -> list[Form]:
