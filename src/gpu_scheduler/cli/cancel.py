@@ -51,5 +51,7 @@ def run(args: Namespace) -> int:
 
 
 def _sentence(name: str, answer: Mapping[str, object]) -> str:
-    more = f" ({answer['state']}, {answer['name']})" if "state" in answer else ""
+    from gpu_scheduler.cli.output import visible
+
+    more = f" ({answer['state']}, {visible(str(answer['name']))})" if "state" in answer else ""
     return f"{name} {answer.get('status', 'cancelled')}{more}"

@@ -90,10 +90,10 @@ def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()
 ) -> None:
     """A table; the columns named in `right` end on the same place."""
-    lines = [[_visible(cell) for cell in row] for row in rows]
+    lines = [list(row) for row in rows]
     if not is_terminal():
         for cells in [list(headings), *lines]:
-            print("\t".join(cells))
+            print("\t".join(map(visible, cells)))
         return
     for line in aligned(headings, lines, right=frozenset(right), width=terminal_width()):
         print(line)
@@ -107,6 +107,7 @@ def aligned(
     width: int,
 ) -> list[str]:
     """The lines of a table for a terminal of that width; only the last column is cut."""
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [
         max([len(heading), *(len(row[place]) for row in rows)])
         for place, heading in enumerate(headings)
@@ -140,22 +141,22 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Names with values, one to a line; without a value they are left out."""
-    shown = [(name, value) for name, value in pairs if value]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, value in shown:
-        print(f"  {painted(f'{name:<{width}}', 'dim')}  {_visible(value)}")
-
-
-def _padded(text: str, width: int, right: bool) -> str:
-    return text.rjust(width) if right else text.ljust(width)
-
-
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """Text without control characters: a job's name must not steer somebody's terminal."""
     if text.isprintable():
         return text
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Names with values, one to a line; without a value they are left out."""
+    shown = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print(f"  {painted(f'{name:<{width}}', 'dim')}  {visible(value)}")
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)

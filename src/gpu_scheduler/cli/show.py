@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpu_scheduler.cli.output import coloured_state, painted, print_json, print_pairs
+from gpu_scheduler.cli.output import coloured_state, painted, print_json, print_pairs, visible
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.references import references
 from gpu_scheduler.client.forms import job_path
@@ -41,10 +41,10 @@ def run(args: Namespace) -> int:
 
 def print_job(job: dict[str, Any]) -> None:
     """One job, for people."""
-    name = f"  {job['name']}" if job.get("name") else ""
+    name = f"  {visible(job['name'])}" if job.get("name") else ""
     print(f"{painted(str(job['id']), 'bold')}{name}  {coloured_state(str(job['state']))}")
     if job.get("reason"):
-        print(f"  {job['reason']}")
+        print(f"  {visible(job['reason'])}")
     for title, pairs in (
         ("needs", _needs(job)),
         ("execution", _execution(job)),

@@ -164,7 +164,8 @@ def test_control_characters_in_a_name_do_not_reach_the_terminal(
     server: FakeServer, tell: Tell
 ) -> None:
     submitted(server, name="a\x1b[2Jb\tc")
-    assert "a\\x1b[2Jb\\tc" in tell("list")
+    for words in (["list"], ["show", "1"], ["status"], ["cancel", "--dry-run", "1"]):
+        assert "a\\x1b[2Jb\\tc" in tell(*words)
 
 
 def test_explain_says_why_and_until_when(server: FakeServer, tell: Tell) -> None:
