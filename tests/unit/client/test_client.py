@@ -1,9 +1,11 @@
 """The client speaks to a server over a real socket, and says clearly what goes wrong."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,3 +230,35 @@ def test_importing_the_package_loads_no_client() -> None:
     assert ended.stdout.strip() == ""
     with pytest.raises(AttributeError, match="no attribute 'Cleint'"):
         _ = gpu_scheduler.Cleint
+
+
+def test_a_server_that_breaks_off_is_reported(tmp_path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    path = tempfile.mkdtemp(prefix="tgpu-")
+    listener.bind(f"{path}/server.sock")
+    listener.listen()
+
+    def answer_half() -> None:
+        taken, _ = listener.accept()
+        taken.recv(65_536)
+        taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        taken.close()
+
+    thread = threading.Thread(target=answer_half)
+    thread.start()
+    try:
+        with pytest.raises(Unreadable, match="broke off"):
+            Client(path).status()
+    finally:
+        thread.join()
+        listener.close()
+        shutil.rmtree(path)
+
+
+def test_a_server_that_does_not_answer_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.client.connection.REPLY_TIMEOUT_S", 0.05)
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, pytest.raises(TimedOut, match="took too long"):
+        Client(f"http://127.0.0.1:{listener.getsockname()[1]}").status()
