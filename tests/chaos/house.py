@@ -148,6 +148,16 @@ class House:
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
+    def tracebacks(self) -> list[str]:
+        """Whatever went wrong inside without being foreseen."""
+        logs = [self._log, *(self.state / "agent").glob("*.log")]
+        texts = {log.name: log.read_text(encoding="utf-8", errors="replace") for log in logs}
+        return [
+            f"{name}: {text[text.index('Traceback') :][-1500:]}"
+            for name, text in texts.items()
+            if "Traceback" in text
+        ]
+
     # --- the public interface
 
     def client(self) -> Client:

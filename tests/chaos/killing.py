@@ -68,6 +68,7 @@ class Chaos:
         wrong += audit(self.plans, self.ids, answers, runs, launcher_killed=launcher_killed)
         self.house.stop()
         wrong += audit_accounts(self.house.state / "scheduler.db")
+        wrong += self.house.tracebacks()
         if left := self.house.agents() + self.house.launchers():
             wrong.append(f"stopped, and these processes are still there: {left}")
         return wrong

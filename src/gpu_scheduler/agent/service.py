@@ -107,8 +107,8 @@ class Agent:
         while True:
             try:
                 await self._session()
-            except grpc.aio.AioRpcError as error:
-                log.debug("no session", code=error.code().name, details=error.details())
+            except _BROKEN as error:
+                log.debug("no session", error=str(error))
             finally:
                 self._outbox = None
                 self._stop_readers()
@@ -135,7 +135,7 @@ class Agent:
                     self._obey(message)
             finally:
                 sender.cancel()
-                with contextlib.suppress(asyncio.CancelledError, grpc.aio.AioRpcError):
+                with contextlib.suppress(asyncio.CancelledError, *_BROKEN):
                     await sender
 
     async def _hello(self) -> pb.Hello:
@@ -278,6 +278,8 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+"""What a stream says whose server is gone; the second if something is being written."""
 _OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),

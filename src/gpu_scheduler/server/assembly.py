@@ -59,8 +59,9 @@ class Server:
         self._settings = settings
         self._paths = paths
         self._clock = SteadyClock()
-        self._listening = Listening(_addresses(settings, paths))
         self._store = SqliteStore(_database(settings, paths))
+        self._clock.not_before(_last_time(self._store))
+        self._listening = Listening(_addresses(settings, paths))
 
     async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
         """Serve until told to stop. `ready` hears where, once everything answers."""
@@ -98,6 +99,7 @@ class Server:
                     task.cancel()
                 await local_agent.stop()
         finally:
+            self._listening.close()
             await loop.close()
             self._store.close()
             renounce(self._paths)
@@ -190,6 +192,12 @@ def _database(settings: Settings, paths: Paths) -> Path:
             f"database.url is '{settings.database.url}'; write sqlite:///path/of/the/file"
         )
     return Path(path)
+
+
+def _last_time(store: SqliteStore) -> int:
+    """The newest time that was written; a clock that was set back must not go behind it."""
+    events = store.events(max(0, store.last_event() - 1))
+    return events[-1][1].at_ms if events else 0
 
 
 def _addresses(settings: Settings, paths: Paths) -> Addresses:

@@ -1,0 +1,122 @@
+"""Starts that must fail: each with a clear message and exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from functools import cache
+from random import Random
+
+import pytest
+
+from tests.chaos.house import House, a_house
+from tests.chaos.workload import Workload
+
+CANNOT_LISTEN, DAMAGED, IN_USE = 3, 5, 7
+
+
+def cut_off(data: bytes) -> bytes:
+    return data[: len(data) // 2 + 100]
+
+
+def overwritten(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[: middle - 8192] + bytes(range(256)) * 64 + data[middle + 8192 :]
+
+
+def no_database(data: bytes) -> bytes:
+    return b"this was a shopping list\n" * 400
+
+
+def emptied(data: bytes) -> bytes:
+    return b""
+
+
+def nothing_was_left(house: House) -> None:
+    assert house.agents() == []
+    assert house.launchers() == []
+    assert [path.name for path in house.state.rglob("*.sock")] == []
+    assert not (house.state / "server.json").exists()
+
+
+@pytest.mark.parametrize("damage", [cut_off, overwritten, no_database, emptied])
+def test_a_damaged_database_is_refused_with_what_to_do_and_left_as_it_is(
+    damage: Callable[[bytes], bytes],
+) -> None:
+    with a_house() as house:
+        house.state.mkdir(mode=0o700)
+        database = house.state / "scheduler.db"
+        database.write_bytes(damage(_a_database()))
+        before = database.read_bytes()
+        answer = house.refused()
+        assert answer.returncode == DAMAGED, answer.stderr
+        assert str(database) in answer.stderr
+        assert "backup" in answer.stderr
+        assert "Traceback" not in answer.stderr
+        assert database.read_bytes() == before
+        nothing_was_left(house)
+
+
+def test_a_second_server_on_the_same_state_is_refused_and_the_first_goes_on() -> None:
+    with a_house() as house:
+        house.start()
+        assert house.server is not None
+        answer = house.refused()
+        assert answer.returncode == IN_USE, answer.stderr
+        assert f"pid {house.server.pid}" in answer.stderr
+        assert "Traceback" not in answer.stderr
+        plan = Workload(house.directory, Random(1)).plain()
+        job_id = house.submit(plan.body)
+        house.until(lambda: house.get(f"/jobs/{job_id}")["ended_at"], "a job of the first server")
+        assert house.stop() == 0
+        nothing_was_left(house)
+
+
+@pytest.mark.parametrize("option", ["--http-port", "--metrics-port"])
+def test_a_port_in_use_is_refused_and_nothing_half_started_stays(option: str) -> None:
+    with a_house() as house, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        answer = house.refused(option, port)
+        assert answer.returncode == CANNOT_LISTEN, answer.stderr
+        assert port in answer.stderr
+        assert "Traceback" not in answer.stderr
+        nothing_was_left(house)
+
+
+def test_a_server_that_is_stopped_leaves_no_process_also_when_it_had_been_killed_before() -> None:
+    with a_house() as house:
+        house.start()
+        agents, launchers = house.agents(), house.launchers()
+        house.kill_server()
+        house.start()
+        assert (house.agents(), house.launchers()) == (agents, launchers)
+        assert house.stop() == 0
+        nothing_was_left(house)
+
+
+def test_an_agent_that_was_started_with_other_settings_makes_room() -> None:
+    with a_house() as house:
+        house.start()
+        before = house.agents()
+        house.kill_server()
+        house.start("--node-name", "other")
+        house.until(lambda: house.agents() not in ([], before), "another agent")
+        names = [node["id"] for node in house.get("/nodes")["nodes"] if node["state"] == "online"]
+        assert names == ["other"]
+
+
+@cache
+def _a_database() -> bytes:
+    """A database with something in it, made by a real server."""
+    with a_house() as house:
+        house.start()
+        workload = Workload(house.directory, Random(1))
+        for _ in range(20):
+            house.submit(workload.plain().body)
+        house.until(
+            lambda: all(job["ended_at"] for job in house.jobs()), "the jobs of a first server"
+        )
+        assert house.stop() == 0
+        return (house.state / "scheduler.db").read_bytes()
