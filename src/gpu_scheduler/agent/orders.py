@@ -64,6 +64,7 @@ class Orders:
             warn_before_ms=start.warn_before_ms,
             grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
             log_path=start.output or self.log_path(start.job_id, order.allocation_id, order.member),
+            log_of_user=bool(start.output),
             log_max_bytes=0 if start.output else config.log_max_bytes,
             log_files=config.log_files,
             scratch_dir=scratch,

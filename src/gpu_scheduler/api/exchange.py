@@ -20,6 +20,7 @@ HTML = b"text/html; charset=utf-8"
 TRUE_WORDS = frozenset({"1", "true", "yes"})
 FALSE_WORDS = frozenset({"0", "false", "no", ""})
 MAX_NUMBER = 2**53
+MOST_TEXT = 256
 FIRST_PIECE_S = 0.3
 
 Receive = Callable[[], Any]
@@ -202,6 +203,8 @@ class Query:
     def text(self, name: str, otherwise: str = "") -> str:
         """A text."""
         value = self._values.get(name, otherwise)
+        if len(value) > MOST_TEXT:
+            raise InvalidRequest(f"{name} is longer than {MOST_TEXT} characters")
         if "\0" in value:
             raise InvalidRequest(f"{name} holds a NUL character; remove it")
         return value

@@ -62,7 +62,7 @@ async def list_jobs(context: Context, call: Call) -> Answer:
     asked = _job_query(context, call, context.query(call, *_FILTERS, "since"))
     store = context.service.store
     rows = store.find_jobs(asked)
-    views = JobViews(context.service, call.caller)
+    views = JobViews(context.service, call.caller, context.settings.attach)
     more = len(rows) == asked.limit and len(rows) > 0
     page = JobPage(
         jobs=[views.job(row) for row in rows],
@@ -76,7 +76,7 @@ async def get_job(context: Context, call: Call) -> Answer:
     """One job, or one task of an array."""
     row, task = context.job(call)
     context.query(call)
-    views = JobViews(context.service, call.caller)
+    views = JobViews(context.service, call.caller, context.settings.attach)
     return answer(views.job(row) if task is None else views.task(row, task))
 
 

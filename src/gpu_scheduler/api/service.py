@@ -13,13 +13,20 @@ from typing import Protocol
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Command, Outcome
 from gpu_scheduler.control.tallies import Tallies
+from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.store.rows import EventRow, Store, Write
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]
 """From what a command led to, to further rows that are kept in the same commit."""
+
+
+Attach = Callable[[Job, Launch, Allocation], tuple[str, ...]]
+"""The command that a person runs to look into a running job; empty if there is none."""
 
 
 class Service(Protocol):
@@ -103,8 +110,8 @@ class ApiSettings:
     """What the API must know of its surroundings.
 
     `server_uid` is who runs the server, `admins` are further users who may do everything,
-    `host_names` are further names by which it may be called
-    (besides localhost and the loopback addresses). `version` is shown by /health.
+    `host_names` are further names by which it may be called (besides localhost and the loopback
+    addresses). `version` is shown by /health. `attach` says what enters the session of a job.
     """
 
     server_uid: int
@@ -112,3 +119,4 @@ class ApiSettings:
     host_names: tuple[str, ...] = ()
     version: str = ""
     bounds: Bounds = field(default_factory=Bounds)
+    attach: Attach | None = None

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 
 from gpu_scheduler.api.explain import sentence
-from gpu_scheduler.api.service import Service
+from gpu_scheduler.api.service import Attach, Service
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.states import HOLDING, JobState
@@ -42,8 +42,9 @@ _NO_LAUNCH = Launch(argv=("",))
 class JobViews:
     """Makes the forms of jobs for one caller."""
 
-    def __init__(self, service: Service, caller: Caller) -> None:
+    def __init__(self, service: Service, caller: Caller, attach: Attach | None = None) -> None:
         """The caller decides what is redacted."""
+        self._attach = attach
         self._service = service
         self._store = service.store
         self._caller = caller
@@ -55,7 +56,16 @@ class JobViews:
         launch = self._store.launch(job.id) or _NO_LAUNCH
         form = self._form(row, job, launch)
         form.allocation = self._places(row)
+        if job.array is None and row.state is JobState.RUNNING:
+            form.attach = self._way_in(job, launch, f"{job.id}.{row.attempt}")
         return form
+
+    def _way_in(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
+        """What enters the session of a job that runs in one."""
+        running = self._service.core.book.picture.running.get(allocation_id)
+        if self._attach is None or running is None or launch.runner is Runner.PROCESS:
+            return []
+        return list(self._attach(job, launch, running.running.allocation))
 
     def task(self, row: JobRow, number: int) -> JobForm:
         """One task of an array, in the form of a job."""
@@ -71,6 +81,10 @@ class JobViews:
             form.attempt, form.preemptions = task.attempt, task.preemptions
             form.started_at, form.ended_at = write_time(task.start_ms), write_time(task.end_ms)
             form.exit_code, form.signal = task.exit_code, task.signal
+            if task.state is JobState.RUNNING:
+                launch = self._store.launch(row.job.id) or _NO_LAUNCH
+                allocation_id = f"{row.job.id}_{number}.{task.attempt}"
+                form.attach = self._way_in(row.job, launch, allocation_id)
         return form
 
     def _form(self, row: JobRow, job: Job, launch: Launch) -> JobForm:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.agent_process import AgentProcess
+from gpu_scheduler.server.attaching import attach_command_of
 from gpu_scheduler.server.directories import Lock, announce, prepare, renounce, started_at
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
@@ -130,6 +132,7 @@ class Server:
             server_uid=os.geteuid(),
             version=__version__,
             admins=self._settings.security.admins,
+            attach=partial(attach_command_of, self._paths.scratch),
             bounds=Bounds(
                 body_bytes=min(bulk_bytes, Bounds().body_bytes),
                 bulk_bytes=bulk_bytes,

@@ -128,6 +128,7 @@ class JobForm(Struct):
     gpu_models: list[str] = []
     output: str = ""
     task: int | None = None
+    attach: list[str] = []
 
 
 class JobPage(Struct):
