@@ -12,7 +12,6 @@ import msgspec
 
 from gpu_scheduler.model.errors import (
     CallerError,
-    ClusterError,
     InternalError,
     InvalidRequest,
     SchedulerError,
@@ -74,12 +73,6 @@ class MethodNotAllowed(CallerError):
         self.allowed = allowed
 
 
-class NoSuchPath(CallerError):
-    """There is nothing under this address."""
-
-    code = "not_found"
-
-
 class KeyReused(CallerError):
     """An idempotency key came again with another request."""
 
@@ -90,12 +83,6 @@ class TooMany(CallerError):
     """The caller has more open at once than is allowed."""
 
     code = "too_many"
-
-
-class Unavailable(ClusterError):
-    """A part of the server that is needed is not there now."""
-
-    code = "unavailable"
 
 
 def error_form(error: SchedulerError) -> tuple[int, ErrorForm]:

@@ -22,7 +22,6 @@ from gpu_scheduler.api.exchange import Answer, Call, ClientGone, encode
 from gpu_scheduler.api.failures import (
     RETRY_AFTER,
     MethodNotAllowed,
-    NoSuchPath,
     Unauthenticated,
     error_form,
     our_fault,
@@ -30,7 +29,7 @@ from gpu_scheduler.api.failures import (
 from gpu_scheduler.api.operations import Operation
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
 from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.errors import Forbidden, InternalError, SchedulerError
+from gpu_scheduler.model.errors import Forbidden, InternalError, SchedulerError, UnknownThing
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 NOBODY = Caller(user="")
@@ -116,7 +115,7 @@ class Front:
                     methods, params = found, match.groupdict()
                     break
             else:
-                raise NoSuchPath(
+                raise UnknownThing(
                     f"there is nothing under {path[:200]!r}; /docs shows what there is"
                 )
         operation = methods.get(method)
@@ -205,7 +204,7 @@ class Front:
 
 def _check_socket_path(path: str) -> None:
     if path != EVENTS_PATH:
-        raise NoSuchPath(f"there is no WebSocket here; use {EVENTS_PATH}")
+        raise UnknownThing(f"there is no WebSocket here; use {EVENTS_PATH}")
 
 
 def _name(host: str) -> str:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import TEXT, Answer, Call, Stream
-from gpu_scheduler.api.failures import Unavailable
 from gpu_scheduler.api.operations import V1, Operation, a_flag, a_number
 from gpu_scheduler.api.service import LogSource
-from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest, UnknownThing
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called
 from gpu_scheduler.model.states import ENDED
@@ -34,7 +33,7 @@ async def job_logs(context: Context, call: Call) -> Answer:
     row, task = context.job(call)
     query = context.query(call, "attempt", "task", "member", "tail", "follow", "offset", "limit")
     if context.logs is None:
-        raise Unavailable("no agent is connected that could read logs; try again in a moment")
+        raise ClusterError("no agent is connected that could read logs; try again in a moment")
     if task is None:
         task = query.optional("task")
     if row.job.array is not None and task is None:
