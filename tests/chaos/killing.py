@@ -118,11 +118,17 @@ class Chaos:
             house.kill_server()
         if target in {"agent", "both"} and not house.kill(house.agents) and target == "agent":
             return
-        if target == "launcher" and not house.kill(house.launchers):
+        if target == "launcher" and not self._kill_launcher(chance):
             return
         self.kills[target] += 1
         if house.server.poll() is not None:
             house.spawn()
+
+    def _kill_launcher(self, chance: Random) -> int:
+        """All processes that it is made of, or any of them."""
+        found = self.house.launchers()
+        some = chance.choice([found, *([pid] for pid in found)])
+        return self.house.kill(lambda: some)
 
     # --- asking
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def main(arguments: list[str]) -> int:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: _Lines(),
     )
     lock = os.open(Path(config.dir) / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -71,6 +72,16 @@ async def _run(config: AgentConfig) -> None:
         source.close()
     if not await launcher.held():
         await launcher.leave()
+
+
+class _Lines:
+    """Log lines on standard error. On a full disk a line is lost, and not the agent."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is the log
+
+    debug = info = warning = error = critical = exception = log = msg
 
 
 def _wanted(config: AgentConfig) -> Wanted:

@@ -1,0 +1,100 @@
+"""The server's wall clock is set back while it works and while it is away."""
+
+from __future__ import annotations
+
+import struct
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.chaos.audit import ENDED, read_notes
+from tests.chaos.house import House, a_house, compile_c
+from tests.chaos.workload import Workload
+
+HOUR_S = 3600
+
+
+class WallClock:
+    """The time of day as the server sees it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "clock"
+        self.file.write_bytes(struct.pack("q", 0))
+        compile_c("clock.c", directory / "clock.so", "-shared", "-fPIC", "-O1")
+        self.environment = {
+            "LD_PRELOAD": str(directory / "clock.so"),
+            "CLOCK_FILE": str(self.file),
+        }
+
+    def move(self, seconds: int) -> None:
+        with self.file.open("r+b") as file:
+            file.write(struct.pack("q", seconds))
+
+
+def test_a_clock_that_steps_back_stalls_nothing_and_makes_no_time_negative() -> None:
+    with a_house(jobs_assignment_retry_wait_s="0.2") as house:
+        clock = WallClock(house.directory)
+        workload = Workload(house.directory, Random(1))
+        house.start(environment=clock.environment)
+        across = house.submit(workload.undisturbed(4_000, "exit:42").body)
+        end(house, submit_some(house, workload))
+        clock.move(-HOUR_S)
+        end(house, submit_some(house, workload))
+        end(house, [across])
+        assert house.get(f"/jobs/{across}")["exit_code"] == 42
+
+        away = house.submit(workload.undisturbed(4_000, "exit:43").body)
+        house.until(house.witnesses, "a job that runs while the server is away")
+        house.kill_server()
+        clock.move(-5 * HOUR_S)
+        house.start(environment=clock.environment)
+        end(house, submit_some(house, workload))
+        end(house, [away])
+        assert house.get(f"/jobs/{away}")["exit_code"] == 43
+        times_make_sense(house, away)
+
+
+def submit_some(house: House, workload: Workload) -> list[str]:
+    """Jobs whose life depends on time: retries with a pause, waits for others, sleeps."""
+    drawn = [workload.retried(), workload.sleeper(), workload.array(), workload.gang()]
+    ids = [house.submit(plan.body) for plan in drawn]
+    workload.acknowledged += ids
+    return [*ids, house.submit(workload.dependent().body)]
+
+
+def end(house: House, ids: list[str]) -> None:
+    def ended() -> bool:
+        return all(house.get(f"/jobs/{job_id}")["state"] in ENDED for job_id in ids)
+
+    house.until(ended, f"the end of {ids}", 60)
+
+
+def times_make_sense(house: House, away: str) -> None:
+    events = house.get("/events?after=0&limit=1000")["events"]
+    told = [event["at"] for event in events]
+    assert told == sorted(told)
+    runs, wrong = read_notes(house.notes)
+    assert wrong == []
+    ran_s: dict[tuple[Any, ...], float] = {}
+    for run in runs:
+        assert run.end_ns is not None
+        seconds = (run.end_ns - run.begin_ns) / 1e9
+        ran_s[run.attempt] = max(seconds, ran_s.get(run.attempt, 0.0))
+    for job in house.jobs():
+        for attempt in house.get(f"/jobs/{job['id']}/attempts")["attempts"]:
+            held_s = seconds_between(attempt["started_at"], attempt["ended_at"])
+            # How long the server was away can only be guessed when its clock was set meanwhile.
+            least_s = 0 if job["id"] == away else ran_s[_key(attempt)]
+            # Written times have milliseconds; and a busy machine takes its time, but no hour.
+            assert least_s - 0.01 <= held_s < least_s + HOUR_S / 2, attempt
+    (usage,) = [row for row in house.get("/usage")["usage"] if row["user"] is None]
+    assert 0 < usage["gpu_hours"] < 1
+
+
+def _key(attempt: dict[str, Any]) -> tuple[Any, ...]:
+    return attempt["job_id"], attempt["task"], attempt["attempt"]
+
+
+def seconds_between(start: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()

@@ -1,0 +1,110 @@
+"""The disk of the state directory is full for a while."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+
+import pytest
+
+from gpu_scheduler.model.errors import SchedulerError
+from tests.chaos.audit import ENDED
+from tests.chaos.house import House, a_house
+from tests.chaos.workload import Workload
+
+SIZE_MB = 24
+STATE_UNUSABLE = 8
+
+
+@contextmanager
+def a_house_on_a_small_disk() -> Iterator[House]:
+    if os.geteuid() != 0:
+        pytest.skip("a small disk can only be mounted by root")
+    with a_house() as house:
+        house.state.mkdir(mode=0o700)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m,mode=700", "tgpu", house.state]
+        made = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"a small disk cannot be mounted here: {made.stderr.strip()}")
+        try:
+            yield house
+        finally:
+            subprocess.run(["umount", "--lazy", house.state], check=True)
+
+
+def fill(house: House) -> None:
+    """Leave no byte free."""
+    with (house.state / "ballast").open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+
+
+def test_on_a_full_disk_submissions_are_refused_jobs_go_on_and_all_is_well_afterwards() -> None:
+    with a_house_on_a_small_disk() as house:
+        workload = Workload(house.directory, Random(1))
+        house.start()
+        running = house.submit(workload.undisturbed(3_000, "exit:42").body)
+        house.until(house.witnesses, "a job that runs")
+        agents = house.agents()
+        fill(house)
+        taken = submit_until_refused(house, workload)
+        house.until(lambda: not house.witnesses(), "the end of the job, on a full disk")
+        assert house.get("/health")["status"]
+
+        (house.state / "ballast").unlink()
+        later = house.submit(workload.plain().body)
+        for job_id in (running, *taken, later):
+            house.until(
+                lambda job_id=job_id: house.get(f"/jobs/{job_id}")["state"] in ENDED,
+                f"the end of {job_id}, with room again",
+            )
+        job = house.get(f"/jobs/{running}")
+        assert (job["exit_code"], job["signal"], job["attempt"]) == (42, None, 1)
+        assert [path.read_text().count("begin") for path in house.notes.iterdir()] == [1] * (
+            len(taken) + 2
+        )
+        assert house.agents() == agents
+        assert house.tracebacks() == []
+
+
+def test_a_server_that_is_killed_on_a_full_disk_says_so_at_its_start_and_loses_nothing() -> None:
+    with a_house_on_a_small_disk() as house:
+        workload = Workload(house.directory, Random(2))
+        house.start()
+        running = house.submit(workload.undisturbed(2_000, "exit:42").body)
+        house.until(house.witnesses, "a job that runs")
+        fill(house)
+        taken = submit_until_refused(house, workload)
+        house.kill_server()
+        answer = house.refused()
+        assert answer.returncode == STATE_UNUSABLE, answer.stderr
+        assert "no space left" in answer.stderr
+        assert "Traceback" not in answer.stderr
+
+        (house.state / "ballast").unlink()
+        house.start()
+        house.until(
+            lambda: all(job["state"] in ENDED for job in house.jobs()), "the end of every job"
+        )
+        assert house.get(f"/jobs/{running}")["exit_code"] == 42
+        assert {running, *taken} <= {job["id"] for job in house.jobs()}
+
+
+def submit_until_refused(house: House, workload: Workload) -> list[str]:
+    """What still goes into the room that the database has already; then a clear refusal."""
+    taken: list[str] = []
+    with house.client() as client:
+        for _ in range(2_000):
+            plan = workload.plain()
+            try:
+                handle = client.submit(capture=False, **plan.body)
+            except SchedulerError as error:
+                assert (error.code, "full" in str(error)) == ("unavailable", True)  # noqa: PT017
+                return taken
+            taken.append(handle.id)
+    raise AssertionError("2,000 jobs were taken on a full disk")
