@@ -1,0 +1,140 @@
+"""The auditor itself: a sound account passes, and each kind of breach is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.audit import Answers, Run, audit, read_notes
+from tests.chaos.workload import Plan
+
+SECOND = 1_000_000_000
+PLAN = Plan(token="plain-1", body={})
+IDS = {"plain-1": "job-1"}
+RUN = Run("plain-1", ("job-1", None, 1, 0), (0,), 1000, 50, SECOND, 2 * SECOND, "exit:0")
+JOB: dict[str, Any] = {
+    "id": "job-1",
+    "name": "plain-1",
+    "state": "completed",
+    "reason": "",
+    "exit_code": 0,
+    "signal": None,
+    "submitted_at": "2026-01-01T00:00:00.000Z",
+    "started_at": "2026-01-01T00:00:01.000Z",
+    "ended_at": "2026-01-01T00:00:02.000Z",
+}
+ATTEMPT: dict[str, Any] = {
+    "id": "job-1.1",
+    "attempt": 1,
+    "state": "completed",
+    "exit_code": 0,
+    "signal": None,
+    "detail": "",
+    "started_at": "2026-01-01T00:00:01.000Z",
+    "ended_at": "2026-01-01T00:00:02.000Z",
+    "allocation": [{"member": 0, "gpus": [{"index": 0, "share": 1}]}],
+}
+
+
+def complaints(
+    *,
+    plans: tuple[Plan, ...] = (PLAN,),
+    job: dict[str, Any] | None = None,
+    attempt: dict[str, Any] | None = None,
+    runs: tuple[Run, ...] = (RUN,),
+    **more: Any,
+) -> str:
+    """What is said of one job, with these things changed."""
+    answers = Answers({"job-1": JOB | (job or {})}, {RUN.attempt: ATTEMPT | (attempt or {})})
+    return "\n".join(audit(plans, IDS, answers, list(runs), **more))
+
+
+def test_a_sound_account_passes() -> None:
+    assert complaints() == ""
+
+
+def test_a_lost_job_is_seen() -> None:
+    assert "lost" in "\n".join(audit([PLAN], IDS, Answers(), []))
+
+
+def test_a_submission_that_was_taken_twice_is_seen() -> None:
+    both = Answers({"job-1": JOB, "job-2": JOB | {"id": "job-2"}}, {RUN.attempt: ATTEMPT})
+    assert "there 2 times" in "\n".join(audit([PLAN], IDS, both, [RUN]))
+
+
+def test_a_job_that_never_ends_is_seen() -> None:
+    assert "has not ended" in complaints(job={"state": "running", "ended_at": None})
+
+
+def test_an_attempt_that_ran_twice_is_seen(tmp_path: Path) -> None:
+    line = "begin job-1 - 1 0 0 1 {} 1000 -\n"
+    (tmp_path / "plain-1").write_text(line.format(50) + line.format(51))
+    assert read_notes(tmp_path)[1] == ["('job-1', None, 1, 0) ran twice: pids 50 and 51"]
+
+
+def test_a_run_that_the_server_does_not_know_is_seen() -> None:
+    second = replace(RUN, key=("job-1", None, 2, 0), begin_ns=3 * SECOND, end_ns=4 * SECOND)
+    assert "knows no such attempt" in complaints(runs=(RUN, second))
+
+
+def test_a_code_in_place_of_a_signal_is_seen() -> None:
+    killed = replace(RUN, how="signal:9")
+    assert "but it was signal:9" in complaints(runs=(killed,), attempt={"exit_code": 137})
+
+
+def test_an_invented_end_is_seen_also_when_a_launcher_was_killed() -> None:
+    failed = replace(RUN, how="exit:3")
+    assert "but it was exit:3" in complaints(runs=(failed,), launcher_killed=True)
+
+
+def test_an_unknown_end_passes_only_if_a_launcher_was_killed() -> None:
+    unknown = {"exit_code": None, "state": "failed", "detail": "exit code unknown"}
+    job = {"exit_code": None, "state": "failed"}
+    assert complaints(attempt=unknown, job=job, launcher_killed=True) == ""
+    assert "job-1.1: unknown" in complaints(attempt=unknown, job=job)
+
+
+def test_an_end_of_what_never_ran_is_seen() -> None:
+    assert "it never ran" in complaints(runs=())
+
+
+def test_a_job_that_was_killed_on_the_way_is_seen() -> None:
+    assert "did not reach its end" in complaints(runs=(replace(RUN, end_ns=None),))
+
+
+def test_a_device_that_is_used_twice_at_once_is_seen() -> None:
+    other = replace(RUN, key=("job-2", None, 1, 0), begin_ns=SECOND + 5, share_milli=100)
+    assert "GPU 0 was used to 110%" in complaints(runs=(RUN, other))
+    later = replace(other, begin_ns=2 * SECOND, end_ns=3 * SECOND)
+    assert "was used to" not in complaints(runs=(RUN, later))
+
+
+def test_other_devices_than_those_that_were_given_are_seen() -> None:
+    assert "saw devices (1,)" in complaints(runs=(replace(RUN, devices=(1,)),))
+    assert "saw a share of 500" in complaints(runs=(replace(RUN, share_milli=500),))
+
+
+def test_attempts_that_overlap_are_seen() -> None:
+    second = replace(RUN, key=("job-1", None, 2, 0), begin_ns=SECOND + 5, devices=(1,))
+    assert "overlap" in complaints(runs=(RUN, second))
+
+
+def test_a_gang_of_which_a_rank_is_missing_is_seen() -> None:
+    assert "only {0} ran" in complaints(plans=(replace(PLAN, ranks=2),))
+
+
+def test_a_long_job_that_was_cut_short_is_seen() -> None:
+    assert "ran for less than" in complaints(plans=(replace(PLAN, undisturbed_ms=1500),))
+
+
+def test_a_job_that_began_before_what_it_depends_on_is_seen() -> None:
+    other = replace(RUN, key=("job-0", None, 1, 0), token="plain-0", devices=(1,))
+    assert "began before job-0 had ended" in complaints(
+        plans=(replace(PLAN, needs="job-0"),), runs=(RUN, other)
+    )
+
+
+def test_times_that_go_backwards_are_seen() -> None:
+    assert "go backwards" in complaints(job={"started_at": "2025-12-31T00:00:00.000Z"})
+    assert "ended before it started" in complaints(attempt={"ended_at": "2025-12-31T00:00:00.000Z"})
