@@ -88,17 +88,17 @@ def test_an_elastic_gang_does_not_grow_beyond_the_part_of_its_pool() -> None:
     assert 2 <= held_gpus(lab, "vision") <= 4
 
 
-def test_a_gpu_that_is_taken_whole_counts_with_all_its_memory() -> None:
-    lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(gpu_memory_mb=160_000)])
-    lab.submit(*(a_job(number=n) for n in range(1, 5)))
-    memory_mb = sum(p.gpu_memory_mb for a in lab.store.allocations() for p in a.placements)
-    assert memory_mb <= 160_000
+def test_a_quota_of_gpu_memory_counts_what_jobs_state() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(gpu_memory_mb=100_000)])
+    lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=2, gpu_memory_mb=60_000))
+    lab.submit(a_job(number=3, gpus=2, gpu_memory_mb=60_000))
+    assert lab.running() == ["j1", "j2"], "what states nothing counts nothing"
 
 
 @pytest.mark.parametrize(
     ("quota", "job", "resource"),
     [
-        ({"gpu_memory_mb": 100_000}, {"gpu_memory_mb": 30_000}, "GPU memory MiB"),
+        ({"gpu_memory_mb": 100_000}, {"gpu_memory_mb": 60_000}, "GPU memory MiB"),
         ({"cpu_milli": 15_000}, {"cpus": 8}, "CPU cores"),
         ({"memory_mb": 1500}, {"memory_mb": 1000}, "memory MiB"),
         ({"concurrent_jobs": 1}, {}, "concurrent jobs"),

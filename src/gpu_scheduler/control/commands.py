@@ -22,8 +22,8 @@ from gpu_scheduler.control.eligible import (
 from gpu_scheduler.control.life import HELD, JobLife
 from gpu_scheduler.control.messages import Cancel, Outcome
 from gpu_scheduler.control.submit import NO_NODE, check_room, revised
-from gpu_scheduler.model.errors import UnknownThing, WrongState
-from gpu_scheduler.model.job import Dependency, called
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
+from gpu_scheduler.model.job import Dependency, Job, called
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow, RemovedTenant
@@ -77,16 +77,54 @@ def update(
             "(the priority of what waits can be changed at any time)"
         )
     job = revised(book, replace(life.job, **changes))
+    new = [d for d in job.dependencies if d not in life.job.dependencies]
+    _check_dependencies(book, job, new)
     leave_queue(book, life, now_ms)
     life.job = job
     life.expected_ms = 0
-    for dependency in list(life.waiting_on or ()):
-        if isinstance(dependency, Dependency) and dependency not in job.dependencies:
-            life.wait_no_more(dependency)
+    for obstacle in list(life.waiting_on or ()):
+        if isinstance(obstacle, Dependency) and obstacle not in job.dependencies:
+            life.wait_no_more(obstacle)
+    for dependency in new:
+        if dependency.job_id in book.lives:
+            wait_for_job(book, life, dependency)
     wait_for_begin(book, life, now_ms)
     data = tuple((name, str(value)) for name, value in sorted(changes.items()))
     outcome.writes.append(EventRow(at_ms=now_ms, kind="updated", job_id=job.id, data=data))
     enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def _check_dependencies(book: Book, job: Job, new: list[Dependency]) -> None:
+    """Refuse what is not known, can never be met, or waits for this job itself."""
+    for dependency in new:
+        end = book.ended.get(dependency.job_id)
+        if end is None and dependency.job_id not in book.lives:
+            raise InvalidRequest(f"{called(dependency.job_id)} is not known")
+        if end is not None and not is_met(dependency.kind, end.state):
+            raise InvalidRequest(
+                f"{called(dependency.job_id)} has ended as {end.state}, so "
+                f"{dependency.kind.value} can never be met"
+            )
+        if _waits_for(book, dependency.job_id, job.id):
+            raise InvalidRequest(
+                f"{called(dependency.job_id)} waits for {called(job.id)} itself; "
+                "neither could ever start"
+            )
+
+
+def _waits_for(book: Book, job_id: str, other_id: str) -> bool:
+    """Tell whether a job waits for another one, directly or through others."""
+    seen, look_at = set[str](), [job_id]
+    while look_at:
+        name = look_at.pop()
+        if name == other_id:
+            return True
+        life = book.lives.get(name)
+        if name in seen or life is None:
+            continue
+        seen.add(name)
+        look_at += [dependency.job_id for dependency in life.job.dependencies]
+    return False
 
 
 def remove_tenant(book: Book, tenant_id: str, now_ms: int, outcome: Outcome) -> None:

@@ -259,9 +259,12 @@ def _correct_expectations(book: Book, now_ms: int) -> bool:
         running = picture.running[picture.ends[0][3]].running
         elapsed_ms = max(0, now_ms - running.allocation.start_ms)
         total_ms = running.attained_ms + elapsed_ms
-        expected_ms = book.predictor.exceed(running.job, total_ms, now_ms)
-        least_ms = max(LEAST_STEP_MS, elapsed_ms * LEAST_STEP_PERCENT // 100)
-        end_ms = now_ms + max(least_ms, expected_ms - total_ms)
+        end_ms = now_ms + LEAST_STEP_MS
+        if elapsed_ms >= LEAST_STEP_MS:
+            # Before that there is no use in asking, and very short jobs would ask all the time.
+            expected_ms = book.predictor.exceed(running.job, total_ms, now_ms)
+            least_ms = max(LEAST_STEP_MS, elapsed_ms * LEAST_STEP_PERCENT // 100)
+            end_ms = now_ms + max(least_ms, expected_ms - total_ms)
         picture.revise(replace(running, expected_end_ms=end_ms, overrun=True))
         is_revised = True
     policy = book.policy

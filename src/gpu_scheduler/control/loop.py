@@ -29,6 +29,7 @@ from gpu_scheduler.control.messages import (
     RunCycle,
     Submit,
     SubmitAll,
+    Update,
 )
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies
@@ -190,7 +191,7 @@ class Loop:
                 except Exception:
                     # A bug must cost one batch, not the scheduler.
                     log.exception("a batch failed, nothing of it was done")
-                    self._take_back(InternalError("the scheduler made a mistake; see its log"))
+                    await self._take_back(InternalError("the scheduler made a mistake; see its log"))
                     await asyncio.sleep(PAUSE_AFTER_BUG_S)
             if self._closing and not self._requests:
                 return
@@ -267,6 +268,9 @@ class Loop:
             job_ids = [d.job_id for s in message.submissions for d in s.job.dependencies]
         elif isinstance(message, Retry):
             job_ids = [message.job_id]
+        elif isinstance(message, Update):
+            dependencies = dict(message.changes).get("dependencies", ())
+            job_ids = [dependency.job_id for dependency in dependencies]
         book = self.core.book
         for job_id in job_ids:
             if job_id not in book.lives and job_id not in book.ended:
@@ -304,20 +308,29 @@ class Loop:
             )
         except SchedulerError as error:
             log.warning("commit failed, nothing of it was done", error=str(error))
-            self._take_back(error)
+            await self._take_back(error)
             return False
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
         self._publish(writes, last)
         return True
 
-    def _take_back(self, error: SchedulerError) -> None:
-        """Forget what was not committed, and tell those who waited for it."""
+    async def _take_back(self, error: SchedulerError) -> None:
+        """Forget what was not committed, and tell those who waited for it.
+
+        A store that cannot even be read is asked until it can: without it nothing may go on.
+        """
         self.tallies.failed_commits += 1
-        self.core = self._read_core()
         for request in self._batch:
             if not request.answer.done():
                 request.answer.set_exception(error)
+        while True:
+            try:
+                self.core = self._read_core()
+                break
+            except SchedulerError as unreadable:
+                log.error("the store cannot be read", error=str(unreadable))  # noqa: TRY400
+                await asyncio.sleep(PAUSE_AFTER_BUG_S)
         for reload in self._on_reload:
             reload()
 

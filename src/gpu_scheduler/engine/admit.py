@@ -6,10 +6,8 @@ hold what others leave idle, sized by what they used lately, with jobs that can 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
@@ -18,7 +16,6 @@ from gpu_scheduler.model.tenant import Tenant
 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.picture import Picture
-    from gpu_scheduler.engine.queue import JobShape
 
 CPU_WHOLE_MILLI = 1000
 GPU_HOUR = WHOLE_MILLI * 3_600_000
@@ -100,39 +97,21 @@ class Holdings:
         self.pools[job.pool] = self.pools.get(job.pool, 0) + sign * amounts.gpu_milli
 
 
-def job_amounts(
-    job: Job, limit_ms: int, members: int | None = None, *, device_mb: int = 0
-) -> Amounts:
-    """What one task of a job would hold, with all or the first few members.
+def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
+    """What one task of a job holds, with all or the first few members.
 
-    GPU memory that a request does not state is that of devices with `device_mb` each.
+    GPU memory counts as far as it was stated; that of a MIG slice is stated by its profile.
     """
     requests = job.members if members is None else job.members[:members]
     gpu_milli = sum(request.gpu_milli for request in requests)
     return Amounts(
         gpu_milli,
-        sum(_gpu_memory_mb(request, device_mb) for request in requests),
+        sum(map(_gpu_memory_mb, requests)),
         sum(request.cpu_milli for request in requests),
         sum(request.memory_mb for request in requests),
         1,
         gpu_milli * limit_ms,
     )
-
-
-def held_amounts(job: Job, limit_ms: int, placements: Sequence[Placement]) -> Amounts:
-    """What one task of a job really holds: a whole device with all its memory."""
-    held = job_amounts(job, limit_ms, len(placements))
-    held.gpu_memory_mb = sum(
-        share.memory_mb or (mig_memory_mb(share.mig_profile) if share.mig_profile else 0)
-        for placement in placements
-        for share in placement.devices
-    )
-    return held
-
-
-def least_device_mb(job_shape: JobShape) -> int:
-    """The memory of the smallest device that any member could be given."""
-    return min((m.least_device_mb for m in job_shape.members if m.uses_gpus), default=0)
 
 
 def never_admitted(picture: Picture, job: Job) -> Reason | None:
@@ -146,11 +125,7 @@ def never_admitted(picture: Picture, job: Job) -> Reason | None:
         standings=picture.tenant_standings,
         total_gpu_milli=picture.total_gpu_milli,
     )
-    device_mb = least_device_mb(picture.job_shape(job))
-    limit_ms = picture.limit_ms(job)
-    return admission.never_admitted(
-        job, job_amounts(job, limit_ms, job.min_members, device_mb=device_mb)
-    )
+    return admission.never_admitted(job, job_amounts(job, picture.limit_ms(job), job.min_members))
 
 
 class Admission:
@@ -189,12 +164,11 @@ class Admission:
                 return refused
         return self._over_pool(job, wanted)
 
-    def most_members(self, job: Job, limit_ms: int, *, device_mb: int = 0) -> int:
+    def most_members(self, job: Job, limit_ms: int) -> int:
         """With how many members an elastic gang may start now; 0 if not with its minimum."""
 
         def may_hold(members: int) -> bool:
-            wanted = job_amounts(job, limit_ms, members, device_mb=device_mb)
-            return self.refusal(job, wanted) is None
+            return self.refusal(job, job_amounts(job, limit_ms, members)) is None
 
         most = len(job.members)
         if may_hold(most):
@@ -351,16 +325,10 @@ class Admission:
 _NOTHING_SPENT = Standing()
 
 
-def _gpu_memory_mb(request: Request, device_mb: int) -> int:
-    """Whole devices with all their memory; of shares what is stated, else their part."""
-    if request.takes_whole_devices_only:
-        return request.gpu_count * max(device_mb, request.gpu_memory_mb)
-    if request.gpu_memory_total_mb:
-        return request.gpu_memory_total_mb
-    if request.mig_profile:
+def _gpu_memory_mb(request: Request) -> int:
+    if request.mig_profile and not request.gpu_memory_total_mb:
         return request.gpu_count * mig_memory_mb(request.mig_profile)
-    part_mb = device_mb * request.gpu_share_milli // WHOLE_MILLI
-    return request.gpu_count * part_mb + device_mb * request.gpu_extra_milli // WHOLE_MILLI
+    return request.gpu_memory_total_mb
 
 
 def _quota_reason(tenant: str, resource: str, numbers: tuple[int, int, int], unit: int) -> Reason:

@@ -12,9 +12,7 @@ from gpu_scheduler.engine import gang
 from gpu_scheduler.engine.admit import (
     Admission,
     Amounts,
-    held_amounts,
     job_amounts,
-    least_device_mb,
 )
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.picture import Picture
@@ -269,9 +267,7 @@ class Cycle:
                 return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
         if not self._picture.has_limits:
             return None
-        limit_ms = self._picture.limit_ms(job)
-        device_mb = least_device_mb(entry.shape)
-        amounts = job_amounts(job, limit_ms, job.min_members, device_mb=device_mb)
+        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
         refused = self._admission.refusal(job, amounts)
         if refused is not None and refused.get("resource") != "GPU-hours":
             self._merge.dead_here.add((job.tenant, job.pool, entry.shape.id))
@@ -300,9 +296,7 @@ class Cycle:
         job = entry.waiting.job
         if not self._picture.has_limits or job.min_members == len(job.members):
             return entry.shape
-        most = self._admission.most_members(
-            job, self._picture.limit_ms(job), device_mb=least_device_mb(entry.shape)
-        )
+        most = self._admission.most_members(job, self._picture.limit_ms(job))
         return self._picture.job_shape(job, members=max(most, job.min_members))
 
     def _start(self, entry: Entry, holds: list[Hold], duration_ms: int) -> bool:
@@ -467,7 +461,7 @@ class Cycle:
     def _count(self, job: Job, holds: list[Hold], duration_ms: int) -> None:
         """What starts now counts at once against quotas and shares."""
         placements = [hold.placement() for hold in holds]
-        amounts = held_amounts(job, self._picture.limit_ms(job), placements)
+        amounts = job_amounts(job, self._picture.limit_ms(job), len(placements))
         self._job_of[id(holds)] = (job, amounts)
         if self._picture.has_limits:
             self._holdings.add(job, amounts)

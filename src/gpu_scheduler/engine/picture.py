@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sortedcontainers import SortedList
 
-from gpu_scheduler.engine.admit import Amounts, Holdings, held_amounts
+from gpu_scheduler.engine.admit import Amounts, Holdings, job_amounts
 from gpu_scheduler.engine.barren import BarrenNodes
 from gpu_scheduler.engine.index import NO_SLOT, Index
 from gpu_scheduler.engine.order import LEVEL_MS, level_of, order_key, static_class
@@ -337,7 +337,7 @@ class Picture:
             hold = index.slot(placement.node_id).hold_from(placement)
             index.take(hold)
             holds.append(hold)
-        amounts = held_amounts(job, self.limit_ms(job), allocation.placements)
+        amounts = job_amounts(job, self.limit_ms(job), len(allocation.placements))
         tenant = self.tenant(job.tenant)
         entry = RunningEntry(running, holds, amounts, static_class(job, tenant))
         self.running[allocation.id] = entry

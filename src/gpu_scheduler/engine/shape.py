@@ -57,7 +57,6 @@ class Shape:
     part_mb: int = 0
     step: int = 0
     least: int = 0
-    least_device_mb: int = 0
     whole_only: bool = False
     one_part: bool = False
     labelled: bool = False
@@ -100,7 +99,6 @@ class Shape:
         # By what the nodes are, so that the order in which they came has no say.
         self.fits.sort(key=lambda fit: fit.kind.name)
         self.kinds_seen = len(kinds)
-        self.least_device_mb = min(map(_least_device_mb, self.fits), default=0)
         self._widths = None
 
     def widths(self, kinds: list[Kind]) -> list[tuple[int, Kind]]:
@@ -116,14 +114,6 @@ class Shape:
 def _width(request: Request, kind: Kind) -> int:
     models = [m for m in kind.models if not request.gpu_models or m in request.gpu_models]
     return max((kind.allowed_mask(request, model).bit_count() for model in models), default=0)
-
-
-def _least_device_mb(fit: Fit) -> int:
-    """The memory of the smallest device that the request may use on nodes of one kind."""
-    devices = fit.kind.devices
-    return min(
-        (devices[p].memory_mb for p in range(fit.kind.size) if fit.allowed >> p & 1), default=0
-    )
 
 
 def _fits_of(request: Request, kind: Kind) -> list[Fit]:

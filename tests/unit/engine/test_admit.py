@@ -6,18 +6,14 @@ from gpu_scheduler.engine.admit import (
     Admission,
     Amounts,
     Holdings,
-    held_amounts,
     job_amounts,
-    least_device_mb,
     never_admitted,
 )
-from gpu_scheduler.model.allocation import DeviceShare, Placement
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import PoolQuota, Standing
 from gpu_scheduler.model.tenant import Tenant
 from tests.builders import (
-    GPU_MB,
     HOUR,
     a_cluster,
     a_job,
@@ -288,7 +284,8 @@ def test_a_pool_and_gpu_memory_bound_the_members_of_an_elastic_gang_as_well() ->
     half = an_admission(pools=pools(online=50, batch=50, elastic=False), total=10)
     assert half.most_members(gang, HOUR) == 5
     memory = an_admission(a_tenant(gpu_memory_mb=250_000))
-    assert memory.most_members(gang, HOUR, device_mb=80_000) == 3
+    greedy = a_job(gpus=1, members=8, min_members=1, gpu_memory_mb=80_000)
+    assert memory.most_members(greedy, HOUR) == 3
 
 
 def test_a_plain_job_has_one_member_or_none() -> None:
@@ -311,8 +308,8 @@ def test_a_plain_job_has_one_member_or_none() -> None:
         (elastic("vision", 4), {"gpus": 5, "preemptible": False}, True),
         (elastic("vision", 4), {"gpus": 2, "members": 3, "min_members": 2}, False),
         (a_tenant(cpu_milli=1000), {"cpus": 2}, True),
-        (a_tenant(gpu_memory_mb=79_999), {}, True),
-        (a_tenant(gpu_memory_mb=80_000), {}, False),
+        (a_tenant(gpu_memory_mb=79_999), {"gpu_memory_mb": 80_000}, True),
+        (a_tenant(gpu_memory_mb=80_000), {"gpu_memory_mb": 80_000}, False),
     ],
 )
 def test_what_no_ending_job_makes_room_for_is_never_admitted(tenant, job, never) -> None:
@@ -349,45 +346,23 @@ def test_more_than_a_pool_can_ever_hold_is_never_admitted(elastic_pools, job, ne
 # --- amounts
 
 
-def test_a_whole_device_is_held_with_all_its_memory() -> None:
-    whole = held_amounts(a_job(gpus=2, gpu_memory_mb=10), HOUR, [on("n0", [0, 1])])
-    assert (whole.gpu_milli, whole.gpu_memory_mb, whole.jobs) == (2000, 2 * GPU_MB, 1)
-    share = held_amounts(a_job(gpus=0.5), HOUR, [on("n0", {0: 500}, gpu_memory_mb=7)])
-    assert (share.gpu_milli, share.gpu_memory_mb, share.gpu_milli_ms) == (500, 7, 500 * HOUR)
-
-
-def test_a_slice_is_held_with_its_memory() -> None:
-    slices = Placement(0, "n0", (DeviceShare(0, 142, 0, "1g.10gb"),) * 2, 0, 0)
-    job = a_job(gpus=2, mig_profile="1g.10gb")
-    held = held_amounts(job, HOUR, [slices])
-    assert (held.gpu_milli, held.gpu_memory_mb) == (284, 20_480)
-    assert job_amounts(job, HOUR, device_mb=GPU_MB).gpu_memory_mb == 20_480
+def test_a_slice_counts_with_the_memory_of_its_profile() -> None:
+    amounts = job_amounts(a_job(gpus=2, mig_profile="1g.10gb"), HOUR)
+    assert (amounts.gpu_milli, amounts.gpu_memory_mb) == (284, 20_480)
 
 
 @pytest.mark.parametrize(
     ("wishes", "memory_mb"),
     [
-        ({"gpus": 2}, 2 * GPU_MB),
-        ({"gpus": 1.5}, GPU_MB * 3 // 2),
-        ({"gpus": 0.25}, GPU_MB // 4),
-        ({"gpus": 1, "gpu_memory_mb": 30}, GPU_MB),
+        ({"gpus": 2}, 0),
+        ({"gpus": 2, "gpu_memory_mb": 60_000}, 60_000),
+        ({"gpus": 1.5, "gpu_memory_mb_per_gpu": 100}, 200),
         ({"gpus": 0.5, "gpu_memory_mb": 30}, 30),
-        ({"gpus": 0}, 0),
-        ({"gpus": 1, "members": 3}, 3 * GPU_MB),
+        ({"gpus": 1, "gpu_memory_mb": 30, "members": 3}, 90),
     ],
 )
-def test_a_whole_device_counts_with_all_its_memory_and_a_share_with_its_part(
-    wishes, memory_mb
-) -> None:
-    assert job_amounts(a_job(**wishes), HOUR, device_mb=GPU_MB).gpu_memory_mb == memory_mb
-
-
-def test_the_smallest_device_that_a_job_could_get() -> None:
-    small = a_node(ordinal=1, device={"memory_mb": 40_000, "model": "V100"})
-    picture = a_picture(nodes=[a_node(ordinal=0), small])
-    assert least_device_mb(picture.job_shape(a_job())) == 40_000
-    assert least_device_mb(picture.job_shape(a_job(gpu_models=("A100",)))) == GPU_MB
-    assert least_device_mb(picture.job_shape(a_job(gpus=0, cpus=1))) == 0
+def test_gpu_memory_counts_as_it_was_stated(wishes, memory_mb) -> None:
+    assert job_amounts(a_job(**wishes), HOUR).gpu_memory_mb == memory_mb
 
 
 def test_a_gang_is_counted_with_as_many_members_as_start() -> None:

@@ -1,0 +1,85 @@
+"""What can be changed about a job that waits."""
+
+import pytest
+
+from gpu_scheduler.control.messages import Update
+from gpu_scheduler.model.errors import InvalidRequest, NeverFits, QuotaTooSmall, WrongState
+from gpu_scheduler.model.job import Job
+from tests.builders import HOUR, a_job, a_node, a_request, a_tenant, after
+from tests.scenarios.lab import Lab
+
+
+def full_lab(*waiting: Job, **changes: object) -> Lab:
+    """One node that is taken for a while, and who waits behind."""
+    lab = Lab(nodes=[a_node(gpus=8)], **changes)
+    lab.submit(a_job(number=1, gpus=8))
+    lab.submit(*waiting)
+    return lab
+
+
+def test_a_smaller_request_lets_a_job_start_where_the_larger_one_could_not() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)])
+    lab.submit(a_job(number=1, gpus=6), a_job(number=2, gpus=4))
+    lab.do(Update("j2", (("members", (a_request(gpus=2),)),)))
+    assert lab.running() == ["j1", "j2"]
+
+
+def test_several_fields_change_together_and_are_remembered() -> None:
+    lab = full_lab(a_job(number=2))
+    lab.do(Update("j2", (("name", "better"), ("max_runtime_ms", HOUR))))
+    job = lab.row("j2").job
+    assert (job.name, job.max_runtime_ms, job.submit_ms) == ("better", HOUR, 0)
+    assert lab.events("j2")[-1] == "updated"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ((("members", (a_request(gpus=99),)),), NeverFits),
+        ((("members", (a_request(gpus=7),)),), QuotaTooSmall),
+        ((("priority", 99_999),), InvalidRequest),
+        ((("dependencies", after("j99")),), InvalidRequest),
+    ],
+)
+def test_a_change_that_is_refused_changes_nothing(changes, error) -> None:
+    lab = full_lab(a_job(number=2, tenant="small"), tenants=[a_tenant(id="small", gpus=4)])
+    before = lab.row("j2")
+    with pytest.raises(error):
+        lab.tell(Update("j2", changes))
+    assert lab.core.book.lives["j2"].row() == before
+
+
+def test_a_job_that_has_started_cannot_be_changed() -> None:
+    lab = full_lab()
+    with pytest.raises(WrongState, match="has started"):
+        lab.tell(Update("j1", (("name", "late"),)))
+
+
+def test_a_new_dependency_is_waited_for() -> None:
+    lab = full_lab(a_job(number=2))
+    lab.do(Update("j2", (("dependencies", after("j1")),)))
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+    lab = full_lab(a_job(number=2))
+    lab.do(Update("j2", (("dependencies", after("j1")),)))
+    lab.ends("j1", exit_code=1)
+    assert lab.state("j2") == "cancelled"
+
+
+def test_a_dependency_can_be_taken_away() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)])
+    lab.submit(a_job(number=1), a_job(number=2, dependencies=after("j1")))
+    assert lab.running() == ["j1"]
+    lab.do(Update("j2", (("dependencies", ()),)))
+    assert lab.running() == ["j1", "j2"]
+
+
+def test_a_dependency_that_can_never_be_met_or_goes_round_in_a_circle_is_refused() -> None:
+    lab = Lab(nodes=[a_node(gpus=8)])
+    lab.submit(a_job(number=1))
+    lab.ends("j1", exit_code=1)
+    lab.submit(a_job(number=2, hold=True), a_job(number=3, dependencies=after("j2")))
+    with pytest.raises(InvalidRequest, match="can never be met"):
+        lab.tell(Update("j2", (("dependencies", after("j1")),)))
+    with pytest.raises(InvalidRequest, match="waits for job j2 itself"):
+        lab.tell(Update("j2", (("dependencies", after("j3")),)))
