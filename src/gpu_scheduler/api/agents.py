@@ -55,6 +55,7 @@ class Session:
     """One agent, as long as its stream lasts."""
 
     node: str
+    heard: bool = True
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
     def send(self, item: pb.ServerMessage | pb.Order) -> None:
@@ -186,6 +187,7 @@ class Agents:
         timer = self._timers.pop(node_id, None)
         if timer is not None:
             timer.cancel()
+        self._look_later(session)
         welcome = pb.Welcome(version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000)
         session.send(pb.ServerMessage(welcome=welcome))
         return session
@@ -196,6 +198,21 @@ class Agents:
             self.logs.node_gone(session.node)
             log.warning("agent disconnected", node=session.node)
             self._watch_silence(session.node)
+
+    def _look_later(self, session: Session) -> None:
+        asyncio.get_running_loop().call_later(self._silent_after_s, self._look, session)
+
+    def _look(self, session: Session) -> None:
+        """A stream can stay open when nobody is there any more: who says nothing is cut off."""
+        if self._sessions.get(session.node) is not session:
+            return
+        if session.heard:
+            session.heard = False
+            self._look_later(session)
+            return
+        log.warning("agent is silent", node=session.node, seconds=self._silent_after_s)
+        self._tell(NodeSilent(session.node))
+        session.close()
 
     def _watch_silence(self, node_id: str) -> None:
         if node_id not in self._timers:
@@ -257,6 +274,7 @@ class Agents:
     # --- facts
 
     def _hear(self, session: Session, message: pb.AgentMessage) -> None:
+        session.heard = True
         match message.WhichOneof("message"):
             case "facts":
                 for fact in message.facts.facts:

@@ -191,7 +191,8 @@ class Loop:
                 except Exception:
                     # A bug must cost one batch, not the scheduler.
                     log.exception("a batch failed, nothing of it was done")
-                    await self._take_back(InternalError("the scheduler made a mistake; see its log"))
+                    mistake = InternalError("the scheduler made a mistake; see its log")
+                    await self._take_back(mistake)
                     await asyncio.sleep(PAUSE_AFTER_BUG_S)
             if self._closing and not self._requests:
                 return
@@ -330,6 +331,8 @@ class Loop:
                 break
             except SchedulerError as unreadable:
                 log.error("the store cannot be read", error=str(unreadable))  # noqa: TRY400
+                if self._closing:
+                    return
                 await asyncio.sleep(PAUSE_AFTER_BUG_S)
         for reload in self._on_reload:
             reload()

@@ -53,7 +53,10 @@ class AgentProcess:
             if self._is_connected():
                 wait_s = FIRST_WAIT_S
             elif not self._runs() and not self._other():
-                self._start()
+                try:
+                    self._start()
+                except OSError as error:
+                    log.warning("the agent cannot be started", error=str(error))
                 await asyncio.sleep(wait_s)
                 wait_s = min(LONGEST_WAIT_S, wait_s * 2)
             await asyncio.sleep(LOOK_S)

@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.settings.groups import RetentionSettings
 
 PAUSE_S = 600.0
@@ -22,13 +23,20 @@ log = structlog.get_logger("server")
 async def keep_house(loop: Loop, retention: RetentionSettings, logs_dir: Path) -> None:
     """Until cancelled, in small steps, so that nobody waits for it."""
     while True:
-        now_ms = loop.now_ms()
-        archived = await _archive(loop, now_ms - round(retention.archive_after_days * DAY_MS))
-        dropped = await _forget(loop, now_ms, retention)
-        logs = await asyncio.to_thread(_drop_logs, logs_dir, retention.logs_days)
-        if archived or dropped or logs:
-            log.info("kept house", archived=archived, dropped=dropped, logs=logs)
+        try:
+            await _once(loop, retention, logs_dir)
+        except (SchedulerError, OSError) as error:
+            log.warning("house not kept, later again", error=str(error))
         await asyncio.sleep(PAUSE_S)
+
+
+async def _once(loop: Loop, retention: RetentionSettings, logs_dir: Path) -> None:
+    now_ms = loop.now_ms()
+    archived = await _archive(loop, now_ms - round(retention.archive_after_days * DAY_MS))
+    dropped = await _forget(loop, now_ms, retention)
+    logs = await asyncio.to_thread(_drop_logs, logs_dir, retention.logs_days)
+    if archived or dropped or logs:
+        log.info("kept house", archived=archived, dropped=dropped, logs=logs)
 
 
 async def _archive(loop: Loop, before_ms: int) -> int:

@@ -31,6 +31,7 @@ from gpu_scheduler.model.errors import (
     UnknownThing,
 )
 from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow, Write
 from tests.builders import a_core, a_job, a_node, after
@@ -45,6 +46,7 @@ class Disk(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.full = False
+        self.unreadable = 0
         self.batches: list[list[Write]] = []
 
     def commit(self, writes: list[Write]) -> int:
@@ -52,6 +54,12 @@ class Disk(MemoryStore):
             raise StoreUnavailable("the disk is full")
         self.batches.append(writes)
         return super().commit(writes)
+
+    def tenants(self) -> list[Tenant]:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise StoreUnavailable("reading failed")
+        return super().tenants()
 
 
 class Bench:
@@ -157,6 +165,22 @@ def test_a_commit_that_fails_takes_everything_back() -> None:
         bench.store.full = False
         outcome = await bench.loop.apply(a_submission(number=2, gpus=1))
         assert outcome.jobs[0].id == "job-2", "the number was not given to anybody"
+
+    with_loop(test)
+
+
+def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
+
+    async def test(bench: Bench) -> None:
+        bench.store.full, bench.store.unreadable = True, 3
+        with pytest.raises(StoreUnavailable):
+            await bench.loop.apply(a_submission(gpus=1))
+        bench.store.full = False
+        assert (await bench.loop.apply(a_submission(gpus=1))).jobs[0].id == "job-1"
+        assert (bench.store.unreadable, bench.reloads) == (0, 1)
 
     with_loop(test)
 

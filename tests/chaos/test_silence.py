@@ -1,0 +1,45 @@
+"""An agent that is frozen: its stream stays open, and nobody is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from random import Random
+
+from tests.chaos.audit import ENDED, read_notes
+from tests.chaos.house import House, a_house
+from tests.chaos.workload import Workload
+
+SOON = {"agent_heartbeat_interval_s": "0.3", "agent_lost_after_s": "2"}
+
+
+def node_state(house: House) -> str:
+    (node,) = house.get("/nodes")["nodes"]
+    return str(node["state"])
+
+
+def test_a_frozen_agent_gets_no_new_work_and_its_jobs_run_on_and_are_found_again() -> None:
+    with a_house(**SOON) as house:
+        house.start()
+        workload = Workload(house.directory, Random(1))
+        running = house.submit(workload.undisturbed(4_000, "exit:42").body)
+        house.until(house.witnesses, "a job that runs")
+        (agent,) = house.agents()
+        os.kill(agent, signal.SIGSTOP)
+        house.until(lambda: node_state(house) != "online", "the node is lost")
+        waiting = house.submit(workload.plain().body)
+        assert house.get(f"/jobs/{waiting}")["state"] == "pending"
+        assert len(house.witnesses()) <= 1
+
+        os.kill(agent, signal.SIGCONT)
+        house.until(lambda: node_state(house) == "online", "the node is back")
+        for job_id in (running, waiting):
+            house.until(
+                lambda job_id=job_id: house.get(f"/jobs/{job_id}")["state"] in ENDED,
+                f"the end of {job_id}",
+            )
+        assert house.get(f"/jobs/{running}")["exit_code"] == 42
+        runs, wrong = read_notes(house.notes)
+        assert (len(runs), wrong) == (2, [])
+        assert house.agents() == [agent]
+        assert house.tracebacks() == []
