@@ -1,12 +1,15 @@
 """The workflow that people copy from the manual, word for word, in a real shell with curl."""
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.acceptance.conftest import RealServer
 from tests.unit.api.lab import ApiLab
 
 pytestmark = pytest.mark.skipif(
@@ -82,13 +85,17 @@ curl -s http://localhost:8080/api/v1/cluster/status | jq .
 
 @pytest.fixture
 def lab() -> Iterator[ApiLab]:
-    with ApiLab(gpu_mb=16_384) as lab:
+    with ApiLab() as lab:
         yield lab
 
 
 def shell(lab: ApiLab, text: str) -> str:
+    return run_in_shell(lab.port, text)
+
+
+def run_in_shell(port: int, text: str) -> str:
     """What the commands print; proxies of the machine are left out."""
-    text = text.replace("localhost:8080", f"localhost:{lab.port}")
+    text = text.replace("localhost:8080", f"localhost:{port}")
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
@@ -102,8 +109,19 @@ def shell(lab: ApiLab, text: str) -> str:
     return done.stdout
 
 
+def test_the_complete_workflow_works_as_it_is_written_against_a_real_server(
+    server: RealServer,
+) -> None:
+    running = json.loads((Path(server.state_dir) / "server.json").read_text())
+    told = run_in_shell(int(running["http"].rpartition(":")[2]), WORKFLOW)
+    check_workflow(told)
+
+
 def test_the_complete_workflow_works_as_it_is_written(lab: ApiLab) -> None:
-    told = shell(lab, WORKFLOW)
+    check_workflow(shell(lab, WORKFLOW))
+
+
+def check_workflow(told: str) -> None:
     assert "Created tenant: tenant-1\n" in told
     for number in (1, 2, 3):
         assert (

@@ -10,8 +10,10 @@ from gpu_scheduler.control.messages import (
     NodeSilent,
     PauseDevice,
     ResumeDevice,
+    Submit,
 )
-from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.errors import NeverFits, UnknownThing
+from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.node import Device, ForeignUse
 from tests.builders import HOUR, a_device, a_job, a_node
 from tests.scenarios.lab import Lab
@@ -127,3 +129,25 @@ def test_an_attempt_that_ran_for_a_while_clears_a_device() -> None:
     lab.ends(f"j{number}", exit_code=1)
     die_at_once(lab, "d")
     assert not any(device(lab, index).quarantined for index in (0, 1))
+
+
+def in_a_container(number: int, **changes: object) -> Submit:
+    return Submit(
+        a_job(number=number, **changes), Launch(runner=Runner.CONTAINER, image="pytorch:2.0")
+    )
+
+
+def test_a_job_with_an_image_waits_until_some_node_has_a_container_engine() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found(), in_a_container(1))
+    assert lab.running() == []
+    assert lab.row("j1").reason.startswith("no node has a container engine")
+    lab.do(found(labels=(("tgpu.runner.container", "yes"),)))
+    assert lab.running() == ["j1"]
+
+
+def test_a_job_with_an_image_that_is_too_large_is_refused_all_the_same() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found())
+    with pytest.raises(NeverFits):
+        lab.tell(in_a_container(1, gpus=99))

@@ -34,6 +34,7 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.control.reconcile import reconcile
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.launch import runner_label
 from gpu_scheduler.model.node import ForeignUse
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -55,6 +56,7 @@ class Session:
     """One agent, as long as its stream lasts."""
 
     node: str
+    runners: tuple[str, ...] = ()
     heard: bool = True
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
@@ -169,7 +171,7 @@ class Agents:
         if hello.protocol < PROTOCOL:
             text = f"agent speaks protocol {hello.protocol}, this server {PROTOCOL}; update it"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
-        session = self._open(hello.node)
+        session = self._open(hello)
         listener = asyncio.create_task(self._listen(session, hello, requests))
         try:
             async for message in _messages(session):
@@ -178,11 +180,12 @@ class Agents:
             listener.cancel()
             self._close(session)
 
-    def _open(self, node_id: str) -> Session:
+    def _open(self, hello: pb.Hello) -> Session:
+        node_id = hello.node
         old = self._sessions.get(node_id)
         if old is not None:
             old.close()
-        session = Session(node_id)
+        session = Session(node_id, tuple(hello.runners))
         self._sessions[node_id] = session
         timer = self._timers.pop(node_id, None)
         if timer is not None:
@@ -240,7 +243,7 @@ class Agents:
             session.close()
 
     async def _welcome(self, session: Session, hello: pb.Hello) -> None:
-        await self._loop.apply(_found(hello.node, hello.inventory))
+        await self._loop.apply(_found(hello.node, hello.inventory, hello.runners))
         self.problems[hello.node] = hello.inventory.problem
         self._arrival.set()
         self._members.reconnected()
@@ -282,7 +285,7 @@ class Agents:
             case "telemetry":
                 self._hear_readings(session.node, message.telemetry)
             case "inventory":
-                self._tell(_found(session.node, message.inventory))
+                self._tell(_found(session.node, message.inventory, session.runners))
             case "log_chunk":
                 self.logs.hear(message.log_chunk)
 
@@ -394,13 +397,14 @@ async def _messages(session: Session) -> AsyncIterator[pb.ServerMessage]:
             yield following
 
 
-def _found(node_id: str, inventory: pb.Inventory) -> NodeFound:
+def _found(node_id: str, inventory: pb.Inventory, runners: Iterable[str]) -> NodeFound:
+    labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in runners}}
     return NodeFound(
         node_id=node_id,
         cpu_milli=inventory.cpu_milli,
         memory_mb=inventory.memory_mb,
         devices=devices_of(inventory),
-        labels=tuple(sorted(inventory.labels.items())),
+        labels=tuple(sorted(labels.items())),
         rack=inventory.rack,
     )
 

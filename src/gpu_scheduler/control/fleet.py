@@ -46,6 +46,7 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
     if node == known:
         return
     set_node(book, node, outcome)
+    book.new_nodes = True  # it may offer more than before
     if known is None or known.state is not state:
         kind = "node_joined" if known is None else "node_online"
         outcome.writes.append(_node_event(now_ms, kind, node.id))

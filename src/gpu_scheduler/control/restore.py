@@ -18,8 +18,7 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
 from gpu_scheduler.control.messages import Outcome
-from gpu_scheduler.control.submit import NO_NODE
-from gpu_scheduler.engine.capacity import ever_fits
+from gpu_scheduler.control.submit import NO_NODE, why_never
 from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
 from gpu_scheduler.model.allocation import Allocation
@@ -205,12 +204,9 @@ def _restore_waiting(book: Book, life: JobLife, row: JobRow, now_ms: int) -> Non
         return
     if row.since_ms:
         life.waited_ms += max(0, now_ms - row.since_ms)
-    missing = ""
-    if book.picture.index.by_id:
-        missing = ever_fits(book.picture, book.picture.job_shape(life.job))
-    else:
+    missing = why_never(book, life.job) if book.picture.index.by_id else None
+    if missing is not None or not book.picture.index.by_id:
         book.unplaced[life.job.id] = None
-    if missing:
-        book.unplaced[life.job.id] = None
-        life.wait_on(NO_NODE, Reason(ReasonCode.NEVER_FITS, (("found", missing),)))
+    if missing is not None:
+        life.wait_on(NO_NODE, missing)
     enqueue_if_ready(book, life, now_ms, Outcome())

@@ -20,18 +20,20 @@ from gpu_scheduler.model.errors import (
     SchedulerError,
 )
 from gpu_scheduler.model.job import Job, called, over_nodes
+from gpu_scheduler.model.launch import RUNNER_LABEL, Runner, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.snapshot import Standing
 from gpu_scheduler.store.rows import EventRow, LaunchRow
 
 NO_NODE = "node"
+RUNNER_NAMES = {"container": "container engine (docker or podman)"}
 
 
 def submit(book: Book, message: Submit, now_ms: int, outcome: Outcome) -> None:
     """Accept a job, or raise and change nothing."""
     check_room(book, message.job.task_count)
-    _accept(book, message, _checked(book, message.job), now_ms, outcome)
+    _accept(book, message, _checked(book, message), now_ms, outcome)
 
 
 def submit_all(book: Book, submissions: tuple[Submit, ...], now_ms: int, outcome: Outcome) -> None:
@@ -40,7 +42,7 @@ def submit_all(book: Book, submissions: tuple[Submit, ...], now_ms: int, outcome
     checked = []
     for index, submission in enumerate(submissions):
         try:
-            checked.append(_checked(book, submission.job))
+            checked.append(_checked(book, submission))
         except SchedulerError as error:
             error.index = index
             raise
@@ -48,14 +50,28 @@ def submit_all(book: Book, submissions: tuple[Submit, ...], now_ms: int, outcome
         _accept(book, submission, job, now_ms, outcome)
 
 
-def _checked(book: Book, job: Job) -> Job:
+def _checked(book: Book, message: Submit) -> Job:
     """A job that can be accepted, over as many nodes as it needs."""
+    job = message.job
     _check_new(book, job)
     job = _over_nodes(book, job)
     if book.picture.index.by_id:
         _check_fits(book, job)
     _check_limits(book, job)
+    launch = message.launch
+    if launch is not None and launch.runner is not Runner.PROCESS:
+        job = _on_nodes_with(job, launch.runner)
     return job
+
+
+def _on_nodes_with(job: Job, runner: Runner) -> Job:
+    """A job whose members go only to nodes that have what it is to run in."""
+    label = (runner_label(runner), "yes")
+    members = tuple(
+        replace(member, node_labels=tuple(sorted({*member.node_labels, label})))
+        for member in job.members
+    )
+    return replace(job, members=members)
 
 
 def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome) -> None:
@@ -66,6 +82,8 @@ def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome
     book.lives[job.id] = life
     if not book.picture.index.by_id:
         book.unplaced[job.id] = None
+    elif message.launch is not None and message.launch.runner is not Runner.PROCESS:
+        _wait_for_runner(book, life)
     outcome.jobs.append(job)
     if message.environment is not None:
         outcome.writes.append(message.environment)
@@ -94,10 +112,10 @@ def place_again(book: Book, now_ms: int, outcome: Outcome) -> None:
     for job_id in list(book.unplaced):
         life = book.lives[job_id]
         job = _over_nodes(book, life.job)
-        missing = ever_fits(book.picture, book.picture.job_shape(job))
-        if missing:
+        missing = why_never(book, job)
+        if missing is not None:
             leave_queue(book, life, now_ms)
-            life.wait_on(NO_NODE, Reason(ReasonCode.NEVER_FITS, (("found", missing),)))
+            life.wait_on(NO_NODE, missing)
         else:
             del book.unplaced[job_id]
             life.wait_no_more(NO_NODE)
@@ -105,6 +123,28 @@ def place_again(book: Book, now_ms: int, outcome: Outcome) -> None:
                 leave_queue(book, life, now_ms)
                 life.job = replace(job, members=book.shared_members(job.members))
         enqueue_if_ready(book, life, now_ms, outcome)
+
+
+def why_never(book: Book, job: Job) -> Reason | None:
+    """Why no known node could ever run an accepted job; None if one could."""
+    missing = ever_fits(book.picture, book.picture.job_shape(job))
+    if not missing:
+        return None
+    labels = {label for member in job.members for label, _ in member.node_labels}
+    offered = {label for slot in book.picture.index.by_id.values() for label, _ in slot.node.labels}
+    for label in sorted(labels - offered):
+        if label.startswith(RUNNER_LABEL):
+            runner = label.removeprefix(RUNNER_LABEL)
+            return Reason(ReasonCode.NO_RUNNER, (("runner", RUNNER_NAMES.get(runner, runner)),))
+    return Reason(ReasonCode.NEVER_FITS, (("found", missing),))
+
+
+def _wait_for_runner(book: Book, life: JobLife) -> None:
+    """It fits, but for what it is to run in: that can be installed, so it waits."""
+    reason = why_never(book, life.job)
+    if reason is not None:
+        book.unplaced[life.job.id] = None
+        life.wait_on(NO_NODE, reason)
 
 
 def check_room(book: Book, tasks: int) -> None:

@@ -17,6 +17,15 @@ class Runner(StrEnum):
     CONTAINER = "container"
 
 
+RUNNER_LABEL = "tgpu.runner."
+"""Nodes have a label for each way of running jobs that they offer, besides plain processes."""
+
+
+def runner_label(runner: str) -> str:
+    """The label of nodes that can run jobs in this way."""
+    return f"{RUNNER_LABEL}{runner}"
+
+
 @dataclass(frozen=True, slots=True)
 class Mount:
     """A directory of the host that a container sees."""

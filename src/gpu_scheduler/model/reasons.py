@@ -26,6 +26,7 @@ class ReasonCode(StrEnum):
     CLAIMED = "claimed"
     STOPPING = "stopping"
     NO_NODES = "no_nodes"
+    NO_RUNNER = "no_runner"
     NOT_EXAMINED = "not_examined"
     DEPENDENCY_FAILED = "dependency_failed"
     NEVER_FITS = "never_fits"
@@ -93,6 +94,7 @@ SENTENCES = {
     ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) of a lower class",
     ReasonCode.STOPPING: "its last attempt is still stopping",
     ReasonCode.NO_NODES: "no node is online",
+    ReasonCode.NO_RUNNER: "no node has a {runner}; install one, or submit it without",
     ReasonCode.NOT_EXAMINED: "not looked at yet; the next cycle goes on here",
     ReasonCode.DEPENDENCY_FAILED: "job {job} ended as {state}, so {kind} can never be met",
     ReasonCode.NEVER_FITS: "no known node could run it even when empty: {found}",
