@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
@@ -44,7 +45,7 @@ class Orders:
             name=start.name,
             argv=_in_conda(tuple(start.argv), start.conda, environment),
             script=start.script,
-            workdir=start.workdir or environment.get("HOME", "/"),
+            workdir=start.workdir or _home(environment),
             environment=environment,
             uid=start.uid,
             gid=start.gid,
@@ -128,6 +129,12 @@ class Orders:
         if mine:
             self._slices[key] = mine
         return mine
+
+
+def _home(environment: dict[str, str]) -> str:
+    """The user's home, if there is one; service accounts often have none."""
+    home = environment.get("HOME", "")
+    return home if home and Path(home).is_dir() else "/"
 
 
 def _in_conda(argv: tuple[str, ...], conda: str, environment: dict[str, str]) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     variables = job.get("environment") or {}
     yield "variables", " ".join(f"{name}={value}" for name, value in sorted(variables.items()))
     yield "runner", str(job.get("runner") or "")
-    yield "runs on", place_text(job) if job.get("allocation") else ""
+    yield "runs on", place_text({**job, "reason": ""})
     yield "attempt", str(job.get("attempt") or "")
     yield "preemptions", str(job.get("preemptions") or "")
     yield "retries", str(job.get("retries") or "")

@@ -121,6 +121,9 @@ class AgentProcess:
 
 
 def _clean_environment() -> dict[str, str]:
-    """The agent's own variables must not leak into jobs, nor a caller's settings into the agent."""
-    kept = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "USER", "LOGNAME", "TZ")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    """Ours, without what concerns only the server. Jobs get variables of their own."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("TGPU_", "GPU_SCHEDULER_"))
+    }

@@ -1,0 +1,98 @@
+"""The whole program on (fake) NVIDIA hardware: found, given out, watched."""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
+
+__all__ = ["fake_nvml", "fake_nvml_library"]
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+def box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
+    """A server that finds eight A100 by NVML."""
+    fake_nvml.a100s(8)
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    server = RealServer(state_dir)
+    server.environment |= {
+        "LD_LIBRARY_PATH": fake_nvml.env["LD_LIBRARY_PATH"],
+        "FAKE_NVML_STATE": fake_nvml.env["FAKE_NVML_STATE"],
+        "GPU_SCHEDULER_GPU_MONITOR_INTERVAL_S": "0.1",
+        "GPU_SCHEDULER_GPU_UTILIZATION_WINDOW_S": "1",
+    }
+    try:
+        server.tgpu("up", "--daemon", "--state-dir", state_dir)
+        yield server, fake_nvml
+        server.stop()
+    finally:
+        end_what_is_left(state_dir)
+        shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def gpu(server: RealServer, index: int) -> dict[str, Any]:
+    with server.client() as client:
+        return client.gpus()[index]
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that readings bring about."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < give_up, "it did not come about"
+        time.sleep(0.05)
+
+
+def test_gpus_are_found_given_out_and_watched(box: tuple[RealServer, FakeNvml]) -> None:
+    server, nvml = box
+    first = gpu(server, 0)
+    assert (first["model"], first["memory_mb"]) == ("A100", 81920)
+
+    two = server.submit("--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert server.output(two) == "0,1\n"
+    none = server.submit("--", "sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]"')
+    assert server.output(none) == "[]\n"
+
+    nvml.gpu(3, temperature=91)
+    until(lambda: gpu(server, 3)["state"] == "hot")
+    nvml.gpu(3, temperature=40)
+    until(lambda: gpu(server, 3)["state"] == "free")
+
+    stranger = subprocess.Popen(["sleep", "300"])
+    try:
+        nvml.gpu(0, compute=f"{stranger.pid}:4096", memory_used_mb=4100)
+        until(lambda: gpu(server, 0)["state"] == "foreign")
+        seen = gpu(server, 0)["processes"][0]
+        assert (seen["pid"], seen["memory_mb"]) == (stranger.pid, 4096)
+        eight = server.submit("--gpus", "8", "--", "true")
+        one = server.submit("--gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        assert server.output(one).strip() != "0"
+        assert server.json("show", eight)["state"] == "pending"
+    finally:
+        stranger.kill()
+        stranger.wait()
+    nvml.gpu(0, compute=None, memory_used_mb=0)
+    until(lambda: server.json("show", eight)["state"] == "completed")
+
+    nvml.xid(5, 79)
+    until(lambda: gpu(server, 5)["state"] == "unhealthy")
+
+
+def test_the_process_of_a_job_is_known_as_its_own(box: tuple[RealServer, FakeNvml]) -> None:
+    server, nvml = box
+    job = server.submit("--gpus", "1", "--", "sh", "-c", "echo $$; exec sleep 60")
+    until(lambda: server.tgpu("logs", job).stdout.strip() != "")
+    pid = int(server.tgpu("logs", job).stdout)
+    nvml.gpu(0, compute=f"{pid}:2048", memory_used_mb=2100)
+    until(lambda: bool(gpu(server, 0)["processes"]))
+    assert gpu(server, 0)["state"] == "used"
+    assert gpu(server, 0)["processes"][0]["pid"] == pid
+    nvml.gpu(0, compute=None, memory_used_mb=0)

@@ -1,0 +1,69 @@
+"""A server of root's, and somebody else: jobs run as their callers, and nobody touches others'."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import RealServer
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+NOBODY = 65_534
+
+
+def address(server: RealServer) -> str:
+    facts = json.loads((Path(server.state_dir) / "server.json").read_text())
+    return str(facts["http"])
+
+
+def as_nobody(server: RealServer, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """What curl gets as another user over loopback: who calls is what the kernel says."""
+    words = ["curl", "-s", "--noproxy", "*", "-X", method, f"{address(server)}/api/v1{path}"]
+    if body is not None:
+        words += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    for name, value in headers.items():
+        words += ["-H", f"{name}: {value}"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, user=NOBODY, group=NOBODY, cwd="/"
+    )
+    return json.loads(done.stdout)
+
+
+def test_a_job_runs_as_whoever_submitted_it(server: RealServer) -> None:
+    body = {"command": ["sh", "-c", "id -u; id -g; pwd; cat $HOME/none 2>/dev/null; true"]}
+    job = as_nobody(server, "POST", "/jobs", body)["job_id"]
+    assert server.output(job).split()[:2] == [str(NOBODY), str(NOBODY)]
+    assert server.json("show", job)["user"] == "nobody"
+
+
+@pytest.mark.parametrize("field", ["user", "uid", "gid", "run_as"])
+def test_no_field_of_a_request_changes_the_user(server: RealServer, field: str) -> None:
+    refused = as_nobody(server, "POST", "/jobs", {"command": ["id"], field: 0})
+    assert refused["code"] == "invalid_request"
+    assert field in refused["error"]
+
+
+def test_others_jobs_cannot_be_seen_or_touched(server: RealServer) -> None:
+    job = server.submit("--name", "private", "--", "sleep", "60")
+    assert as_nobody(server, "GET", f"/jobs/{job}")["code"] == "not_found"
+    assert as_nobody(server, "DELETE", f"/jobs/{job}")["code"] == "not_found"
+    assert as_nobody(server, "GET", f"/jobs/{job}/logs")["code"] == "not_found"
+    assert job not in json.dumps(as_nobody(server, "GET", "/jobs"))
+    assert "private" not in json.dumps(as_nobody(server, "GET", "/events?after=0"))
+    server.tgpu("cancel", job)
+
+
+def test_what_only_admins_may_do_is_refused(server: RealServer) -> None:
+    assert as_nobody(server, "POST", "/tenants", {"name": "mine"})["code"] == "forbidden"
+    assert as_nobody(server, "POST", "/gpus/0/pause")["code"] == "forbidden"
+    assert as_nobody(server, "PUT", "/quota", {"online_percent": 1})["code"] == "forbidden"
+
+
+def test_a_page_of_another_site_cannot_call(server: RealServer) -> None:
+    evil = as_nobody(server, "GET", "/jobs", Origin="http://evil.example")
+    assert evil["code"] == "forbidden"
+    rebound = as_nobody(server, "GET", "/jobs", Host="evil.example")
+    assert rebound["code"] == "forbidden"
