@@ -111,8 +111,12 @@ class House:
         return self._find(b"gpu_scheduler.agent\0", str(self.state / "agent" / "agent.json"))
 
     def launchers(self) -> list[int]:
-        """Every launcher of this house."""
-        return self._find(b"gpu_scheduler.agent.launcher\0", str(self.state / "agent"))
+        """Every process of this house's launcher.
+
+        A job that is about to begin looks like one too, but has a session of its own.
+        """
+        found = self._find(b"gpu_scheduler.agent.launcher\0", str(self.state / "agent"))
+        return [pid for pid in found if not _is_led_by_itself(pid, found)]
 
     def _find(self, module: bytes, argument: str) -> list[int]:
         wanted = os.fsencode(argument) + b"\0"
@@ -263,6 +267,16 @@ def wait_for_change(process: subprocess.Popen[bytes], seconds: float) -> None:
             select.select([handle], [], [], seconds)
         finally:
             os.close(handle)
+
+
+def _is_led_by_itself(pid: int, parents: list[int]) -> bool:
+    """Tell whether it is a child of one of these with a session of its own, or gone."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    parent, _, session = map(int, status.rpartition(")")[2].split()[1:4])
+    return parent in parents and session == pid
 
 
 def _command_lines() -> Iterator[tuple[int, bytes]]:
