@@ -18,6 +18,7 @@ import msgspec
 
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.gpu_models import known_model, short_model
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import (
     Array,
@@ -256,7 +257,7 @@ def _request(asked: MemberRequest) -> Request:
         gpu_memory_mb=asked.gpu_memory_mb,
         gpu_memory_mb_per_gpu=asked.gpu_memory_mb_per_gpu,
         exclusive=asked.exclusive,
-        gpu_models=models,
+        gpu_models=tuple(known_model(short_model(model)) for model in models),
         mig_profile=asked.mig_profile,
         cpu_milli=_milli(asked.cpu_cores, "cpu_cores"),
         memory_mb=asked.memory_mb,

@@ -309,3 +309,10 @@ def test_a_patch_changes_only_what_it_names() -> None:
 def test_what_a_gang_asks_for_cannot_be_patched() -> None:
     with pytest.raises(InvalidRequest, match="gang"):
         patched(job(members=2, gpu_count=1), gpu_count=2)
+
+
+@pytest.mark.parametrize(
+    "written", ["RTX 4090", "rtx4090", "NVIDIA GeForce RTX 4090", "RTX-4090", "RTX4090"]
+)
+def test_a_gpu_model_may_be_written_as_people_write_it(written: str) -> None:
+    assert job(gpu_count=1, gpu_model=written).members[0].gpu_models == ("RTX4090",)

@@ -22,8 +22,8 @@ from gpu_scheduler.agent.devices.inventory import (
     Process,
     Reading,
 )
-from gpu_scheduler.agent.devices.models import MODELS, known_model
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.gpu_models import MODELS, known_model
 
 EXAMPLE = "8xA100-80GB, or 4xH100-80GB,2xL4-24GB"
 CORES_PER_GPU = 8

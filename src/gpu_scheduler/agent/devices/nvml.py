@@ -25,7 +25,7 @@ from gpu_scheduler.agent.devices.inventory import (
     Reading,
 )
 from gpu_scheduler.agent.devices.islands import join_islands, link_gbps
-from gpu_scheduler.agent.devices.models import short_model
+from gpu_scheduler.model.gpu_models import short_model
 
 MIB = 1024**2
 

@@ -24,7 +24,7 @@ from gpu_scheduler.agent.devices.inventory import (
     Reading,
 )
 from gpu_scheduler.agent.devices.islands import join_islands, link_gbps
-from gpu_scheduler.agent.devices.models import MODELS, short_model
+from gpu_scheduler.model.gpu_models import MODELS, short_model
 
 STATIC = ("index", "uuid", "name", "pci.bus_id", "memory.total", "mig.mode.current")
 STATIC_ONCE = ("driver_version",)
