@@ -158,7 +158,7 @@ def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Ite
         if key not in ran:
             # One that was stopped may have had no time to write a word.
             if said != "unknown" and attempt["state"] not in {"cancelled", "preempted"}:
-                yield f"{attempt['id']}: {said}, and it never ran"
+                yield f"{attempt['id']} ({attempt['state']}): {said}, and it never ran"
             continue
         if any(run.end_ns is None for run in ran[key]):
             yield f"{attempt['id']}: a process of it did not reach its end"

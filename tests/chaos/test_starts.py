@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 from collections.abc import Callable
 from functools import cache
@@ -93,6 +94,19 @@ def test_a_server_that_is_stopped_leaves_no_process_also_when_it_had_been_killed
         house.start()
         assert (house.agents(), house.launchers()) == (agents, launchers)
         assert house.stop() == 0
+        nothing_was_left(house)
+
+
+def test_a_server_stops_when_it_is_told_to_also_while_it_waits_for_its_agent() -> None:
+    with a_house() as house:
+        (house.state / "agent").mkdir(mode=0o700, parents=True)
+        with (house.state / "agent" / "agent.lock").open("w") as lock:
+            # As if an agent were there that never connects.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            house.spawn()
+            house.until(lambda: house.get("/health"), "an answer")
+            assert not (house.state / "server.json").exists()
+            assert house.stop() == 0
         nothing_was_left(house)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ class Server:
                 if self._settings.files.jobs_file:
                     watcher = JobsFile(loop, self._settings.files)
                     tasks.append(asyncio.create_task(watcher.watch()))
-                await self._first_agent(agents, config.node)
+                await _either(stop.wait(), agents.wait_for(config.node), FIRST_AGENT_S)
                 facts = self._facts(config.node, agents.problems.get(config.node, ""))
                 announce(self._paths, facts)
                 ready(facts)
@@ -163,11 +163,6 @@ class Server:
             agents.reconnect_all()
             await server.stop(1)
 
-    async def _first_agent(self, agents: Agents, node: str) -> None:
-        """Wait for the agent of this machine, so that the first submission finds its node."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(agents.wait_for(node), FIRST_AGENT_S)
-
     def _facts(self, node: str, problem: str) -> dict[str, Any]:
         pid = os.getpid()
         host, metrics_port = self._settings.api.host, self._listening.metrics_port
@@ -195,6 +190,16 @@ def _database(settings: Settings, paths: Paths) -> Path:
             f"database.url is '{settings.database.url}'; write sqlite:///path/of/the/file"
         )
     return Path(path)
+
+
+async def _either(
+    stop: Coroutine[Any, Any, Any], agent: Coroutine[Any, Any, None], longest_s: float
+) -> None:
+    """Wait for the agent, so that the first submission finds its node; not if we are to stop."""
+    waits = [asyncio.ensure_future(stop), asyncio.ensure_future(agent)]
+    await asyncio.wait(waits, timeout=longest_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
 
 
 def _last_time(store: SqliteStore) -> int:
