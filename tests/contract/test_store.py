@@ -434,6 +434,19 @@ def test_an_archived_job_that_is_written_again_comes_back(store: Store) -> None:
     assert (store.count_states(), store.count_jobs(JobQuery(archived=True))) == ({PENDING: 1}, 2)
 
 
+def test_environments_of_jobs_that_ended_long_ago_are_forgotten(store: Store) -> None:
+    environments = [EnvironmentRow(name, (("A", "1"),)) for name in ("e1", "e2", "e3")]
+    launches = [LaunchRow(f"job-{n}", Launch(argv=("sh",), captured=f"e{n}")) for n in (1, 2, 3)]
+    ends = [a_row(1, COMPLETED, end_ms=100), a_row(2, COMPLETED, end_ms=200), a_row(3)]
+    store.commit([*ends, *launches, *environments])
+    store.forget(answers_before_ms=0, events_before_ms=0, environments_before_ms=150)
+    assert [store.environment(name) for name in ("e1", "e2", "e3")] == [
+        None,
+        {"A": "1"},
+        {"A": "1"},
+    ]
+
+
 def test_old_answers_events_and_environments_are_forgotten(store: Store) -> None:
     answer = AnswerRow(user="ada", key="k1", request_hash="h", status=201, body="{}", at_ms=5)
     environments = [EnvironmentRow(name, (("A", "1"),)) for name in ("e1", "e2", "e3")]

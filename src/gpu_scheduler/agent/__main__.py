@@ -93,6 +93,7 @@ def _wanted(config: AgentConfig) -> Wanted:
         cpu_milli=config.cpu_milli,
         memory_mb=config.memory_mb,
         readings_file=Path(config.dir) / "readings.json",
+        deadline_s=config.read_timeout_s,
     )
 
 
@@ -102,12 +103,17 @@ def _first_devices(found: Found, most: int) -> Found:
 
 def _watcher(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher:
     rule = ForeignRule(
-        memory_threshold=config.memory_threshold, load_threshold=config.load_threshold
+        memory_threshold=config.memory_threshold,
+        load_threshold=config.load_threshold,
+        ignore_names=ForeignRule().ignore_names + config.ignore_programs,
+        ignore_users=config.ignore_users,
     )
     settings = WatchSettings(
         monitor_interval_s=config.monitor_interval_s,
         utilization_window_s=config.utilization_window_s,
         foreign=rule,
+        breaker_failures=config.breaker_failures,
+        breaker_backoff_s=config.breaker_backoff_s,
     )
     memory = Path(config.dir) / "devices.json"
     return Watcher(source, found, owner_of, settings=settings, memory=memory, boot_id=boot_id())

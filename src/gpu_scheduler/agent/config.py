@@ -13,6 +13,9 @@ AGENT_LOCK = "agent.lock"
 """In the agent's directory. Held by the agent for as long as it lives, with its pid in it."""
 
 
+LISTS = ("prolog", "epilog", "ignore_programs", "ignore_users")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """`target` is a gRPC address such as `unix:/path`; `dir` belongs to agent and launcher."""
@@ -32,6 +35,11 @@ class AgentConfig:
     utilization_window_s: float = 60.0
     memory_threshold: float = 0.8
     load_threshold: float = 0.8
+    ignore_programs: tuple[str, ...] = ()
+    ignore_users: tuple[str, ...] = ()
+    read_timeout_s: float = 5.0
+    breaker_failures: int = 3
+    breaker_backoff_s: float = 10.0
     heartbeat_interval_s: float = 5.0
     grace_ms: int = 10_000
     log_max_bytes: int = 100 << 20
@@ -56,7 +64,7 @@ class AgentConfig:
         """What was written."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            hooks = {name: tuple(values.get(name, ())) for name in ("prolog", "epilog")}
-            return cls(**(values | hooks))
+            lists = {name: tuple(values.get(name, ())) for name in LISTS}
+            return cls(**(values | lists))
         except (OSError, ValueError, TypeError) as error:
             raise InvalidInput(f"not an agent's configuration: {error}", file=str(path)) from error

@@ -52,7 +52,9 @@ async def _forget(loop: Loop, now_ms: int, retention: RetentionSettings) -> int:
 
     def forget() -> int:
         return loop.store.forget(
-            answers_before_ms=now_ms - ANSWERS_KEPT_MS, events_before_ms=events_before_ms
+            answers_before_ms=now_ms - ANSWERS_KEPT_MS,
+            events_before_ms=events_before_ms,
+            environments_before_ms=now_ms - round(retention.environments_days * DAY_MS),
         )
 
     total = 0

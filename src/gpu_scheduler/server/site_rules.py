@@ -27,6 +27,7 @@ class SiteRules:
         security = settings.security
         self._gangs = settings.scheduler.enable_gang_scheduling
         self._most_mb = round(security.max_memory_per_job_gb * MB_PER_GB)
+        self._step_milli = round(settings.gpu.allocation_precision * 1000)
         self._allowed = tuple(Path(os.path.realpath(p)) for p in security.allowed_script_paths)
 
     def check(self, submission: Submit) -> None:
@@ -38,6 +39,7 @@ class SiteRules:
                 "(scheduler.enable_gang_scheduling); ask for one member"
             )
         self._check_memory(job)
+        self._check_shares(job)
         if self._allowed and launch is not None:
             self._check_script(launch)
 
@@ -48,6 +50,15 @@ class SiteRules:
                 f"the job asks for {asked_mb} MiB of memory and a job may have {self._most_mb} "
                 "here (security.max_memory_per_job_gb); ask for less"
             )
+
+    def _check_shares(self, job: Job) -> None:
+        for member in job.members:
+            for share in (member.gpu_share_milli, member.gpu_extra_milli):
+                if share % self._step_milli:
+                    raise Forbidden(
+                        f"the job asks for {share / 1000:g} of a GPU and shares go in steps of "
+                        f"{self._step_milli / 1000:g} here (gpu.allocation_precision)"
+                    )
 
     def _check_script(self, launch: Launch) -> None:
         named = _script_of(launch)

@@ -135,7 +135,7 @@ class GpuSettings:
     detection_method: str = setting(
         "auto",
         "Who finds devices: NVML, else nvidia-smi (`auto`); one of them; or what `simulate` says.",
-        choices=("auto", "nvml", "nvidia-smi", "simulated"),
+        choices=("auto", "nvml", "nvidia-smi", "simulated", "none"),
     )
     simulate: str = setting(
         "", "Declared devices instead of real ones, such as `8xA100-80GB`; jobs stay real."
@@ -153,11 +153,26 @@ class GpuSettings:
         most=1,
     )
     allocation_precision: float = setting(
-        0.01, "Step of shares; a request is rounded up to it.", least=0.001, most=1
+        0.01, "Step of shares; a finer request is refused.", least=0.01, most=1
     )
     monitor_interval_s: float = setting(5.0, "How often devices are read.", least=0.1, most=3600)
     utilization_window_s: float = setting(
         60.0, "Utilisation is the mean over this time.", least=1, most=3600
+    )
+    ignore_programs: tuple[str, ...] = setting(
+        (), "Programs that may use a device beside our jobs, besides desktops and drivers."
+    )
+    ignore_users: tuple[str, ...] = setting(
+        (), "Users whose programs may use a device beside our jobs."
+    )
+    read_timeout_s: float = setting(
+        5.0, "A driver that does not answer within this time has failed.", least=0.1, most=600
+    )
+    breaker_failures: int = setting(
+        3, "After so many failures in a row devices are left alone for a while.", least=1, most=100
+    )
+    breaker_backoff_s: float = setting(
+        10.0, "First time for which they are left alone; it doubles.", least=0.1, most=3600
     )
 
 

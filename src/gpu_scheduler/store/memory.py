@@ -280,13 +280,22 @@ class MemoryStore:
             self._archived[job_id] = self._jobs.pop(job_id)
         return len(ends)
 
-    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
-        """Drop old answers, old events, and environments that no kept job names. Says how many."""
+    def forget(
+        self,
+        *,
+        answers_before_ms: int,
+        events_before_ms: int,
+        environments_before_ms: int = 0,
+        limit: int = 10_000,
+    ) -> int:
+        """Drop old answers, old events, and environments that nobody needs. Says how many."""
         old = [key for key, row in self._answers.items() if row.at_ms < answers_before_ms][:limit]
         for key in old:
             del self._answers[key]
         named = {
-            launch.captured for job_id, launch in self._launches.items() if job_id in self._jobs
+            launch.captured
+            for job_id, launch in self._launches.items()
+            if job_id in self._jobs and _needs(self._jobs[job_id], environments_before_ms)
         }
         unnamed = [name for name in self._environments if name not in named][:limit]
         for name in unnamed:
@@ -304,6 +313,11 @@ class MemoryStore:
 
 
 _number = attrgetter("job.number")
+
+
+def _needs(row: JobRow, environments_before_ms: int) -> bool:
+    """Tell whether a job may still be run in its environment."""
+    return row.state not in ENDED or (row.end_ms or 0) >= environments_before_ms
 
 
 def _ended_at(row: JobRow) -> int | None:

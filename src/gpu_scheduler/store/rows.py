@@ -345,9 +345,18 @@ class Store(Protocol):
         """
         ...
 
-    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
-        """Drop old answers, old events, and environments that no kept job names. Says how many.
+    def forget(
+        self,
+        *,
+        answers_before_ms: int,
+        events_before_ms: int,
+        environments_before_ms: int = 0,
+        limit: int = 10_000,
+    ) -> int:
+        """Drop old answers, old events, and environments that nobody needs. Says how many.
 
+        An environment is needed by jobs that have not ended, or not before then. A job that is
+        retried later has to do with what it named itself.
         In steps of about `limit` rows of each. History goes from its beginning up to the first
         event that is not old; events of one batch may stay until all of them can go. Archived jobs
         are not kept jobs.

@@ -84,10 +84,20 @@ class SqliteStore:
         """Move jobs that ended before then out of the way, the oldest end first; says how many."""
         return self._writer.archive(ended_before_ms=ended_before_ms, limit=limit)
 
-    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int = 10_000) -> int:
-        """Drop old answers, old events, and environments that no kept job names. Says how many."""
+    def forget(
+        self,
+        *,
+        answers_before_ms: int,
+        events_before_ms: int,
+        environments_before_ms: int = 0,
+        limit: int = 10_000,
+    ) -> int:
+        """Drop old answers, old events, and environments that nobody needs. Says how many."""
         return self._writer.forget(
-            answers_before_ms=answers_before_ms, events_before_ms=events_before_ms, limit=limit
+            answers_before_ms=answers_before_ms,
+            events_before_ms=events_before_ms,
+            environments_before_ms=environments_before_ms,
+            limit=limit,
         )
 
     def close(self) -> None:

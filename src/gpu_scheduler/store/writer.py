@@ -90,12 +90,21 @@ class Writer:
                 self._jobs.move(numbers, "jobs", "archived_jobs")
         return len(numbers)
 
-    def forget(self, *, answers_before_ms: int, events_before_ms: int, limit: int) -> int:
-        """Drop old answers, old events, and environments that no kept job names; says how many."""
+    def forget(
+        self,
+        *,
+        answers_before_ms: int,
+        events_before_ms: int,
+        environments_before_ms: int,
+        limit: int,
+    ) -> int:
+        """Drop old answers, events, and environments that nobody needs; says how many."""
         execute = self._connection.execute
         with self._transaction():
             answers = execute(SQL["forget_answers"], (answers_before_ms, limit)).rowcount
-            environments = execute(SQL["forget_environments"], (limit,)).rowcount
+            environments = execute(
+                SQL["forget_environments"], (environments_before_ms, limit)
+            ).rowcount
             events = self._forget_events(events_before_ms, limit)
         return answers + environments + events
 

@@ -8,7 +8,7 @@ from gpu_scheduler.control.messages import Submit
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.server.site_rules import SiteRules
-from gpu_scheduler.settings.groups import SchedulerSettings, SecuritySettings, Settings
+from gpu_scheduler.settings.groups import GpuSettings, SchedulerSettings, SecuritySettings, Settings
 from tests.builders import a_job
 
 
@@ -69,3 +69,10 @@ def test_everything_else_is_refused(tmp_path: Path, argv: tuple[str, ...]) -> No
     (allowed / "link.sh").symlink_to(tmp_path / "evil.sh")
     with pytest.raises(Forbidden, match="allowed_script_paths"):
         rules(allowed_script_paths=(str(allowed),)).check(running(*argv, workdir=str(allowed)))
+
+
+def test_shares_go_in_the_steps_of_the_site() -> None:
+    halves = SiteRules(Settings(gpu=GpuSettings(allocation_precision=0.25)))
+    halves.check(Submit(a_job(gpus=0.75)))
+    with pytest.raises(Forbidden, match="allocation_precision"):
+        halves.check(Submit(a_job(gpus=0.4)))

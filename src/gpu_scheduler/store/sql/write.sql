@@ -180,7 +180,8 @@ WHERE name IN (
     SELECT name FROM environments
     WHERE name NOT IN (
         SELECT captured FROM launches
-        WHERE captured IS NOT NULL AND id IN (SELECT launch FROM jobs)
+        WHERE captured IS NOT NULL
+        AND id IN (SELECT launch FROM jobs WHERE ended = 0 OR end_ms >= ?)
     )
     LIMIT ?
 )
