@@ -21,7 +21,7 @@ READY := $(VENV)/.ready-$(PYTHON_TAG)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test pytest chaos test-coverage lint fmt bench build proto pins clean
+.PHONY: help venv demo test pytest parts chaos test-coverage lint fmt bench build proto pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,13 +33,16 @@ demo: $(READY) ## real jobs of three tenants on declared GPUs, in less than a mi
 
 test: lint pytest ## lint, then every test
 
-pytest: $(READY) ## every test, without lint
+pytest: $(READY) parts ## every test, without lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 chaos: $(READY) ## kill server and agent 500 times under real jobs, and audit (CHAOS_KILLS, CHAOS_SEED)
 	CHAOS_KILLS=$${CHAOS_KILLS:-500} $(BIN)/python -m pytest -s tests/chaos
 
-test-coverage: $(READY) ## every test, with 90 % of all lines and 100 % of the model covered
+parts: ## the programs that some tests use (as root, by apt-get; PARTS=no does without)
+	@sh requirements/parts.sh
+
+test-coverage: $(READY) parts ## every test, with 90 % of all lines and 100 % of the model covered
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov $(PYTEST_ARGS)
 	@if [ -d src/gpu_scheduler/model ]; then \
 		$(BIN)/coverage report --include='src/gpu_scheduler/model/*' --fail-under=100; \
