@@ -72,9 +72,15 @@ static void end_like(const char *how)
 
 int main(void)
 {
+    /* Who is asked to stop at once says first that it has begun. */
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, NULL);
     struct sigaction stop = {.sa_handler = asked_to_stop, .sa_flags = SA_NODEFER};
     sigaction(SIGTERM, &stop, NULL);
     say("begin", "-");
+    sigprocmask(SIG_UNBLOCK, &term, NULL);
     const char *chosen = value("WITNESS_RANK", "");
     if (*chosen != '\0' && strcmp(chosen, value("RANK", "0")) != 0) {
         rest(atol(value("WITNESS_OTHERS_MS", "0")));

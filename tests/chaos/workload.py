@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -50,6 +51,7 @@ class Workload:
             (self.array, 6),
             (self.retried, 8),
             (self.dependent, 8),
+            (self.session, 2),
             (self.urgent, 3),
             (self.cancelled, 5),
         )
@@ -112,6 +114,13 @@ class Workload:
         needs = self.chance.choice(self.acknowledged[-20:])
         kind = self.chance.choice(("afterany", "afterok"))
         return self._plan("after", gpu_count=0.5, dependencies=[f"{kind}:{needs}"], needs=needs)
+
+    def session(self) -> Plan:
+        """One that a person could attach to."""
+        runner = next((name for name in ("tmux", "screen") if shutil.which(name)), "process")
+        ends = (self.chance.choice(("exit:0", "exit:3", "signal:9")),)
+        ms = self.chance.randrange(0, 800)
+        return self._plan("session", ends, ms=ms, gpu_count=1, runner=runner)
 
     def urgent(self) -> Plan:
         """Others have to make room."""
