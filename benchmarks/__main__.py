@@ -19,6 +19,14 @@ MEASURES = {
     "queue": "benchmarks.queue_operations",
     "memory": "benchmarks.memory",
     "store": "benchmarks.store",
+    "http": "benchmarks.http",
+    "spawn": "benchmarks.spawn",
+    "jobs": "benchmarks.jobs",
+    "latency": "benchmarks.latency",
+    "startup": "benchmarks.startup",
+    "submissions": "benchmarks.submissions",
+    "pending": "benchmarks.pending",
+    "idle": "benchmarks.idle",
     "venus": "benchmarks.venus",
     "year": "benchmarks.year",
 }
@@ -31,7 +39,7 @@ def main() -> int:
     if options.list:
         for name, module in MEASURES.items():
             summary = (importlib.import_module(module).__doc__ or "").splitlines()[0]
-            print(f"{name:<10} {summary}")
+            print(f"{name:<12} {summary}")
         return 0
     if options.here:
         _run_here(options)

@@ -80,13 +80,13 @@ async def _measure(repeats: int) -> Result:
     server = await serve(applications, listening)
     bulk: list[dict[str, float]] = []
     single: list[dict[str, float]] = []
-    for lap in range(repeats):
-        show(f"http: {lap + 1} of {repeats}")
-        bulk.append(await _lap(listening.http_port, "bulk", BULK_REQUESTS, 2))
-        single.append(await _lap(listening.http_port, "single", SINGLE_REQUESTS, CONNECTIONS))
+    for number in range(repeats):
+        show(f"http: {number + 1} of {repeats}")
+        bulk.append(await lap(listening.http_port, "bulk", BULK_REQUESTS, 2))
+        single.append(await lap(listening.http_port, "single", SINGLE_REQUESTS, CONNECTIONS))
     await server.close()
-    best = max(bulk, key=lambda lap: lap["rate"])
-    best_single = max(single, key=lambda lap: lap["rate"])
+    best = max(bulk, key=lambda one: one["rate"])
+    best_single = max(single, key=lambda one: one["rate"])
     return result(
         "http",
         best["rate"] * JOBS_PER_REQUEST,
@@ -94,16 +94,17 @@ async def _measure(repeats: int) -> Result:
         floor=_floor(),
         repeats=repeats,
         target=BULK_TARGET,
-        cpu_value=max(lap["cpu_rate"] for lap in bulk) * JOBS_PER_REQUEST,
+        cpu_value=max(one["cpu_rate"] for one in bulk) * JOBS_PER_REQUEST,
         single_requests_per_second=rounded(best_single["rate"]),
-        single_by_cpu=rounded(max(lap["cpu_rate"] for lap in single)),
+        single_by_cpu=rounded(max(one["cpu_rate"] for one in single)),
         single_p50_ms=rounded(best_single["p50_ms"]),
         single_p99_ms=rounded(best_single["p99_ms"]),
         connections=CONNECTIONS,
     )
 
 
-async def _lap(port: int | None, kind: str, requests: int, connections: int) -> dict[str, float]:
+async def lap(port: int | None, kind: str, requests: int, connections: int) -> dict[str, float]:
+    """Call from a child; rates, and the CPU time of this process meanwhile."""
     command = [sys.executable, "-m", "benchmarks.http"]
     command += [str(port), kind, str(requests), str(connections)]
     child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)

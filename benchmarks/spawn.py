@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
@@ -33,7 +34,7 @@ def measure(repeats: int) -> Result:
     with tempfile.TemporaryDirectory(prefix="tgpu-") as directory:
         floor = max(_popens() for _ in range(repeats))
         syncs = max(_syncs(Path(directory)) for _ in range(repeats))
-        facts = asyncio.run(_launcher(Path(directory), repeats))
+        facts = asyncio.run(launcher_rates(Path(directory), repeats))
     rates = facts.pop("rates")
     return result(
         "spawn",
@@ -50,7 +51,8 @@ def measure(repeats: int) -> Result:
     )
 
 
-async def _launcher(directory: Path, repeats: int) -> dict[str, object]:
+async def launcher_rates(directory: Path, repeats: int) -> dict[str, Any]:
+    """Jobs per second by the launcher alone, in each lap."""
     began = time.perf_counter()
     launcher = await Launcher.connect(directory / "agent")
     await launcher.held()

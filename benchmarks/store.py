@@ -63,7 +63,7 @@ def _measure(path: Path, repeats: int) -> Result:
         "store",
         BATCH / median(batches.walls),
         "durable jobs/s in batches of 1,000",
-        floor=BATCH / median(_bare_rows(path).walls),
+        floor=BATCH / median(bare_rows(path).walls),
         repeats=repeats,
         target=TARGET,
         cpu_value=BATCH / median(batches.cpus),
@@ -176,7 +176,7 @@ def _archive(path: Path) -> Stopwatch:
     return watch
 
 
-def _bare_rows(path: Path) -> Stopwatch:
+def bare_rows(path: Path) -> Stopwatch:
     """What SQLite alone takes for as many rows of three columns."""
     connection = sqlite3.connect(path.with_name("bare.db"), isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
