@@ -15,7 +15,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import mul
 from typing import NamedTuple
 
 from gpu_scheduler.model.job import Job
@@ -55,9 +56,10 @@ class Spread:
         view = self._view(job)
         longer = bisect_right(view.atoms, (elapsed_ms, math.inf)) if elapsed_ms else 0
         atoms = [*view.atoms[longer:], *_unseen(view.left, elapsed_ms, limit_ms)]
-        if not math.isinf(limit_ms):
-            atoms = [(min(value, limit_ms), weight) for value, weight in atoms]
         atoms.sort()
+        if atoms[-1][0] > limit_ms:
+            cut = bisect_left(atoms, (limit_ms, 0.0))
+            atoms[cut:] = sorted((limit_ms, weight) for _, weight in atoms[cut:])
         reached = list(accumulate(weight for _, weight in atoms))
         place = bisect_left(reached, reached[-1] * percent / 100)
         return max(1, round(atoms[min(place, len(atoms) - 1)][0]))
@@ -105,7 +107,7 @@ class _View(NamedTuple):
 
 def _seen(job: Job, groups: list[_Group | None], learnt: int) -> _View:
     """The part of the distribution that the groups know."""
-    atoms = []
+    atoms: list[Atom] = []
     left = 1.0
     for level, group in enumerate(groups):
         if group is None:
@@ -114,9 +116,8 @@ def _seen(job: Job, groups: list[_Group | None], learnt: int) -> _View:
         total = (1 - recency ** len(group.runs)) / (1 - recency)
         part = left / (total + DOUBT)
         scale = _scale(job, level)
-        for run in group.runs:
-            atoms.append((run * scale, part))
-            part *= recency
+        parts = accumulate(repeat(recency, len(group.runs) - 1), mul, initial=part)
+        atoms += zip([run * scale for run in group.runs], parts, strict=True)
         left *= DOUBT / (total + DOUBT)
     atoms.sort()
     return _View(learnt, atoms, left)
