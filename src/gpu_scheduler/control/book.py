@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from gpu_scheduler.control.life import JobLife, TaskLife
 from gpu_scheduler.engine.picture import Picture
@@ -17,6 +17,9 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.socket import Predictor
+
+FEW_TIMERS = 1_000
+"""Up to so many timers are not worth looking through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,7 @@ class Book:
         self.tick_ms = -1
         self.wake_ms: int | None = None
         self._timers: list[tuple[int, str, str, int]] = []
+        self._sweep_timers_at = FEW_TIMERS
         self._members: dict[tuple[Request, ...], tuple[Request, ...]] = {}
 
     def life(self, job_id: str) -> JobLife:
@@ -135,6 +139,8 @@ class Book:
 
     def set_timer(self, at_ms: int, kind: str, name: str, task: int | None = None) -> None:
         """Look at something at a later time."""
+        if len(self._timers) >= self._sweep_timers_at:
+            self._sweep_timers()
         heappush(self._timers, (at_ms, kind, name, -1 if task is None else task))
 
     def due_timers(self, now_ms: int) -> list[Timer]:
@@ -144,6 +150,19 @@ class Book:
             _, kind, name, task = heappop(self._timers)
             due.append(Timer(kind, name, None if task < 0 else task))
         return due
+
+    def _sweep_timers(self) -> None:
+        """Drop the timers of what is gone: limits lie far ahead, and most jobs end long before.
+
+        Done when there are twice as many as were left the last time, so that it costs little.
+        """
+        self._timers = [
+            timer
+            for timer in self._timers
+            if not timer[2] or timer[2] in self.by_allocation or timer[2] in self.lives
+        ]
+        heapify(self._timers)
+        self._sweep_timers_at = max(FEW_TIMERS, 2 * len(self._timers))
 
     def next_timer_ms(self) -> int | None:
         """When something is due, if anything is."""

@@ -1,0 +1,23 @@
+"""What the core keeps in mind, and for how long."""
+
+from gpu_scheduler.control.book import FEW_TIMERS
+from gpu_scheduler.control.messages import Ended, RunCycle, Submit
+from tests.builders import HOUR, a_core, a_job, a_node
+
+
+def test_the_limits_of_jobs_that_have_ended_are_not_kept_until_they_are_due() -> None:
+    core = a_core(nodes=[a_node(gpus=1)])
+    for number in range(1, 2 * FEW_TIMERS):
+        core.apply(Submit(a_job(number=number, max_runtime_ms=HOUR)), number)
+        core.apply(RunCycle(), number)
+        core.apply(Ended(f"j{number}.1"), number)
+    assert core.next_timer_ms() == HOUR + FEW_TIMERS + 1
+
+
+def test_the_limit_of_a_job_that_runs_is_kept() -> None:
+    core = a_core(nodes=[a_node(gpus=1)])
+    core.apply(Submit(a_job(number=1, max_runtime_ms=HOUR)), 0)
+    core.apply(RunCycle(), 0)
+    for _ in range(2 * FEW_TIMERS):
+        core.book.set_timer(HOUR + 1, "limit", "a job that is gone")
+    assert core.next_timer_ms() == HOUR
