@@ -52,11 +52,10 @@ def test_nobody_is_evicted_twice_at_one_moment(scenario: Scenario, policy: str) 
 
 
 @settings(max_examples=60)
-@given(scenario=scenarios(limits=False, changes=False, plain=True), policy=policies(PREEMPTING))
+@given(scenario=scenarios(limits=False, changes=False), policy=policies(PREEMPTING))
 def test_whoever_others_are_evicted_for_starts_as_soon_as_they_are_gone(
     scenario: Scenario, policy: str
 ) -> None:
-    """Of gangs and arrays another job with an older reservation may be the first, if rarely."""
     rig = some_way(Rig(scenario, policy, Physics()))
 
     started = {(at_ms, s.job_id) for at_ms, plan in rig.record.plans for s in plan.starts}

@@ -1,8 +1,4 @@
-"""Promise: no job of the same or a lower class pushes a reservation back.
-
-Among holders of one class the older reservation goes first: when it starts or moves, a younger one
-may have to move with it. Nobody who holds no older reservation may push anybody.
-"""
+"""Promise: no job of the same or a lower class pushes a reservation back."""
 
 from dataclasses import replace
 
@@ -69,7 +65,6 @@ class Witness:
         """Nothing is reserved yet."""
         self._due_ms: dict[str, int] = {}
         self._class: dict[str, int] = {}
-        self._made_ms: dict[str, int] = {}
 
     def __call__(self, rig: Rig, plan: Plan) -> None:
         """Compare a plan with the one before."""
@@ -83,28 +78,16 @@ class Witness:
                 continue
             if highest > self._class[job_id]:
                 continue  # A higher class started, or keeps a place of its own: it may push.
-            if self._an_older_one_moved(job_id, started, reserved):
-                continue
             assert job_id in reserved, f"{job_id} lost its reservation at {rig.now_ms}"
             allowed_ms = max(due_ms, rig.now_ms + 1) if due_ms > rig.now_ms else due_ms
             assert reserved[job_id] <= allowed_ms, (
                 f"at {rig.now_ms} the start of {job_id} went from {due_ms} to {reserved[job_id]} "
                 f"by {sorted(started)}"
             )
-        for reservation in plan.reservations:
-            self._made_ms[reservation.job_id] = reservation.made_ms
         # Whoever was pushed by a higher class now may be seen to slip only in the next plan.
         self._due_ms = {
             job_id: at_ms for job_id, at_ms in reserved.items() if self._class[job_id] >= highest
         }
-
-    def _an_older_one_moved(self, job_id: str, started: set[str], reserved: dict[str, int]) -> bool:
-        return any(
-            self._made_ms[other] <= self._made_ms[job_id]
-            and (other in started or reserved.get(other) != due_ms)
-            for other, due_ms in self._due_ms.items()
-            if other != job_id
-        )
 
 
 def holds_for(scenario: Scenario, policy: Policy) -> None:

@@ -6,15 +6,16 @@ nodes. What is remembered here was found by the search itself, so it changes no 
 
 from __future__ import annotations
 
-Search = tuple[int, int]
-"""The id of the shape of a request, and the static class of the job that wants a place for it."""
+Search = tuple[int, int, bool]
+"""The id of the shape of a request, the static class of the job that wants a place for it, and
+whether that job has a reservation that is due."""
 
 
 class BarrenNodes:
     """Bitmaps of nodes by search. Only for preemption by class.
 
-    Whether a class may stop somebody is fixed while that one runs, except that nobody is stopped
-    shortly before the end. So on a node where nothing changes victims only get fewer.
+    Whether a class may stop somebody is fixed while nothing is told of that one, except that nobody
+    is stopped shortly before the end. So on a node where nothing changes victims only get fewer.
     """
 
     __slots__ = ("_changed", "_nodes")

@@ -27,7 +27,7 @@ from gpu_scheduler.engine.standing import Standings
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import Eviction, Plan, Start
+from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
@@ -68,6 +68,7 @@ class Cycle:
         self._shape_reasons: dict[int, Reason] = {}
         self._tenant_reasons: dict[tuple[str, int], Reason] = {}
         self._tasks_running: dict[int, int] = {}
+        self._used_up: set[int] = set()
         self._job_of: dict[int, tuple[Job, Amounts]] = {}
         self._examined = 0
         self._resume_after = 0
@@ -76,8 +77,8 @@ class Cycle:
     def run(self, now_ms: int) -> None:
         """Go through the queue once.
 
-        Jobs with a reservation come before jobs of their own or a lower class, the oldest
-        reservation first, so that no two of them can be in each other's way for ever.
+        Before a job is looked at, everything is booked that was promised to jobs of its own or a
+        higher class, or before it in the order. So whoever starts takes nobody else's place.
         """
         self._begin(now_ms)
         merge = self._merge
@@ -106,6 +107,9 @@ class Cycle:
         if self._complete:
             self._resume_after = 0
         self._serve_holders(None)
+        for holder in self._waiting_holders:
+            if holder.number not in self._used_up:
+                self._consider(holder)
 
     def plan(self) -> Plan:
         """What this cycle found, in a fixed order."""
@@ -160,10 +164,11 @@ class Cycle:
         self._blocked = 0
         self._preempt_tries = 0
         self._failed: dict[int, tuple[int, int]] = {}
+        self._behind_holder: dict[str, Reason] = {}
         entries = picture.queue.entries
         self._served: set[int] = set()
-        self._holders = sorted(
-            (entries[number] for number in picture.reservations),
+        self._holders = self._waiting_holders = sorted(
+            (entries[number] for number in picture.reservations if number not in self._used_up),
             key=lambda holder: (
                 not picture.reservations[holder.number].claim,
                 picture.reservations[holder.number].made_ms,
@@ -191,30 +196,71 @@ class Cycle:
         self._gave_up_gpus = False
 
     def _serve_holders(self, before: Entry | None) -> None:
-        """Start, or book again, reservations that come before a job: by class or in the order."""
+        """Book what was promised to jobs that come before this one, and start what is due.
+
+        The oldest first, which matters only when something runs longer than expected: then it is
+        the younger one that has to move.
+        """
         if not self._holders:
             return
+        chosen = self._holders_before(before)
+        if chosen == [before]:
+            return  # It is looked at now, and nobody else's place is at stake.
+        for entry in chosen:
+            self._keep_promise(entry, self._picture.reservations[entry.number])
+        for entry in chosen:
+            self._start_as_promised(entry)
+
+    def _holders_before(self, before: Entry | None) -> list[Entry]:
+        """The holders that a job must respect and that are not booked yet; None for all.
+
+        A place that was cleared is respected by everybody.
+        """
         value = 0 if before is None else self._value(before)
+        chosen: list[Entry] = []
         later: list[Entry] = []
-        arrays: list[Entry] = []
         for entry in self._holders:
-            if (
+            comes_before = (
                 before is None
                 or entry.static_class >= before.static_class
                 or self._value(entry) < value
-            ):
-                if self._consider(entry):
-                    arrays.append(entry)
-                else:
-                    self._served.add(entry.number)
-            else:
-                later.append(entry)
+                or self._picture.reservations[entry.number].claim
+            )
+            (chosen if comes_before else later).append(entry)
         self._holders = later
-        # Further tasks only when every reservation has its place.
-        for entry in arrays:
-            while self._consider(entry):
-                continue
-            self._served.add(entry.number)
+        return chosen
+
+    def _keep_promise(self, entry: Entry, reservation: Reservation) -> None:
+        """Book a reservation as it was promised, or else where it can be now."""
+        if self._refusal(entry) is None:
+            self._calendar.keep(
+                entry, self._duration_ms(entry), reservation, self._place, self._value(entry)
+            )
+            if entry.number in self._calendar.kept:
+                self._blocked += self._may_reserve(entry)
+
+    def _start_as_promised(self, entry: Entry) -> None:
+        """Start a job whose time has come, on its place. Where else is a matter of its turn."""
+        kept = self._calendar.kept.get(entry.number)
+        if kept is None or kept.at_ms > self._now_ms + 1:
+            return
+        self._reservation(entry)
+        refused = self._refusal(entry)
+        holds = self._place_as_reserved(kept) if refused is None else None
+        if holds is None:
+            self._keep_promise(entry, kept)
+        else:
+            self._start(entry, holds, self._duration_ms(entry))
+
+    def _reservation(self, entry: Entry) -> Reservation | None:
+        """What the job was promised, if that is not used up; its booking is taken back."""
+        if entry.number in self._used_up:
+            return None
+        kept = self._calendar.withdraw(entry.number)
+        if kept is None:
+            return self._picture.reservations.get(entry.number)
+        self._blocked -= self._may_reserve(entry)
+        return kept
 
     def _value(self, entry: Entry) -> int:
         """The place in the order now: the static key and what use adds to it."""
@@ -222,25 +268,20 @@ class Cycle:
 
     def _consider(self, entry: Entry) -> bool:
         """Start, clear a place, reserve or pass over one job; True if it may come up again."""
-        job = entry.waiting.job
-        if self._tasks_left(job) == 0:
+        if self._is_too_long(entry):
             return False
-        if entry.number in self._served:
+        if entry.number in self._served or self._tasks_left(entry.waiting.job) == 0:
             return False
-        holds_place = entry.number in self._picture.reservations
+        reservation = self._reservation(entry)
+        if reservation is not None:
+            self._served.add(entry.number)
         duration_ms = self._duration_ms(entry)
-        failed = self._failed.get(entry.shape.id)
-        if failed is not None and duration_ms >= failed[0] and not holds_place:
-            holder = Reason(ReasonCode.RESERVED, (("job", self._calendar.holder_other_than(-1)),))
-            self._reasons[entry.number] = holder
-            self._count_failure(entry.shape.id, holder)
-            return False
         refused = self._refusal(entry)
         if refused is not None:
             self._reasons[entry.number] = refused
             return False
         allowed = None
-        kept = self._place_as_reserved(entry) if holds_place else None
+        kept = None if reservation is None else self._place_as_reserved(reservation)
         if kept is not None:
             return self._start(entry, kept, duration_ms)
         if entry.shape.base not in self._no_room:
@@ -254,8 +295,31 @@ class Cycle:
                     self._draft.undo(mark)
                     self._draft.take(fitted[0])
                 return self._start(entry, fitted, duration_ms)
-        self._no_place(entry, duration_ms, allowed)
+        self._no_place(entry, duration_ms, allowed, reservation)
         return False
+
+    def _is_too_long(self, entry: Entry) -> bool:
+        """Tell whether a shorter job of the shape could not pass a reservation in this cycle.
+
+        Asked first, as most jobs that a cycle looks at on a full cluster are of this sort.
+        """
+        failed = self._failed.get(entry.shape.id)
+        if failed is None or entry.number in self._picture.reservations:
+            return False
+        if self._duration_ms(entry) < failed[0]:
+            return False
+        reason = self._reserved_for(self._calendar.holder_other_than(-1))
+        self._reasons[entry.number] = reason
+        self._count_failure(entry.shape.id, reason)
+        return True
+
+    def _reserved_for(self, job_id: str) -> Reason:
+        """The reason of jobs that would push this one back."""
+        reason = self._behind_holder.get(job_id)
+        if reason is None:
+            reason = Reason(ReasonCode.RESERVED, (("job", job_id),))
+            self._behind_holder[job_id] = reason
+        return reason
 
     def _refusal(self, entry: Entry) -> Reason | None:
         """Limits of the array, the tenant and the pool."""
@@ -274,9 +338,8 @@ class Cycle:
             self._tenant_reasons[job.tenant, entry.shape.id] = refused
         return refused
 
-    def _place_as_reserved(self, entry: Entry) -> list[Hold] | None:
+    def _place_as_reserved(self, reservation: Reservation) -> list[Hold] | None:
         """The very place that was reserved, if it is due and free; the draft has it then."""
-        reservation = self._picture.reservations[entry.number]
         if reservation.at_ms > self._now_ms + 1:
             return None
         mark = self._draft.mark()
@@ -316,27 +379,28 @@ class Cycle:
         placements = tuple(hold.placement() for hold in holds)
         self.starts.append(Start(job.id, task, placements, self._blocked > 0))
         self._reasons.pop(entry.number, None)
+        self._used_up.add(entry.number)
+        self._served.discard(entry.number)
         self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) + 1
         self._count(job, holds, duration_ms)
         self._calendar.note_start(holds, duration_ms)
         return again
 
-    def _no_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> None:
+    def _no_place(
+        self, entry: Entry, duration_ms: int, allowed: int | None, old: Reservation | None
+    ) -> None:
         """Clear a place, reserve one, and remember that the shape does not fit."""
         policy = self._policy
-        number = entry.number
-        old = self._picture.reservations.get(number)
-        if self._clear_place(entry, duration_ms):
+        if self._clear_place(entry, duration_ms, old):
             return
-        waited_ms = entry.waiting.waited_at(self._now_ms)
-        if waited_ms >= policy.reserve_after_ms:
-            self._blocked += 1
+        may_reserve = self._may_reserve(entry)
+        self._blocked += may_reserve
         if policy.queueing is Queueing.BLOCKING:
             self._block_lane(entry)
             return
-        reserves = policy.queueing is Queueing.RESERVE and waited_ms >= policy.reserve_after_ms
+        reserves = policy.queueing is Queueing.RESERVE and may_reserve
         if old is not None:
-            self._calendar.keep(entry, duration_ms, old, self._place, self._value(entry))
+            self._calendar.renew(entry, duration_ms, old, self._place, self._value(entry))
         elif reserves and self._blocked <= policy.reservations:
             self._calendar.reserve(entry, duration_ms, self._place, self._value(entry))
         if allowed is None or not self._fits_unreserved(entry.shape):
@@ -369,8 +433,7 @@ class Cycle:
     def _pass_over(self, entry: Entry, duration_ms: int) -> None:
         """There is room, but only for jobs that end before a reservation begins."""
         shape_id = entry.shape.id
-        holder = self._calendar.holder_other_than(entry.number)
-        reason = Reason(ReasonCode.RESERVED, (("job", holder),))
+        reason = self._reserved_for(self._calendar.holder_other_than(entry.number))
         self._reasons[entry.number] = reason
         failed_ms, count = self._failed.get(shape_id, (duration_ms, 0))
         self._failed[shape_id] = (min(failed_ms, duration_ms), count)
@@ -387,16 +450,17 @@ class Cycle:
     def _fits_unreserved(self, job_shape: JobShape) -> bool:
         if job_shape.base in self._no_room:
             return False
+        if len(job_shape.members) == 1:
+            return self._find(job_shape.members[0], None) is not None
         mark = self._draft.mark()
         holds = self._place(job_shape, None)
         self._draft.undo(mark)
         return holds is not None
 
-    def _clear_place(self, entry: Entry, duration_ms: int) -> bool:
+    def _clear_place(self, entry: Entry, duration_ms: int, old: Reservation | None) -> bool:
         """Choose victims, if the policy has a ground for that."""
         if not self._may_preempt:
             return False
-        old = self._picture.reservations.get(entry.number)
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
             return False
         if entry.static_class <= self._not_cleared.get(entry.shape.base, -1):
@@ -405,7 +469,8 @@ class Cycle:
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         promised = self._calendar.booked_later(entry, duration_ms, value)
-        found = self._preemptor.clear_place(entry, self._find, allowed, promised)
+        is_due = old is not None and old.due_ms <= self._now_ms
+        found = self._preemptor.clear_place(entry, self._find, allowed, promised, is_due=is_due)
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:
                 self._not_cleared[entry.shape.base] = entry.static_class
@@ -413,7 +478,7 @@ class Cycle:
         holds, evictions = found
         self._evictions += evictions
         victims = [eviction.allocation_id for eviction in evictions]
-        self._calendar.claim(entry, duration_ms, holds, victims, self._value(entry))
+        self._calendar.claim(entry, duration_ms, holds, victims, old, self._value(entry))
         self._reasons[entry.number] = Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
         self._count(entry.waiting.job, holds, duration_ms)
         return True
@@ -452,6 +517,10 @@ class Cycle:
         waiting = entry.waiting
         left_ms = waiting.expected_ms - waiting.attained_ms
         return max(1, min(left_ms, self._picture.limit_ms(waiting.job)))
+
+    def _may_reserve(self, entry: Entry) -> bool:
+        """Tell whether the job has waited long enough to get a reservation."""
+        return entry.waiting.waited_at(self._now_ms) >= self._policy.reserve_after_ms
 
     def _tasks_left(self, job: Job) -> int | None:
         """How many tasks have not been started here; None if none has been touched."""

@@ -81,6 +81,8 @@ def _place_all(
 def _orders(members: tuple[Shape, ...], least: int) -> list[list[int]]:
     """Members beyond the minimum always come last."""
     given = list(range(len(members)))
+    if members.count(members[0]) == len(members):
+        return [given]
     hardest = sorted(given[:least], key=lambda member: members[member].hardness) + given[least:]
     return [given] if hardest == given else [given, hardest]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
+from typing import NamedTuple
 
 from gpu_scheduler.engine.index import Index
 from gpu_scheduler.engine.kind import lowest_bits
@@ -12,6 +13,17 @@ from gpu_scheduler.engine.slot import Hold, Slot
 NEVER_FIRST = 1 << 62
 
 
+class Booking(NamedTuple):
+    """A part of a reservation on one node: whose, what, from when until when, and its rank."""
+
+    number: int
+    hold: Hold
+    at_ms: int
+    end_ms: int
+    static_class: int
+    value: int
+
+
 class Outlook:
     """Steps in time, each with a shadow of the node. Only bookings make anything scarcer.
 
@@ -19,11 +31,12 @@ class Outlook:
     something fits for a while is decided at its start and at the drops inside it.
     """
 
-    __slots__ = ("_index", "drops", "first_value", "states", "times", "top_class")
+    __slots__ = ("_fits", "_index", "drops", "first_value", "states", "times", "top_class")
 
     def __init__(self, index: Index, slot: Slot, now_ms: int, ends: list[tuple[int, Hold]]) -> None:
         """Roll the node forward through the expected ends of what it runs."""
         self._index = index
+        self._fits: dict[tuple[int, int], bool] = {}
         state = slot.copy()
         self.times = [now_ms]
         self.states = [state]
@@ -37,6 +50,18 @@ class Outlook:
                 self.times.append(at_ms)
                 self.states.append(state)
             index.give(hold.on(state))
+
+    def fits(self, shape: Shape, end_ms: int) -> bool:
+        """Tell whether a request fits from now until a moment, next to everything that is booked.
+
+        That depends only on which bookings begin before, so many jobs of a shape share an answer.
+        """
+        key = (shape.id, bisect_left(self.drops, end_ms))
+        answer = self._fits.get(key)
+        if answer is None:
+            answer = self.choose(shape, self.times[0], end_ms) is not None
+            self._fits[key] = answer
+        return answer
 
     def choose(self, shape: Shape, start_ms: int, end_ms: int) -> Hold | None:
         """Devices that are free from start to end, next to everything that is booked."""
@@ -66,26 +91,26 @@ class Outlook:
                     self._index.take(held)
         return True
 
-    def earliest(self, shape: Shape, duration_ms: int, from_ms: int = 0) -> tuple[int, Hold] | None:
+    def earliest(self, shape: Shape, duration_ms: int, from_ms: int) -> tuple[int, Hold] | None:
         """The first time from which the request fits for its duration."""
-        for at_ms, state in zip(self.times, self.states, strict=True):
-            if at_ms >= from_ms:
-                hold = state.choose_any(shape)
-                if hold is not None:
-                    hold = self.choose(shape, at_ms, at_ms + duration_ms)
+        place = bisect_right(self.times, from_ms)
+        for at_ms in (from_ms, *self.times[place:]):
+            if self._state_at(at_ms).choose_any(shape) is not None:
+                hold = self.choose(shape, at_ms, at_ms + duration_ms)
                 if hold is not None:
                     return at_ms, hold
         return None
 
-    def book(self, hold: Hold, start_ms: int, end_ms: int, static_class: int, value: int) -> None:
-        """Keep devices for a reservation of a job of this class and place in the order."""
-        self.occupy(hold, start_ms, end_ms)
-        self.drops.insert(bisect_left(self.drops, start_ms), start_ms)
-        self.top_class = max(self.top_class, static_class)
-        self.first_value = min(self.first_value, value)
+    def book(self, booking: Booking) -> None:
+        """Keep devices for a reservation of a job of its class and place in the order."""
+        self.occupy(booking.hold, booking.at_ms, booking.end_ms)
+        insort(self.drops, booking.at_ms)
+        self.top_class = max(self.top_class, booking.static_class)
+        self.first_value = min(self.first_value, booking.value)
 
     def occupy(self, hold: Hold, start_ms: int, end_ms: int) -> None:
         """Take certain devices for a while, wherever they are free."""
+        self._fits.clear()
         self._split(start_ms)
         self._split(end_ms)
         first = bisect_left(self.times, start_ms)

@@ -47,11 +47,14 @@ class Preemptor:
         self._by_class = picture.policy.preemption is Preemption.CLASS
 
     def clear_place(
-        self, entry: Entry, find: Finder, within: int | None, promised: int
+        self, entry: Entry, find: Finder, within: int | None, promised: int, *, is_due: bool
     ) -> tuple[list[Hold], list[Eviction]] | None:
-        """Find who must leave so that the job fits, or None. `promised` nodes are not cleared."""
+        """Find who must leave so that the job fits, or None. `promised` nodes are not cleared.
+
+        `is_due` says that the job has a reservation whose time has come, as first promised.
+        """
         self._reclaims = self._reclaims_pool = False
-        self._due = self._is_due(entry)
+        self._due = is_due
         if self._by_class:
             job = entry.waiting.job
             if not self._picture.tenant(job.tenant).can_preempt_others:
@@ -120,16 +123,16 @@ class Preemptor:
 
     def barren_nodes(self, entry: Entry, shape: Shape) -> int:
         """Nodes on which there is nothing to be had for the job, as was found before."""
-        if not self._is_by_class_alone:
+        if not self._can_remember(entry):
             return 0
-        barren = self._picture.barren_nodes.of((shape.id, entry.static_class))
+        barren = self._picture.barren_nodes.of((shape.id, entry.static_class, self._due))
         return barren & ~self._calendar.unsettled
 
     def note_barren(self, entry: Entry, shape: Shape, nodes: int) -> None:
         """Remember nodes on which there is nothing to be had, as far as they are like that."""
         nodes &= ~self._calendar.unsettled
-        if nodes and self._is_by_class_alone:
-            self._picture.barren_nodes.add((shape.id, entry.static_class), nodes)
+        if nodes and self._can_remember(entry):
+            self._picture.barren_nodes.add((shape.id, entry.static_class, self._due), nodes)
 
     @property
     def picture(self) -> Picture:
@@ -147,14 +150,14 @@ class Preemptor:
                 bits |= nodes.bits
         return bits
 
-    @property
-    def _is_by_class_alone(self) -> bool:
-        """Tell whether the job's class is its only ground, which does not change with time."""
-        return self._by_class and not (self._due or self._reclaims or self._reclaims_pool)
+    def _can_remember(self, entry: Entry) -> bool:
+        """Tell whether who may be stopped is the same for all jobs of the class, at any time.
 
-    def _is_due(self, entry: Entry) -> bool:
-        reservation = self._picture.reservations.get(entry.number)
-        return reservation is not None and reservation.at_ms <= self._now_ms
+        What was lent changes with what others hold, and no array stops its own tasks.
+        """
+        if not self._by_class or self._reclaims or self._reclaims_pool:
+            return False
+        return not self._due or entry.waiting.job.array is None
 
     def _class_ground(
         self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]
@@ -283,7 +286,8 @@ class _Clearing:
             touched |= self._index.slots[ordinal].bit
         touched &= eligible
         most = self._preemptor.picture.policy.max_victim_nodes
-        touched = lowest_bits(touched, most)
+        if touched.bit_count() >= most:
+            return lowest_bits(touched, most), 0
         return touched, lowest_bits(nodes & eligible, most - touched.bit_count())
 
     def _take(self, ordinal: int, shape: Shape, room: Victims) -> Hold | None:

@@ -7,18 +7,19 @@ on its nodes only if it can still start in time there; a higher class may push i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import islice
 
 from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.outlook import Outlook
+from gpu_scheduler.engine.outlook import Booking, Outlook
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry, JobShape
+from gpu_scheduler.engine.release import Upcoming, least_release
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.model.plan import Reservation
 
 Placer = Callable[[JobShape, int | None], list[Hold] | None]
+NOBODY_PASSES = 1 << 62
+"""The class of a place that was cleared: others have left for it, so it is kept from everybody."""
 
 
 class Calendar:
@@ -45,9 +46,8 @@ class Calendar:
         self._gone = gone
         self._started = started
         self._outlooks: dict[int, Outlook] = {}
-        self._bookings: dict[int, list[tuple[Hold, int, int, int, int]]] = {}
+        self._bookings: dict[int, list[Booking]] = {}
         self._booked = 0
-        self._booked_until_ms = now_ms
         self.leaving: set[str] = set()
         self.unsettled = 0
         self.kept: dict[int, Reservation] = {}
@@ -84,16 +84,17 @@ class Calendar:
         if not self._outlooks:
             return None
         end_ms = self._now_ms + duration_ms
+        members = entry.shape.members
         forbidden = 0
         for ordinal, outlook in self._outlooks.items():
             if not _respects(entry, value, outlook):
                 continue
-            slot = self._picture.index.slots[ordinal]
-            if len(entry.shape.members) > 1:
-                if outlook.drops and outlook.drops[0] < end_ms:
-                    forbidden |= slot.bit
-            elif outlook.choose(entry.shape.members[0], self._now_ms, end_ms) is None:
-                forbidden |= slot.bit
+            if len(members) > 1:
+                is_free = not outlook.drops or outlook.drops[0] >= end_ms
+            else:
+                is_free = outlook.fits(members[0], end_ms)
+            if not is_free:
+                forbidden |= self._picture.index.slots[ordinal].bit
         return ~forbidden if forbidden else None
 
     def booked_later(self, entry: Entry, duration_ms: int, value: int) -> int:
@@ -113,15 +114,35 @@ class Calendar:
     def keep(
         self, entry: Entry, duration_ms: int, old: Reservation, place: Placer, value: int
     ) -> None:
-        """Renew a reservation: the same place if it comes up in time, a better one if it slips."""
-        same = self._same_place(entry, duration_ms, old)
-        if same is not None and same[0] <= max(old.at_ms, self._now_ms + 1):
-            self._book(entry, duration_ms, same, old, value)
+        """Book a reservation just as it was promised; if it slips, the best that there is."""
+        promised = self._as_promised(duration_ms, old)
+        if promised is not None:
+            self._book(entry, duration_ms, promised, old, value, exact=True)
             return
+        same = self._same_place(entry, duration_ms, old)
         other = self.earliest(entry, duration_ms, place)
         choices = [choice for choice in (same, other) if choice is not None]
         if choices:
             self._book(entry, duration_ms, min(choices, key=lambda choice: choice[0]), old, value)
+
+    def renew(
+        self, entry: Entry, duration_ms: int, old: Reservation, place: Placer, value: int
+    ) -> None:
+        """Book a reservation on the same nodes, sooner than it was promised if that can be."""
+        same = self._same_place(entry, duration_ms, old)
+        if same is not None and same[0] <= max(old.at_ms, self._now_ms + 1):
+            self._book(entry, duration_ms, same, old, value)
+        else:
+            self.keep(entry, duration_ms, old, place, value)
+
+    def withdraw(self, number: int) -> Reservation | None:
+        """Take a reservation out again, while its job looks for something better."""
+        reservation = self.kept.pop(number, None)
+        if reservation is not None:
+            for ordinal, bookings in list(self._bookings.items()):
+                if any(booking.number == number for booking in bookings):
+                    self._rebuild(ordinal, without=number)
+        return reservation
 
     def reserve(self, entry: Entry, duration_ms: int, place: Placer, value: int) -> bool:
         """Give a blocked job a place and a time; False if none can be foreseen."""
@@ -131,19 +152,23 @@ class Calendar:
         return found is not None
 
     def claim(
-        self, entry: Entry, duration_ms: int, holds: list[Hold], victims: list[str], value: int
+        self,
+        entry: Entry,
+        duration_ms: int,
+        holds: list[Hold],
+        victims: list[str],
+        old: Reservation | None,
+        value: int,
     ) -> None:
         """Keep a place that victims are leaving; it is due as soon as they are gone."""
         self.leaving.update(victims)
         for allocation_id in victims:
             for hold in self._picture.running[allocation_id].holds:
-                ordinal = hold.slot.ordinal
-                if self._outlooks.pop(ordinal, None) is not None:
-                    slot = self._picture.index.slots[ordinal]
-                    for booking in self._bookings.get(ordinal, []):
-                        self._outlook(slot).book(*booking)
-        self._book(entry, duration_ms, (self._now_ms + 1, holds), None, value, exact=True)
-        self.kept[entry.number] = replace(self.kept[entry.number], claim=True)
+                if hold.slot.ordinal in self._outlooks:
+                    self._rebuild(hold.slot.ordinal)
+        self._book(
+            entry, duration_ms, (self._now_ms + 1, holds), old, value, exact=True, claim=True
+        )
 
     def shadow(self, slot: Slot) -> Slot:
         """A copy of a node as it will be when everybody who is being stopped has left."""
@@ -216,48 +241,16 @@ class Calendar:
         return best
 
     def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Hold]] | None:
-        """Release ever more until the gang fits, then find the least that was needed."""
-        ends = _Upcoming(self._ends())
+        """When enough has ended on nodes without bookings; else after all that is booked."""
+        ends = Upcoming(self._ends())
         booked = self._booked
-        found = self._search_releases(job_shape, ends, place, ~booked if booked else None)
+        within = ~booked if booked else None
+        found = least_release(self._draft, ends, lambda: self._try(job_shape, place, within))
+        not_before_ms = self._now_ms + 1
         if found is None and booked:
-            found = self._search_releases(job_shape, ends, place, None)
-            if found is not None:
-                found = (max(found[0], self._booked_until_ms), found[1])
-        return found
-
-    def _search_releases(
-        self, job_shape: JobShape, ends: _Upcoming, place: Placer, within: int | None
-    ) -> tuple[int, list[Hold]] | None:
-        """Double what is released until the gang fits, then halve the last step.
-
-        Between two tries the draft stands at `low`, where the gang does not fit yet.
-        """
-        draft = self._draft
-        start = mark = draft.mark()
-        low = high = 0
-        step = 1
-        found: list[Hold] | None = None
-        while found is None:
-            low, mark = high, draft.mark()
-            high = ends.draw(low + step)
-            if high == low:
-                draft.undo(start)
-                return None
-            step *= 2
-            _release(draft, ends.seen[low:high])
-            found = self._try(job_shape, place, within)
-        while high - low > 1:
-            draft.undo(mark)
-            middle = (low + high) // 2
-            _release(draft, ends.seen[low:middle])
-            holds = self._try(job_shape, place, within)
-            if holds is None:
-                low, mark = middle, draft.mark()
-            else:
-                high, found = middle, holds
-        draft.undo(start)
-        return max(ends.seen[high - 1][0], self._now_ms + 1), found
+            found = least_release(self._draft, ends, lambda: self._try(job_shape, place, None))
+            not_before_ms = max(not_before_ms, self._booked_until_ms())
+        return None if found is None else (max(found[0], not_before_ms), found[1])
 
     def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Hold] | None:
         mark = self._draft.mark()
@@ -311,6 +304,20 @@ class Calendar:
                 return at_ms, holds
         return None
 
+    def _as_promised(self, duration_ms: int, old: Reservation) -> tuple[int, list[Hold]] | None:
+        """The very devices of a reservation at its time, if they are free then."""
+        at_ms = max(old.at_ms, self._now_ms)
+        holds: list[Hold] = []
+        for placement in old.placements:
+            slot = self._picture.index.by_id.get(placement.node_id)
+            if slot is None or slot.bucket < 0:
+                return None
+            holds.append(slot.hold_from(placement))
+        outlooks = [self._outlook(slot) for slot in dict.fromkeys(hold.slot for hold in holds)]
+        if all(outlook.has_room(holds, at_ms, at_ms + duration_ms) for outlook in outlooks):
+            return at_ms, holds
+        return None
+
     def _book(
         self,
         entry: Entry,
@@ -320,6 +327,7 @@ class Calendar:
         value: int,
         *,
         exact: bool = False,
+        claim: bool = False,
     ) -> None:
         at_ms, holds = found
         end_ms = at_ms + duration_ms
@@ -328,13 +336,14 @@ class Calendar:
             slot = index.slots[holds[0].slot.ordinal]
             late = self._outlook(slot).choose_late(entry.shape.members[0], at_ms, end_ms)
             holds = holds if late is None else [late]
+        claim = claim or (old is not None and old.claim and at_ms <= self._now_ms + 1)
+        static_class = NOBODY_PASSES if claim else entry.static_class
         for hold in holds:
             slot = index.slots[hold.slot.ordinal]
-            booking = (hold, at_ms, end_ms, entry.static_class, value)
-            self._outlook(slot).book(*booking)
+            booking = Booking(entry.number, hold, at_ms, end_ms, static_class, value)
+            self._outlook(slot).book(booking)
             self._bookings.setdefault(slot.ordinal, []).append(booking)
             self._booked |= slot.bit
-            self._booked_until_ms = max(self._booked_until_ms, end_ms)
         slipped = old is not None and at_ms > max(old.at_ms, self._now_ms + 1)
         self.kept[entry.number] = Reservation(
             job_id=entry.waiting.job.id,
@@ -343,9 +352,28 @@ class Calendar:
             until_ms=end_ms,
             placements=tuple(hold.placement() for hold in holds),
             made_ms=self._now_ms if old is None else old.made_ms,
-            claim=old is not None and old.claim and at_ms <= self._now_ms + 1,
+            claim=claim,
             slips=(0 if old is None else old.slips) + slipped,
+            promised_ms=at_ms if old is None else old.due_ms,
         )
+
+    def _rebuild(self, ordinal: int, *, without: int = -1) -> None:
+        """Look at a node afresh, with all its bookings but those of one job."""
+        slot = self._picture.index.slots[ordinal]
+        self._outlooks.pop(ordinal, None)
+        bookings = [item for item in self._bookings.pop(ordinal, ()) if item.number != without]
+        if not bookings:
+            self._booked &= ~slot.bit
+            return
+        self._bookings[ordinal] = bookings
+        outlook = self._outlook(slot)
+        for booking in bookings:
+            outlook.book(booking)
+
+    def _booked_until_ms(self) -> int:
+        """When the last booking ends."""
+        ends = (booking.end_ms for bookings in self._bookings.values() for booking in bookings)
+        return max(ends, default=self._now_ms)
 
     def _outlook(self, slot: Slot) -> Outlook:
         outlook = self._outlooks.get(slot.ordinal)
@@ -386,25 +414,6 @@ class Calendar:
         yield from started[place:]
 
 
-class _Upcoming:
-    """Expected ends in order, drawn only as far as somebody looks: often a few of thousands."""
-
-    def __init__(self, ends: Iterator[tuple[int, list[Hold]]]) -> None:
-        self._rest = ends
-        self.seen: list[tuple[int, list[Hold]]] = []
-
-    def draw(self, count: int) -> int:
-        """Have so many ends in `seen`, or all if there are fewer; returns how many."""
-        self.seen += islice(self._rest, max(0, count - len(self.seen)))
-        return min(count, len(self.seen))
-
-
 def _respects(entry: Entry, value: int, outlook: Outlook) -> bool:
     """A job passes over bookings only if it is of a higher class than all and before them all."""
     return entry.static_class <= outlook.top_class or value >= outlook.first_value
-
-
-def _release(draft: Draft, ends: list[tuple[int, list[Hold]]]) -> None:
-    for _, holds in ends:
-        for hold in holds:
-            draft.give(hold)

@@ -35,7 +35,8 @@ class Reservation:
 
     `made_ms` is when the job first got one: older ones go before younger ones of the same class.
     With `claim`, victims are being cleared from the place and it is due at once. `slips` counts
-    how often running jobs (never later decisions) have pushed it back.
+    how often running jobs (never later decisions) have pushed it back. `promised_ms` is the time
+    that was named first; without one it is `at_ms`.
     """
 
     job_id: str
@@ -46,6 +47,12 @@ class Reservation:
     made_ms: int = 0
     claim: bool = False
     slips: int = 0
+    promised_ms: int | None = None
+
+    @property
+    def due_ms(self) -> int:
+        """When the job should run, however often that was put off since."""
+        return self.at_ms if self.promised_ms is None else min(self.at_ms, self.promised_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,20 @@ def test_a_backfilled_job_that_overran_yields_to_a_due_reservation_of_its_own_cl
     assert victims(held, job=job, reservations=[replace(due, at_ms=NOW + 1)]) == []
 
 
+def test_a_reservation_that_was_put_off_is_due_since_the_time_that_was_promised_first() -> None:
+    held = low(8, on("n0", [0, 1]), gpus=2, backfilled=True, overrun=True)
+    put_off = Reservation(
+        job_id="j1",
+        job_number=1,
+        at_ms=NOW + HOUR,
+        until_ms=NOW + 2 * HOUR,
+        placements=(on("n0", [0, 1]),),
+        promised_ms=NOW,
+    )
+    job = a_job(number=1, priority=250, gpus=2)
+    assert victims(held, job=job, reservations=[put_off]) == ["j8"]
+
+
 # --- who is left alone
 
 

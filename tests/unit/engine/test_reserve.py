@@ -1,11 +1,13 @@
 """Reservations: who waits for a place keeps it, and who comes later may only fill the gaps."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.request import Topology
@@ -18,6 +20,7 @@ from tests.builders import (
     a_node,
     a_picture,
     a_policy,
+    an_array,
     on,
     running,
     started,
@@ -192,6 +195,61 @@ def test_a_job_that_comes_first_by_now_does_not_take_the_place_of_a_reservation(
     )
     picture.finish("j99.1")
     assert started(decided(picture, HOUR)) == ["j2"]
+
+
+def promised(number: int, at_ms: int, *places: Placement, **changes: Any) -> Reservation:
+    """A reservation for an hour."""
+    return Reservation(
+        job_id=f"j{number}",
+        job_number=number,
+        at_ms=at_ms,
+        until_ms=at_ms + HOUR,
+        placements=places,
+        **changes,
+    )
+
+
+def test_an_older_holder_that_could_start_sooner_leaves_a_younger_one_its_place() -> None:
+    whole = on("n0", range(4))
+    picture = a_picture(
+        policy=a_policy(name="easy", reservations=2),
+        nodes=[a_node(gpus=4)],
+        held=[busy(2, until=HOUR)],
+        queue=[
+            a_job(number=1, gpus=2, estimate_ms=DAY),
+            a_job(number=2, gpus=4, estimate_ms=HOUR),
+        ],
+        reservations=[
+            promised(1, 2 * HOUR, on("n0", [0, 1])),
+            promised(2, HOUR, whole, made_ms=1),
+        ],
+    )
+    plan = decided(picture, MINUTE)
+    assert started(plan) == []
+    assert reserved(plan) == {"j1": (2 * HOUR, ["n0"]), "j2": (HOUR, ["n0"])}
+
+
+def test_a_reservation_serves_one_task_of_an_array() -> None:
+    place = on("n0", [0])
+    picture = a_picture(
+        policy=a_policy(name="easy", reservations=2),
+        nodes=[a_node(gpus=1)],
+        queue=[an_array(number=1, estimate_ms=HOUR), a_job(number=2, estimate_ms=HOUR)],
+        reservations=[promised(1, MINUTE, place), promised(2, HOUR + MINUTE, place, made_ms=1)],
+    )
+    plan = decided(picture, MINUTE)
+    assert started(plan) == ["j1_0"]
+    assert reserved(plan) == {"j1": (2 * HOUR + MINUTE, ["n0"]), "j2": (HOUR + MINUTE, ["n0"])}
+
+
+def test_a_place_that_was_cleared_is_kept_from_higher_classes_as_well() -> None:
+    picture = a_picture(
+        policy=a_policy(name="easy", class_point_ms=MINUTE),
+        nodes=[a_node(gpus=4)],
+        queue=[a_job(number=1, gpus=4, priority=750), a_job(number=2, gpus=4, priority=2500)],
+        reservations=[promised(1, MINUTE, on("n0", range(4)), claim=True)],
+    )
+    assert started(decided(picture, MINUTE)) == ["j1"]
 
 
 def test_a_higher_class_may_push_a_reservation_back() -> None:
