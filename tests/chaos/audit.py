@@ -36,6 +36,7 @@ class Run:
     begin_ns: int
     end_ns: int | None = None
     how: str = ""
+    port: str = "-"
 
     @property
     def attempt(self) -> tuple[str, int | None, int]:
@@ -70,7 +71,7 @@ def read_notes(directory: Path) -> tuple[list[Run], list[str]]:
 
 
 def _run(token: str, line: str) -> Run:
-    _, job, task, attempt, rank, devices, share, pid, at_ns, how = line.split()
+    _, job, task, attempt, rank, devices, share, pid, at_ns, how, port = line.split()
     return Run(
         token=token,
         key=(job, None if task == "-" else int(task), int(attempt), int(rank)),
@@ -79,6 +80,7 @@ def _run(token: str, line: str) -> Run:
         pid=int(pid),
         begin_ns=int(at_ns),
         how=how,
+        port=port,
     )
 
 
@@ -235,6 +237,8 @@ def _torn_gangs(
         found = {run.key[3] for run in ran.get(key, ())}
         if attempt["state"] == "completed" and found != wanted:
             yield f"{attempt['id']}: completed, but of ranks {wanted} only {found} ran"
+        if len(ports := {run.port for run in ran.get(key, ())}) > 1:
+            yield f"{attempt['id']}: its ranks were to meet at different ports: {sorted(ports)}"
         if found - wanted:
             yield f"{attempt['id']}: ranks {found} ran, of {wanted}"
 

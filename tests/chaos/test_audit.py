@@ -68,7 +68,7 @@ def test_a_job_that_never_ends_is_seen() -> None:
 
 
 def test_an_attempt_that_ran_twice_is_seen(tmp_path: Path) -> None:
-    line = "begin job-1 - 1 0 0 1 {} 1000 -\n"
+    line = "begin job-1 - 1 0 0 1 {} 1000 - -\n"
     (tmp_path / "plain-1").write_text(line.format(50) + line.format(51))
     assert read_notes(tmp_path)[1] == ["('job-1', None, 1, 0) ran twice: pids 50 and 51"]
 
@@ -122,6 +122,11 @@ def test_attempts_that_overlap_are_seen() -> None:
 
 def test_a_gang_of_which_a_rank_is_missing_is_seen() -> None:
     assert "only {0} ran" in complaints(plans=(replace(PLAN, ranks=2),))
+
+
+def test_ranks_that_cannot_meet_are_seen() -> None:
+    other = replace(RUN, key=("job-1", None, 1, 1), devices=(1,), port="5001")
+    assert "different ports" in complaints(plans=(replace(PLAN, ranks=2),), runs=(RUN, other))
 
 
 def test_a_long_job_that_was_cut_short_is_seen() -> None:

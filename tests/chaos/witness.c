@@ -6,8 +6,8 @@
  *   WITNESS_RANK   if set, only this rank ends so; the others end well
  *   WITNESS_OTHERS_MS  how long the other ranks run
  *
- * A line: begin|end job task attempt rank devices share pid boot-time-in-ns how. Asked to stop, it
- * says that it ends, and dies of the signal.
+ * A line: begin|end job task attempt rank devices share pid boot-time-in-ns how port. Asked to
+ * stop, it says that it ends, and dies of the signal.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -29,11 +29,11 @@ static void say(const char *what, const char *how)
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
     long long at_ns = (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
-    int size = snprintf(line, sizeof line, "%s %s %s %s %s %s %s %d %lld %s\n", what,
+    int size = snprintf(line, sizeof line, "%s %s %s %s %s %s %s %d %lld %s %s\n", what,
                         value("TGPU_JOB_ID", "-"), value("TGPU_ARRAY_INDEX", "-"),
                         value("TGPU_ATTEMPT", "-"), value("RANK", "0"),
                         value("CUDA_VISIBLE_DEVICES", "-"), value("TGPU_GPU_SHARE", "0"),
-                        (int)getpid(), at_ns, how);
+                        (int)getpid(), at_ns, how, value("MASTER_PORT", "-"));
     int file = open(value("WITNESS_FILE", "/dev/null"), O_WRONLY | O_APPEND | O_CREAT, 0644);
     if (file < 0 || write(file, line, (size_t)size) != size)
         _exit(99);

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 
+from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.environment import PLAIN_PATH, job_environment, work_devices
@@ -19,8 +21,7 @@ class Orders:
         """For one node."""
         self._config = config
         self._devices = {device.index: device for device in found.devices}
-        self._ports: dict[str, int] = {}
-        self._slices: dict[tuple[str, int], dict[int, str]] = {}
+        self._chosen = Chosen(Path(config.dir))
 
     def work(self, order: pb.Order) -> Work:
         """What the launcher needs to run one member."""
@@ -80,8 +81,11 @@ class Orders:
 
     def forget(self, allocation_id: str, member: int) -> None:
         """The work is over for good."""
-        self._ports.pop(allocation_id, None)
-        self._slices.pop((allocation_id, member), None)
+        self._chosen.forget(allocation_id, member)
+
+    def keep_only(self, held: Iterable[tuple[str, int]]) -> None:
+        """Nothing but this work is under way."""
+        self._chosen.keep_only(held)
 
     def _memory_limit(self, asked_mb: int) -> int:
         return (asked_mb or self._config.default_memory_mb) if self._config.enforce_limits else 0
@@ -100,19 +104,21 @@ class Orders:
         """A port that was free a moment ago, the same one for all members of an allocation."""
         if not order.start.HasField("rendezvous"):
             return 0
-        port = self._ports.get(order.allocation_id)
+        port = self._chosen.ports.get(order.allocation_id)
         if port is None:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
-                port = self._ports[order.allocation_id] = probe.getsockname()[1]
+                port = int(probe.getsockname()[1])
+            self._chosen.set_port(order.allocation_id, port)
         return port
 
     def _take_slices(self, order: pb.Order) -> dict[int, str]:
         """MIG slices of the right profile that no other work holds, by device."""
         key = (order.allocation_id, order.member)
-        if key in self._slices:
-            return self._slices[key]
-        taken = {uuid for slices in self._slices.values() for uuid in slices.values()}
+        slices_of = self._chosen.slices
+        if key in slices_of:
+            return slices_of[key]
+        taken = {uuid for slices in slices_of.values() for uuid in slices.values()}
         mine: dict[int, str] = {}
         for held in order.start.devices:
             device = self._devices.get(held.index)
@@ -127,7 +133,7 @@ class Orders:
                 if free:
                     mine[held.index] = free[0]
         if mine:
-            self._slices[key] = mine
+            self._chosen.set_slices(key, mine)
         return mine
 
 

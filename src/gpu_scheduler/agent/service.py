@@ -140,6 +140,7 @@ class Agent:
 
     async def _hello(self) -> pb.Hello:
         held = await self._launcher.held()
+        self._orders.keep_only((work[0], work[1]) for work in held)
         for allocation_id, member, over in held:
             # Whatever is held and not over has begun, or will say so itself in a moment.
             known: Report = over or Began(

@@ -1,0 +1,76 @@
+"""What the agent has chosen for work that is under way: rendezvous ports and MIG slices.
+
+Kept in a file until the work is forgotten. An agent that is started again must give the rest of a
+gang the same port, and nobody a slice that somebody holds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+NAME = "chosen.json"
+Key = tuple[str, int]
+"""Allocation id and member."""
+
+
+class Chosen:
+    """Ports by allocation, and the UUIDs of slices by work and device."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read what an agent before us has chosen."""
+        self._file = directory / NAME
+        self.ports: dict[str, int] = {}
+        self.slices: dict[Key, dict[int, str]] = {}
+        self._read()
+
+    def set_port(self, allocation_id: str, port: int) -> None:
+        """All members of an allocation meet there."""
+        self.ports[allocation_id] = port
+        self._write()
+
+    def set_slices(self, key: Key, uuids: dict[int, str]) -> None:
+        """Nobody else gets these."""
+        self.slices[key] = uuids
+        self._write()
+
+    def forget(self, allocation_id: str, member: int) -> None:
+        """The work is over for good."""
+        port = self.ports.pop(allocation_id, None)
+        uuids = self.slices.pop((allocation_id, member), None)
+        if port is not None or uuids is not None:
+            self._write()
+
+    def keep_only(self, held: Iterable[Key]) -> None:
+        """Forget all that was chosen for other work than this."""
+        keys = set(held)
+        names = {allocation_id for allocation_id, _ in keys}
+        before = len(self.ports) + len(self.slices)
+        self.ports = {name: port for name, port in self.ports.items() if name in names}
+        self.slices = {key: uuids for key, uuids in self.slices.items() if key in keys}
+        if len(self.ports) + len(self.slices) != before:
+            self._write()
+
+    def _read(self) -> None:
+        """A file that makes no sense is like none: jobs come first."""
+        try:
+            known = json.loads(self._file.read_text(encoding="utf-8"))
+            ports = {str(name): int(port) for name, port in known["ports"].items()}
+            slices = {
+                (str(name), int(member)): {int(index): str(uuid) for index, uuid in uuids}
+                for name, member, uuids in known["slices"]
+            }
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return
+        self.ports, self.slices = ports, slices
+
+    def _write(self) -> None:
+        """On a full disk it is only remembered, which is better than no job at all."""
+        slices = [[*key, list(uuids.items())] for key, uuids in self.slices.items()]
+        fresh = self._file.with_name(f"{NAME}.new")
+        with suppress(OSError):
+            text = json.dumps({"ports": self.ports, "slices": slices})
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(self._file)

@@ -1,0 +1,70 @@
+"""What an agent chooses stays chosen, also when the agent is killed in between."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.chosen import NAME
+from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.devices.inventory import Found, FoundDevice, FoundSlice
+from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.wire import agent_pb2 as pb
+
+PROFILE = "1g.10gb"
+SPLIT = FoundDevice(index=0, mig_slices=(FoundSlice(profile=PROFILE, uuids=("MIG-a", "MIG-b")),))
+
+
+def an_agent(directory: Path) -> Orders:
+    config = AgentConfig(
+        node="n0",
+        target="unix:/nowhere",
+        dir=str(directory),
+        logs_dir=str(directory),
+        scratch_dir=str(directory),
+    )
+    return Orders(config, Found(cpu_milli=1000, memory_mb=1000, devices=(SPLIT,)))
+
+
+def a_member(member: int) -> pb.Order:
+    rendezvous = pb.Rendezvous(rank=member, world_size=2, hosts=["n0", "n0"])
+    start = pb.Start(job_id="job-1", attempt=1, argv=["true"], rendezvous=rendezvous)
+    return pb.Order(allocation_id="job-1.1", member=member, start=start)
+
+
+def of_a_slice(name: str) -> pb.Order:
+    device = pb.HeldDevice(index=0, share_milli=0, mig_profile=PROFILE)
+    start = pb.Start(job_id=name, attempt=1, argv=["true"], devices=[device])
+    return pb.Order(allocation_id=f"{name}.1", start=start)
+
+
+def slices(orders: Orders, name: str) -> list[str]:
+    return [device.mig_uuid for device in orders.work(of_a_slice(name)).devices]
+
+
+def test_all_members_of_a_gang_get_one_port_also_from_another_agent(tmp_path: Path) -> None:
+    first = an_agent(tmp_path).work(a_member(0)).environment["MASTER_PORT"]
+    assert int(first) > 0
+    assert an_agent(tmp_path).work(a_member(1)).environment["MASTER_PORT"] == first
+
+
+def test_a_slice_that_somebody_holds_is_given_to_nobody_else(tmp_path: Path) -> None:
+    assert slices(an_agent(tmp_path), "job-1") == ["MIG-a"]
+    again = an_agent(tmp_path)
+    assert slices(again, "job-2") == ["MIG-b"]
+    assert slices(again, "job-1") == ["MIG-a"]
+
+
+def test_a_slice_is_free_again_when_its_work_is_forgotten_or_no_longer_held(tmp_path: Path) -> None:
+    orders = an_agent(tmp_path)
+    assert slices(orders, "job-1") == ["MIG-a"]
+    orders.forget("job-1.1", 0)
+    assert slices(orders, "job-2") == ["MIG-a"]
+    again = an_agent(tmp_path)
+    again.keep_only([("job-3.1", 0)])
+    assert slices(again, "job-3") == ["MIG-a"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"ports": 1}', '{"ports": {}, "slices": [[1]]}'])
+def test_a_file_that_makes_no_sense_stops_no_job(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_text(text, encoding="utf-8")
+    assert slices(an_agent(tmp_path), "job-1") == ["MIG-a"]
