@@ -26,6 +26,7 @@ from gpu_scheduler.store.rows import (
     JobQuery,
     JobRow,
     LaunchRow,
+    NewJobs,
     RemovedAllocation,
     RemovedNode,
     RemovedTenant,
@@ -66,6 +67,31 @@ def numbers(rows: list[JobRow]) -> list[int]:
 
 
 # --- batches
+
+
+def new_jobs(first: int, count: int, **fields: Any) -> NewJobs:
+    jobs = tuple(
+        a_job(number=n, id=f"job-{n}", name=f"n{n}", command=("run", str(n)), **fields)
+        for n in range(first, first + count)
+    )
+    launch = Launch(argv=("x",), workdir="/w", uid=7)
+    expected = tuple(1000 + n % 3 for n in range(count))
+    return NewJobs(at_ms=5, jobs=jobs, expected_ms=expected, launch=launch)
+
+
+@pytest.mark.parametrize("count", [1, 3, 700])
+def test_new_jobs_are_the_same_as_the_rows_of_each(store: Store, count: int) -> None:
+    new = new_jobs(1, count)
+    later = replace(a_row(1, RUNNING), job=new.jobs[0], attempt=1)
+    last = store.commit([an_event(1), new, an_event(2), later])
+    others = [later if row.job.number == 1 else row for row in new.rows() if type(row) is JobRow]
+    assert last == count + 2
+    assert store.jobs() == others
+    assert [event for _, event in store.events()] == [an_event(1), *new.events(), an_event(2)]
+    assert store.launch(f"job-{count}") == Launch(argv=("run", str(count)), workdir="/w", uid=7)
+    assert store.next_number() == count + 1
+    states = {state: n for state, n in store.count_states().items() if n}
+    assert states == {RUNNING: 1} | ({PENDING: count - 1} if count > 1 else {})
 
 
 def test_what_was_written_is_read_back_in_order(store: Store) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
+from itertools import count
 
 import msgspec
 
@@ -10,7 +13,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import JSON, NDJSON, Answer, Call, answer, decode
 from gpu_scheduler.api.failures import TooLarge, bad_body
 from gpu_scheduler.api.operations import V1, Operation
-from gpu_scheduler.control.messages import Outcome, Submit, SubmitAll
+from gpu_scheduler.control.messages import Outcome, Series, Submit, SubmitAll
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError
 from gpu_scheduler.store.rows import EnvironmentRow
@@ -19,6 +22,7 @@ from gpu_scheduler.wire.jobs import JobRequest, TaskRequest
 from gpu_scheduler.wire.reading import JobReader, Submission
 
 _JOB = msgspec.json.Decoder(JobRequest)
+_JOBS = msgspec.json.Decoder(list[JobRequest])
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _TASK = msgspec.json.Decoder(TaskRequest)
 
@@ -56,15 +60,31 @@ async def submit_task(context: Context, call: Call) -> Answer:
 
 
 async def _submit_many(context: Context, call: Call, data: bytes) -> Answer:
-    raws = _split(data, lines=call.media == NDJSON)
+    reader = _reader(context, call.caller)
     most = context.settings.bounds.bulk_jobs
-    if not raws:
-        raise InvalidRequest("Invalid request body: the list has no jobs")
-    if len(raws) > most:
-        raise TooLarge(f"{len(raws)} jobs came at once; at most {most} are taken")
-    messages = _read_all(_reader(context, call.caller), raws)
-    act = partial(context.service.apply, SubmitAll(tuple(messages)), call.caller)
+    message = SubmitAll(_read_many(reader, data, most, lines=call.media == NDJSON))
+    act = partial(context.service.apply, message, call.caller)
     return await context.repeats.once(call, data, lambda also: act(also=also), _told_many)
+
+
+def _read_many(reader: JobReader, data: bytes, most: int, *, lines: bool) -> tuple[Series, ...]:
+    """All jobs of a request, in order."""
+    if not lines:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            # Fast, but it does not say well enough what is wrong.
+            asked = _JOBS.decode(data)
+            _check_count(len(asked), most)
+            return _series(reader, asked)
+    raws = _split(data, lines=lines)
+    _check_count(len(raws), most)
+    return _series(reader, map(_decoded, count(), raws))
+
+
+def _check_count(jobs: int, most: int) -> None:
+    if not jobs:
+        raise InvalidRequest("Invalid request body: the list has no jobs")
+    if jobs > most:
+        raise TooLarge(f"{jobs} jobs came at once; at most {most} are taken")
 
 
 def _split(data: bytes, *, lines: bool) -> list[bytes]:
@@ -74,42 +94,47 @@ def _split(data: bytes, *, lines: bool) -> list[bytes]:
     return list(map(bytes, raws))
 
 
-def _read_all(reader: JobReader, raws: list[bytes]) -> list[Submit]:
-    """All jobs, read once if they are alike; an environment is sent along only once."""
-    known: dict[bytes, Submit] = {}
+def _decoded(index: int, raw: bytes) -> JobRequest:
+    try:
+        return _JOB.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise bad_body(problem, index=index) from None
+
+
+def _series(reader: JobReader, asked: Iterable[JobRequest]) -> tuple[Series, ...]:
+    """Neighbours that are alike together; an environment is sent along only once."""
+    found: list[tuple[Submission, list[str], list[tuple[str, ...]]]] = []
+    names: list[str] = []
+    commands: list[tuple[str, ...]] = []
+    common = None
+    for index, request in enumerate(asked):
+        try:
+            alike, name, command = reader.read_alike(request)
+        except SchedulerError as error:
+            error.index = index
+            raise
+        if alike is not common:
+            common, names, commands = alike, [], []
+            found.append((common, names, commands))
+        names.append(name)
+        commands.append(command)
     environments: set[str] = set()
-    messages: list[Submit] = []
-    for index, raw in enumerate(raws):
-        message = known.get(raw)
-        if message is None:
-            try:
-                submission = reader.read_alike(_JOB.decode(raw))
-            except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-                raise bad_body(problem, index=index) from None
-            except SchedulerError as error:
-                error.index = index
-                raise
-            if submission.launch.captured in environments:
-                message = Submit(submission.job, submission.launch)
-            else:
-                message = _message(submission)
-                environments.add(submission.launch.captured)
-            known[raw] = message
-            messages.append(message)
-        else:
-            messages.append(message if message.environment is None else _without(message))
-    return messages
+    series = []
+    for alike, names, commands in found:
+        environment = _environment(alike) if alike.launch.captured not in environments else None
+        environments.add(alike.launch.captured)
+        series.append(Series(alike.job, alike.launch, environment, tuple(names), tuple(commands)))
+    return tuple(series)
 
 
-def _without(message: Submit) -> Submit:
-    return Submit(message.job, message.launch)
+def _environment(submission: Submission) -> EnvironmentRow | None:
+    if submission.environment is None:
+        return None
+    return EnvironmentRow(submission.launch.captured, submission.environment)
 
 
 def _message(submission: Submission) -> Submit:
-    if submission.environment is None:
-        return Submit(submission.job, submission.launch)
-    row = EnvironmentRow(submission.launch.captured, submission.environment)
-    return Submit(submission.job, submission.launch, row)
+    return Submit(submission.job, submission.launch, _environment(submission))
 
 
 def _reader(context: Context, caller: Caller) -> JobReader:

@@ -104,6 +104,13 @@ def protect(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
     enqueue_if_ready(book, life, now_ms, outcome)
 
 
+def protect_later(book: Book, life: JobLife, now_ms: int) -> None:
+    """Look at a job again when it will have waited long enough, if the policy has such a time."""
+    protect_ms = book.policy.feedback.protect_after_ms
+    if protect_ms:
+        book.set_timer(now_ms + max(0, protect_ms - life.waited_ms), PROTECT, life.job.id)
+
+
 def leave_queue(book: Book, life: JobLife, now_ms: int) -> None:
     """Take a job out of the engine's queue, if it is there; how long it waited is kept."""
     if life.queued:
@@ -180,9 +187,8 @@ def _enqueue(book: Book, life: JobLife, tasks: IntervalSet | None, now_ms: int) 
             protected=task.protected,
         )
     )
-    protect_ms = book.policy.feedback.protect_after_ms
-    if protect_ms and not task.protected and tasks is None:
-        book.set_timer(now_ms + max(0, protect_ms - life.waited_ms), PROTECT, job.id)
+    if not task.protected and tasks is None:
+        protect_later(book, life, now_ms)
     life.queued = True
     life.since_ms = now_ms
     book.changed = True

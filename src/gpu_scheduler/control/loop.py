@@ -27,6 +27,7 @@ from gpu_scheduler.control.messages import (
     Outcome,
     Retry,
     RunCycle,
+    Series,
     Submit,
     SubmitAll,
     Update,
@@ -37,7 +38,7 @@ from gpu_scheduler.model.caller import SYSTEM, Caller
 from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
-from gpu_scheduler.store.rows import EventRow, Store, Write
+from gpu_scheduler.store.rows import EventRow, NewJobs, Store, Write
 
 MOST_AT_ONCE = 2_000
 """So many messages are applied before their commit, so that nobody waits for long."""
@@ -68,7 +69,7 @@ class Loop:
         now_ms: Callable[[], int],
         *,
         sweep_ms: int = 1_000,
-        rules: Callable[[Submit], None] | None = None,
+        rules: Callable[[Submit | Series], None] | None = None,
     ) -> None:
         """Read everything from the store. `rules` refuses what this site does not want to run."""
         self.store = store
@@ -280,18 +281,22 @@ class Loop:
                     tasks = self.store.tasks(job_id) if row.job.array is not None else []
                     recall(book, row, tasks)
 
-    def _check_rules(self, check: Callable[[Submit], None], message: Command | Fact) -> None:
-        submissions: tuple[Submit, ...] = ()
+    def _check_rules(
+        self, check: Callable[[Submit | Series], None], message: Command | Fact
+    ) -> None:
+        submissions: tuple[Submit | Series, ...] = ()
         if isinstance(message, Submit):
             submissions = (message,)
         elif isinstance(message, SubmitAll):
             submissions = message.submissions
-        for index, submission in enumerate(submissions):
+        index = 0
+        for submission in submissions:
             try:
                 check(submission)
             except SchedulerError as error:
-                error.index = index
+                error.index = index + (error.index or 0)
                 raise
+            index += submission.job_count
 
     def _cycle(self) -> Outcome:
         began = perf_counter()
@@ -340,7 +345,7 @@ class Loop:
     def _publish(self, writes: list[Write], last: int) -> None:
         if not self._subscribers:
             return
-        events = [write for write in writes if isinstance(write, EventRow)]
+        events = _events(writes)
         for sequence, event in enumerate(events, start=last - len(events) + 1):
             for queue in list(self._subscribers):
                 try:
@@ -353,6 +358,16 @@ class Loop:
         core = self._new_core()
         restore(core.book, self.store, self._now_ms())
         return core
+
+
+def _events(writes: list[Write]) -> list[EventRow]:
+    events: list[EventRow] = []
+    for write in writes:
+        if isinstance(write, EventRow):
+            events.append(write)
+        elif isinstance(write, NewJobs):
+            events += write.events()
+    return events
 
 
 def _one_each(outcome: Outcome) -> list[Outcome]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpu_scheduler.model.allocation import Allocation
@@ -30,12 +31,44 @@ class Submit:
     launch: Launch | None = None
     environment: EnvironmentRow | None = None
 
+    @property
+    def job_count(self) -> int:
+        """How many jobs these are; see `Series`."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Jobs that are alike but for their names and commands, which come instead of the job's own.
+
+    The command of each is what its launch runs, too.
+    """
+
+    job: Job
+    launch: Launch
+    environment: EnvironmentRow | None
+    names: tuple[str, ...]
+    commands: tuple[tuple[str, ...], ...]
+
+    @property
+    def job_count(self) -> int:
+        """How many jobs these are."""
+        return len(self.names)
+
+    def each(self) -> Iterator[Submit]:
+        """The same as single submissions."""
+        environment = self.environment
+        for name, command in zip(self.names, self.commands, strict=True):
+            job = replace(self.job, name=name, command=command)
+            yield Submit(job, replace(self.launch, argv=command), environment)
+            environment = None
+
 
 @dataclass(frozen=True, slots=True)
 class SubmitAll:
     """Let many jobs wait for their turns: all of them, or none."""
 
-    submissions: tuple[Submit, ...]
+    submissions: tuple[Submit | Series, ...]
 
 
 @dataclass(frozen=True, slots=True)

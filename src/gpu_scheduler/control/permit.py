@@ -14,6 +14,7 @@ from gpu_scheduler.control.messages import (
     Release,
     Reprioritise,
     Retry,
+    Series,
     Submit,
     SubmitAll,
     Update,
@@ -52,7 +53,7 @@ def owner_of(book: Book, job_id: str) -> str:
     return end.user if end is not None else ""
 
 
-def _check_own(caller: Caller, submission: Submit) -> None:
+def _check_own(caller: Caller, submission: Submit | Series) -> None:
     launch = submission.launch
     if submission.job.user != caller.user or (launch is not None and launch.uid != caller.uid):
         raise Forbidden(

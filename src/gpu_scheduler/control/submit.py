@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from gpu_scheduler.control import series
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.eligible import enqueue_if_ready, leave_queue, make_eligible
 from gpu_scheduler.control.life import JobLife
-from gpu_scheduler.control.messages import Outcome, Submit
+from gpu_scheduler.control.messages import Outcome, Series, Submit
 from gpu_scheduler.engine.admit import never_admitted
 from gpu_scheduler.engine.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.model.errors import (
@@ -24,7 +25,7 @@ from gpu_scheduler.model.launch import RUNNER_LABEL, Runner, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.snapshot import Standing
-from gpu_scheduler.store.rows import EventRow, LaunchRow
+from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow
 
 NO_NODE = "node"
 RUNNER_NAMES = {"container": "container engine (docker or podman)"}
@@ -36,21 +37,32 @@ def submit(book: Book, message: Submit, now_ms: int, outcome: Outcome) -> None:
     _accept(book, message, _checked(book, message), now_ms, outcome)
 
 
-def submit_all(book: Book, submissions: tuple[Submit, ...], now_ms: int, outcome: Outcome) -> None:
+def submit_all(
+    book: Book, submissions: tuple[Submit | Series, ...], now_ms: int, outcome: Outcome
+) -> None:
     """Accept many jobs, or raise (with the `index` of the first bad one) and change nothing."""
-    check_room(book, sum(submission.job.task_count for submission in submissions))
+    check_room(book, sum(s.job_count * s.job.task_count for s in submissions))
     checked = []
-    for index, submission in enumerate(submissions):
+    index = 0
+    for submission in submissions:
         try:
             checked.append(_checked(book, submission))
         except SchedulerError as error:
             error.index = index
             raise
+        index += submission.job_count
     for submission, job in zip(submissions, checked, strict=True):
-        _accept(book, submission, job, now_ms, outcome)
+        if isinstance(submission, Submit):
+            _accept(book, submission, job, now_ms, outcome)
+        elif series.is_plain(book, submission, now_ms):
+            series.accept(book, submission, _stamped(book, job, now_ms), now_ms, outcome)
+        else:
+            for one in submission.each():
+                own = replace(job, name=one.job.name, command=one.job.command)
+                _accept(book, one, own, now_ms, outcome)
 
 
-def _checked(book: Book, message: Submit) -> Job:
+def _checked(book: Book, message: Submit | Series) -> Job:
     """A job that can be accepted, over as many nodes as it needs."""
     job = message.job
     _check_new(book, job)
@@ -89,7 +101,7 @@ def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome
         outcome.writes.append(message.environment)
     if message.launch is not None:
         outcome.writes.append(LaunchRow(job.id, message.launch))
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="submitted", job_id=job.id, user=job.user))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind=SUBMITTED, job_id=job.id, user=job.user))
     make_eligible(book, life, now_ms, outcome)
 
 
@@ -197,6 +209,8 @@ def _over_nodes(book: Book, job: Job) -> Job:
 
 def _split(book: Book, job: Job, request: Request) -> Job:
     members = over_nodes(request, largest_node_gpus(book.picture.index, request))
+    if members == job.members:
+        return job
     return replace(job, members=members, min_members=len(members))
 
 

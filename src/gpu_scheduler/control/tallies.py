@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from gpu_scheduler.model.states import ENDED, JobState
-from gpu_scheduler.store.rows import EventRow, JobRow, Write
+from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, Write
 
 SHORT_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 LONG_BOUNDS = (0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0, 7 * 86400.0)
@@ -44,7 +44,7 @@ class Tallies:
     @property
     def submissions(self) -> int:
         """Accepted jobs."""
-        return self.jobs.get("submitted", 0)
+        return self.jobs.get(SUBMITTED, 0)
 
     @property
     def preemptions(self) -> int:
@@ -57,5 +57,7 @@ class Tallies:
             if isinstance(write, EventRow):
                 if write.job_id:
                     self.jobs[write.kind] = self.jobs.get(write.kind, 0) + 1
+            elif isinstance(write, NewJobs):
+                self.jobs[SUBMITTED] = self.submissions + len(write.jobs)
             elif isinstance(write, JobRow) and write.state in ENDED and write.start_ms is not None:
                 self.wait_seconds.add(write.waited_ms / 1000)

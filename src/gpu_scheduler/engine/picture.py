@@ -320,6 +320,22 @@ class Picture:
         self.queue.add(entry)
         return entry
 
+    def enqueue_alike(self, waiting: list[Waiting]) -> None:
+        """Jobs could start from now on that differ only in number, name and expected time."""
+        first = self.enqueue(waiting[0])
+        tenant, order = self.tenant(waiting[0].job.tenant), self.policy.order
+        level_ms = first.key - order_key(waiting[0], tenant, order)
+        keys = {waiting[0].expected_ms: first.key}
+        shape, group, job_class = first.shape, first.group, first.static_class
+        entries = []
+        for one in waiting[1:]:
+            key = keys.get(one.expected_ms)
+            if key is None:
+                key = keys[one.expected_ms] = order_key(one, tenant, order) + level_ms
+            entries.append(Entry(one, shape, group, key, job_class))
+        if entries:
+            self.queue.add_alike(entries)
+
     def dequeue(self, number: int) -> Waiting:
         """A job can start no more (or has started)."""
         self.reservations.pop(number, None)

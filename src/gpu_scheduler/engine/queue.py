@@ -147,6 +147,21 @@ class Queue:
         entry.group.add(entry)
         self.of_shape[entry.shape.id] = self.of_shape.get(entry.shape.id, 0) + 1
 
+    def add_alike(self, entries: list[Entry]) -> None:
+        """Let jobs of one group and one shape wait, of which another one waits already."""
+        group, shape_id = entries[0].group, entries[0].shape.id
+        line = group.by_shape[shape_id]
+        for entry in entries:
+            number = entry.number
+            self.entries[number] = entry
+            item = (entry.key, number)
+            if item > line[-1]:
+                line.append(item)
+                group.size += 1
+            else:
+                group.add(entry)
+        self.of_shape[shape_id] += len(entries)
+
     def remove(self, number: int) -> Entry:
         """Let a job wait no more."""
         entry = self.entries.pop(number)

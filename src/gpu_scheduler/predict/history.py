@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.predict.spread import Spread
 from gpu_scheduler.predict.typical import Typical
@@ -21,6 +23,12 @@ class History:
         """The typical run time of jobs like this one, at submission."""
         expected_ms = self._typical.expect(job, now_ms)
         return min(expected_ms, job.max_runtime_ms) if job.max_runtime_ms else expected_ms
+
+    def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
+        """The same for many jobs that differ only in number, name and command."""
+        expected = self._typical.expect_alike(jobs, now_ms)
+        most_ms = jobs[0].max_runtime_ms
+        return [min(expected_ms, most_ms) for expected_ms in expected] if most_ms else expected
 
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:  # noqa: ARG002
         """The median of jobs like it that ran longer than it has."""

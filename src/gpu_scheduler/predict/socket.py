@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from gpu_scheduler.model.job import Job
 
@@ -25,3 +26,19 @@ class Predictor(Protocol):
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
         """An attempt has ended: by itself after this time in all, or stopped by others (None)."""
         ...
+
+
+@runtime_checkable
+class ExpectsAlike(Protocol):
+    """A predictor that is faster with many jobs that are alike."""
+
+    def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
+        """What `expect` says of each of these; they differ only in number, name and command."""
+        ...
+
+
+def expect_alike(predictor: Predictor, jobs: Sequence[Job], now_ms: int) -> list[int]:
+    """How long each of these jobs will run; they differ only in number, name and command."""
+    if isinstance(predictor, ExpectsAlike):
+        return predictor.expect_alike(jobs, now_ms)
+    return [predictor.expect(job, now_ms) for job in jobs]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from gpu_scheduler.model.job import Job
 
@@ -29,14 +29,46 @@ class Typical:
 
     def expect(self, job: Job, now_ms: int) -> int:
         """The typical run time, seen from now."""
-        log = math.log(FIRST_GUESS_MS)
-        seen = 0
-        for key in _keys(job):
+        log, seen = self._guess(_coarse_keys(job), math.log(FIRST_GUESS_MS), 0)
+        name = _name(job)
+        if name:
+            log, seen = self._guess([(job.tenant, job.user, job.gpu_milli, name)], log, seen)
+        return self._seen_from(job, log, seen, now_ms)
+
+    def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
+        """The typical run times of jobs that differ only in number, name and command.
+
+        Most of them have names that were never seen: those are expected alike.
+        """
+        first = jobs[0]
+        tenant, user, gpus = first.tenant, first.user, first.gpu_milli
+        log, seen = self._guess(_coarse_keys(first), math.log(FIRST_GUESS_MS), 0)
+        unknown_ms = self._seen_from(first, log, 0, now_ms)
+        nameless_ms = self._seen_from(first, log, seen, now_ms)
+        groups = self._groups
+        expected = []
+        for job in jobs:
+            name = _name(job)
+            if not name:
+                expected.append(nameless_ms)
+            elif (tenant, user, gpus, name) in groups:
+                expected.append(self.expect(job, now_ms))
+            else:
+                expected.append(unknown_ms)
+        return expected
+
+    def _guess(self, keys: list[Hashable], log: float, seen: int) -> tuple[float, int]:
+        """A guess corrected by these groups, and how much the last of them has seen."""
+        for key in keys:
             group = self._groups.get(key)
             seen = 0
             if group is not None:
                 seen = len(group.logs)
                 log = (group.total + PRIOR_WEIGHT * log) / (seen + PRIOR_WEIGHT)
+        return log, seen
+
+    def _seen_from(self, job: Job, log: float, seen: int, now_ms: int) -> int:
+        """A guess corrected by what runs for longer."""
         running = self._running.get((job.tenant, job.user))
         if running:
             guess_ms = math.exp(log)
@@ -96,14 +128,22 @@ class _Group:
 
 
 def _keys(job: Job) -> list[Hashable]:
+    keys = _coarse_keys(job)
+    name = _name(job)
+    if name:
+        keys.append((job.tenant, job.user, job.gpu_milli, name))
+    return keys
+
+
+def _coarse_keys(job: Job) -> list[Hashable]:
     gpus = job.gpu_milli
-    keys: list[Hashable] = [
+    return [
         (job.tenant,),
         (job.tenant, gpus),
         (job.tenant, job.user, "all"),
         (job.tenant, job.user, gpus),
     ]
-    name = job.name or (job.command[-1] if job.command else "")
-    if name:
-        keys.append((job.tenant, job.user, gpus, name))
-    return keys
+
+
+def _name(job: Job) -> str:
+    return job.name or (job.command[-1] if job.command else "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpu_scheduler.control.messages import Submit
+from gpu_scheduler.control.messages import Series, Submit
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
@@ -30,8 +30,8 @@ class SiteRules:
         self._step_milli = round(settings.gpu.allocation_precision * 1000)
         self._allowed = tuple(Path(os.path.realpath(p)) for p in security.allowed_script_paths)
 
-    def check(self, submission: Submit) -> None:
-        """Refuse what is against a rule."""
+    def check(self, submission: Submit | Series) -> None:
+        """Refuse what is against a rule; of many jobs, with the `index` of the first bad one."""
         job, launch = submission.job, submission.launch
         if job.is_gang and not self._gangs:
             raise Forbidden(
@@ -40,7 +40,9 @@ class SiteRules:
             )
         self._check_memory(job)
         self._check_shares(job)
-        if self._allowed and launch is not None:
+        if self._allowed and isinstance(submission, Series):
+            self._check_scripts(submission)
+        elif self._allowed and launch is not None:
             self._check_script(launch)
 
     def _check_memory(self, job: Job) -> None:
@@ -59,6 +61,14 @@ class SiteRules:
                         f"the job asks for {share / 1000:g} of a GPU and shares go in steps of "
                         f"{self._step_milli / 1000:g} here (gpu.allocation_precision)"
                     )
+
+    def _check_scripts(self, series: Series) -> None:
+        for index, one in enumerate(series.each()):
+            try:
+                self._check_script(one.launch or series.launch)
+            except Forbidden as error:
+                error.index = index
+                raise
 
     def _check_script(self, launch: Launch) -> None:
         named = _script_of(launch)

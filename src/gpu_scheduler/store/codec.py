@@ -19,7 +19,7 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store.rows import EventRow, JobRow, TaskRow
+from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskRow
 
 T = TypeVar("T")
 
@@ -132,9 +132,21 @@ _events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(
 )
 
 
-def encode_events(rows: list[EventRow]) -> str:
-    """A piece of history as one text."""
-    return _encoder.encode(list(map(event_values, rows))).decode()
+def encode_events(events: list[tuple[Any, ...]]) -> str:
+    """A piece of history, of events as arrays, as one text."""
+    return _encoder.encode(events).decode()
+
+
+def values_of_events(rows: list[EventRow | NewJobs]) -> list[tuple[Any, ...]]:
+    """Events as the arrays that are kept; new jobs have one each."""
+    values: list[tuple[Any, ...]] = []
+    for row in rows:
+        if isinstance(row, NewJobs):
+            at_ms, user = row.at_ms, row.jobs[0].user
+            values += [(at_ms, SUBMITTED, job.id, None, user, ()) for job in row.jobs]
+        else:
+            values.append(event_values(row))
+    return values
 
 
 def decode_events(text: str) -> list[EventRow]:

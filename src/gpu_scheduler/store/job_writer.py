@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
@@ -23,7 +24,7 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.codec import JOB_LIFE, LAUNCH, SPEC, WORDS
 from gpu_scheduler.store.queries import named_queries
-from gpu_scheduler.store.rows import JobRow, LaunchRow
+from gpu_scheduler.store.rows import JobRow, LaunchRow, NewJobs
 from gpu_scheduler.store.shared import SharedParts
 
 SQL = named_queries("write.sql")
@@ -31,6 +32,8 @@ CHUNK = 128
 """How many new jobs one statement inserts."""
 _INSERT_ONE = f"{SQL['insert_fresh_job']} {SQL['fresh_job_values']}"
 _INSERT_CHUNK = f"{SQL['insert_fresh_job']} {', '.join([SQL['fresh_job_values']] * CHUNK)}"
+MOST_ALIKE = 256
+"""How many jobs with the same wishes one statement inserts, at the most."""
 _lived = attrgetter(
     "state",
     "attempt",
@@ -102,6 +105,36 @@ class JobWriter:
         self.add_counts(counts)
         if latest:
             self.next_number = max(self.next_number, max(latest) + 1)
+
+    def keep_new(self, new: NewJobs) -> None:
+        """Insert jobs that nobody has written before; what they have in common is bound once."""
+        first = new.jobs[0]
+        common = (
+            first.tenant,
+            first.user,
+            first.priority,
+            first.gpu_milli,
+            first.submit_ms,
+            self._specs.number((id(first.members), _wishes(first)), first),
+            self._launch_number(new.launch, new.launch.argv),
+        )
+        self._write_shared()
+        lives = {expected_ms: _fresh_life(new, expected_ms) for expected_ms in {*new.expected_ms}}
+        encode = WORDS.encode
+        values = [
+            (job.number, job.name, encode(job.command), lives[expected_ms])
+            for job, expected_ms in zip(new.jobs, new.expected_ms, strict=True)
+        ]
+        start = 0
+        while start < len(values):
+            size = min(MOST_ALIKE, 1 << (len(values) - start).bit_length() - 1)
+            piece = chain.from_iterable(values[start : start + size])
+            self._connection.execute(_insert_alike(size), (*common, *piece))
+            start += size
+        self.add_counts(
+            Counter({(0, first.tenant, first.user, JobState.PENDING.value): len(values)})
+        )
+        self.next_number = max(self.next_number, new.jobs[-1].number + 1)
 
     def move(self, numbers: list[int], table: str, into: str) -> None:
         """Move jobs between the kept and the archived ones, and count them there."""
@@ -189,6 +222,20 @@ class JobWriter:
             if self._connection.execute(SQL["set_launch"].format(table=table), values).rowcount:
                 return
         raise InternalError(f"the launch of job {job_id} came before the job itself")
+
+
+@cache
+def _insert_alike(count: int) -> str:
+    """Insert so many jobs: seven values for all of them, then four for each."""
+    rows = (SQL["alike_job_values"].format(*range(at, at + 4)) for at in range(8, 8 + 4 * count, 4))
+    return f"{SQL['insert_fresh_job']} {', '.join(rows)}"
+
+
+def _fresh_life(new: NewJobs, expected_ms: int) -> str:
+    row = JobRow(
+        job=new.jobs[0], state=JobState.PENDING, expected_ms=expected_ms, since_ms=new.at_ms
+    )
+    return JOB_LIFE.encode(JOB_LIFE.values(row))
 
 
 def _count(rows: Iterable[JobRow], counts: Counts) -> None:

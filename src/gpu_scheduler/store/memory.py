@@ -29,6 +29,7 @@ from gpu_scheduler.store.rows import (
     JobQuery,
     JobRow,
     LaunchRow,
+    NewJobs,
     RemovedAllocation,
     RemovedNode,
     RemovedTenant,
@@ -65,6 +66,7 @@ class MemoryStore:
             JobRow: self._keep_job,
             TaskRow: self._keep_task,
             LaunchRow: self._keep_launch,
+            NewJobs: self._keep_new,
             EnvironmentRow: self._keep_environment,
             AttemptRow: self._keep_attempt,
             UsageRow: self._keep_usage,
@@ -99,6 +101,7 @@ class MemoryStore:
 
     def _check_jobs_known(self, launched: list[str], writes: list[Write]) -> None:
         new = {write.job.id for write in writes if isinstance(write, JobRow)}
+        new.update(job.id for write in writes if isinstance(write, NewJobs) for job in write.jobs)
         for job_id in launched:
             if job_id not in new and self.job(job_id) is None:
                 raise InternalError(f"the launch of job {job_id} came before the job itself")
@@ -121,6 +124,12 @@ class MemoryStore:
 
     def _keep_launch(self, row: LaunchRow) -> None:
         self._launches[row.job_id] = row.launch
+
+    def _keep_new(self, new: NewJobs) -> None:
+        for row in new.rows():
+            self._keepers[type(row)](row)
+        for event in new.events():
+            self._keep_event(event)
 
     def _keep_environment(self, row: EnvironmentRow) -> None:
         self._environments[row.name] = row

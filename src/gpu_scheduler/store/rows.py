@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpu_scheduler.model.allocation import Allocation, Placement
@@ -14,6 +15,9 @@ from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
+
+SUBMITTED = "submitted"
+"""The kind of the first event of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,33 @@ class LaunchRow:
 
     job_id: str
     launch: Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJobs:
+    """Jobs that were submitted together and wait, with their launches and the event of each.
+
+    They have ids of the common form and are alike but for number, name and command, which is also
+    what the launch of each runs. Means the same as the rows of each; it is only faster.
+    """
+
+    at_ms: int
+    jobs: tuple[Job, ...]
+    expected_ms: tuple[int, ...]
+    launch: Launch
+
+    def rows(self) -> Iterator[JobRow | LaunchRow]:
+        """The same as a row and a launch for each job."""
+        for job, expected_ms in zip(self.jobs, self.expected_ms, strict=True):
+            yield JobRow(
+                job=job, state=JobState.PENDING, expected_ms=expected_ms, since_ms=self.at_ms
+            )
+            yield LaunchRow(job.id, replace(self.launch, argv=job.command))
+
+    def events(self) -> Iterator[EventRow]:
+        """What happened to each."""
+        for job in self.jobs:
+            yield EventRow(at_ms=self.at_ms, kind=SUBMITTED, job_id=job.id, user=job.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +211,7 @@ Write = (
     JobRow
     | TaskRow
     | LaunchRow
+    | NewJobs
     | EnvironmentRow
     | AttemptRow
     | UsageRow

@@ -27,6 +27,7 @@ from gpu_scheduler.store.codec import (
     TOTALS,
     VARIABLES,
     encode_events,
+    values_of_events,
 )
 from gpu_scheduler.store.faults import said_plainly
 from gpu_scheduler.store.job_writer import SQL, JobWriter
@@ -37,6 +38,7 @@ from gpu_scheduler.store.rows import (
     EventRow,
     JobRow,
     LaunchRow,
+    NewJobs,
     RemovedAllocation,
     RemovedNode,
     RemovedTenant,
@@ -66,6 +68,8 @@ class Writer:
         """Keep a batch; returns the sequence number of the last event so far."""
         groups: dict[type, list[Any]] = {}
         for write in writes:
+            if type(write) is NewJobs:
+                groups.setdefault(EventRow, []).append(write)
             home = _HOMES.get(type(write))
             if home in groups:
                 groups[home].append(write)
@@ -146,6 +150,8 @@ class Writer:
     # --- rows
 
     def _keep(self, groups: dict[type, list[Any]]) -> None:
+        for new in groups.pop(NewJobs, ()):
+            self._jobs.keep_new(new)
         if JobRow in groups or LaunchRow in groups:
             self._jobs.keep(groups.pop(JobRow, []), groups.pop(LaunchRow, []))
         if EventRow in groups:
@@ -156,12 +162,13 @@ class Writer:
                 rows = self._remove(kind, rows)  # noqa: PLW2901
             self._connection.executemany(SQL[query], map(values, rows))
 
-    def _append(self, rows: list[EventRow]) -> None:
-        for start in range(0, len(rows), MOST_EVENTS):
-            piece = rows[start : start + MOST_EVENTS]
+    def _append(self, rows: list[EventRow | NewJobs]) -> None:
+        events = values_of_events(rows)
+        for start in range(0, len(events), MOST_EVENTS):
+            piece = events[start : start + MOST_EVENTS]
             first = self._last_event + 1
             self._last_event += len(piece)
-            newest_ms = max(row.at_ms for row in piece)
+            newest_ms = max(event[0] for event in piece)
             self._connection.execute(
                 SQL["insert_history"], (first, self._last_event, newest_ms, encode_events(piece))
             )
@@ -265,7 +272,9 @@ _REMOVALS = {
     Tenant: "delete_tenant",
 }
 # Rows and their removals are one group, as their order matters.
-_HOMES: dict[type, type] = {kind: kind for kind in (JobRow, LaunchRow, EventRow, *_PLAIN)} | {
+_HOMES: dict[type, type] = {
+    kind: kind for kind in (JobRow, LaunchRow, NewJobs, EventRow, *_PLAIN)
+} | {
     RemovedAllocation: Allocation,
     RemovedNode: Node,
     RemovedTenant: Tenant,

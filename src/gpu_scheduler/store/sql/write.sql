@@ -35,6 +35,9 @@ INSERT INTO jobs (
 -- name: fresh_job_values
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), 'pending')
 
+-- name: alike_job_values
+(?{}, ?{}, ?1, ?2, '', ?3, ?4, ?{}, ?5, ?{}, ?6, nullif(?7, 0), 'pending')
+
 -- name: upsert_job
 INSERT INTO jobs (
     number, name, tenant, user, reason, priority, gpu_milli, command, submit_ms, life, spec, launch,

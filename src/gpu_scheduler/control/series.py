@@ -1,0 +1,80 @@
+"""Many jobs that are alike, accepted at once: what they have in common is worked out once.
+
+It does what `submit` does for each of them, and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import starmap
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.eligible import protect_later
+from gpu_scheduler.control.life import JobLife
+from gpu_scheduler.control.messages import Outcome, Series
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.launch import Runner
+from gpu_scheduler.model.snapshot import Waiting
+from gpu_scheduler.model.template import Template
+from gpu_scheduler.predict.socket import expect_alike
+from gpu_scheduler.store.rows import NewJobs
+
+_OWN = ("id", "number", "name", "command")
+
+
+def is_plain(book: Book, series: Series, now_ms: int) -> bool:
+    """Tell whether nothing can keep such jobs from the queue, and none of them is an array."""
+    job = series.job
+    return bool(
+        book.picture.index.by_id
+        and series.launch.runner is Runner.PROCESS
+        and not job.id
+        and not job.hold
+        and not job.dependencies
+        and job.array is None
+        and job.begin_ms <= now_ms
+    )
+
+
+def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) -> None:
+    """Queue plain jobs. `job` is what they have in common, checked and stamped."""
+    first = book.next_number
+    intern = sys.intern
+    own = (
+        (f"job-{number}", number, intern(name), command)
+        for number, (name, command) in enumerate(
+            zip(series.names, series.commands, strict=True), start=first
+        )
+    )
+    jobs = list(starmap(Template(job, _OWN).copy, own))
+    expected = expect_alike(book.predictor, jobs, now_ms)
+    _queue(book, jobs, expected, now_ms)
+    book.next_number += len(jobs)
+    book.queued_tasks += len(jobs)
+    outcome.jobs += jobs
+    if series.environment is not None:
+        outcome.writes.append(series.environment)
+    outcome.writes.append(
+        NewJobs(at_ms=now_ms, jobs=tuple(jobs), expected_ms=tuple(expected), launch=series.launch)
+    )
+
+
+def _queue(book: Book, jobs: list[Job], expected: list[int], now_ms: int) -> None:
+    life = JobLife(jobs[0])
+    life.queued = True
+    life.since_ms = now_ms
+    new_life = Template(life, ("job", "expected_ms")).copy
+    lives = book.lives
+    for job, expected_ms in zip(jobs, expected, strict=True):
+        lives[job.id] = new_life(job, expected_ms)
+    waiting = Waiting(job=jobs[0], expected_ms=1, since_ms=now_ms)
+    new_waiting = Template(waiting, ("job", "expected_ms")).copy
+    book.picture.enqueue_alike(
+        [
+            new_waiting(job, max(1, expected_ms))
+            for job, expected_ms in zip(jobs, expected, strict=True)
+        ]
+    )
+    for job in jobs if book.policy.feedback.protect_after_ms else ():
+        protect_later(book, lives[job.id], now_ms)
+    book.changed = True

@@ -1,0 +1,124 @@
+"""Many jobs that are alike end up exactly as if each had been submitted by itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Ended,
+    Outcome,
+    RunCycle,
+    Series,
+    SetNode,
+    Submit,
+    SubmitAll,
+)
+from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.model.errors import NeverFits, QueueFull
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array, Job
+from gpu_scheduler.model.launch import Launch, Runner
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import EnvironmentRow
+from tests.builders import a_node
+
+ONE_GPU = (Request.for_gpus(1000),)
+NAMES = ("a", "known", "", "b", "known")
+
+
+def a_core(policy: str) -> tuple[Core, MemoryStore]:
+    """A cluster that has seen a job called `known`, and is full."""
+    core, store = Core(preset(policy), History()), MemoryStore()
+    for message in (SetNode(a_node()), Submit(a_job(name="known"))):
+        kept(core, store, message, 0)
+    for order in kept(core, store, RunCycle(), 1).effects:
+        kept(core, store, Ended(order.allocation.id), 5000)
+    kept(core, store, Submit(a_job(members=(Request.for_gpus(8000),))), 5000)
+    kept(core, store, RunCycle(), 5000)
+    return core, store
+
+
+def kept(core: Core, store: MemoryStore, message: Any, now_ms: int) -> Outcome:
+    outcome = core.apply(message, now_ms)
+    store.commit([*outcome.writes, *core.ledger_writes()])
+    return outcome
+
+
+def a_job(**fields: Any) -> Job:
+    given = {"id": "", "number": 0, "submit_ms": 0, "user": "ada", "members": ONE_GPU}
+    return Job(**(given | fields))
+
+
+def a_series(**fields: Any) -> Series:
+    launch = Launch(argv=("x",), workdir="/home/ada", captured="env-1", uid=1000)
+    commands = tuple(("run", str(number)) for number in range(len(NAMES)))
+    environment = EnvironmentRow("env-1", (("A", "1"),))
+    return Series(a_job(**fields), launch, environment, NAMES, commands)
+
+
+def everything(core: Core, store: MemoryStore) -> list[Any]:
+    return [
+        core.book.picture.snapshot(),
+        core.book.queued_tasks,
+        core.book.next_number,
+        [life.row() for life in core.book.lives.values()],
+        store.jobs(),
+        [store.launch(row.job.id) for row in store.jobs()],
+        store.environment("env-1"),
+        store.events(),
+        core.next_timer_ms(),
+    ]
+
+
+@pytest.mark.parametrize("policy", ["easy", "fair", "feedback", "sjf"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"hold": True},
+        {"begin_ms": 10_000_000},
+        {"array": Array(tasks=IntervalSet.parse("0-3"))},
+        {"max_runtime_ms": 60_000, "priority": 2000},
+        {"members": (Request.for_gpus(16_000),)},
+    ],
+)
+def test_a_series_is_the_same_as_its_jobs(policy: str, fields: dict[str, Any]) -> None:
+    series = a_series(**fields)
+    found = []
+    submissions: list[Callable[[], tuple[Any, ...]]] = [
+        lambda: (series,),
+        lambda: tuple(series.each()),
+    ]
+    for submitted in submissions:
+        core, store = a_core(policy)
+        try:
+            kept(core, store, SubmitAll(submitted()), 6000)
+        except NeverFits as error:
+            found.append([str(error), error.index])
+            continue
+        before = everything(core, store)
+        kept(core, store, RunCycle(), 7000)
+        found.append([*before, *everything(core, store)])
+    assert found[0] == found[1]
+
+
+def test_a_series_in_a_runner_that_no_node_has_waits_for_it() -> None:
+    core, store = a_core("easy")
+    launch = Launch(argv=("x",), runner=Runner.TMUX)
+    series = Series(a_job(), launch, None, ("a", "b"), (("x",), ("y",)))
+    kept(core, store, SubmitAll((series,)), 6000)
+    assert len(core.book.unplaced) == 2
+
+
+def test_a_series_that_is_too_much_for_the_queue_leaves_nothing_behind() -> None:
+    core, store = a_core("easy")
+    before = everything(core, store)
+    core.book.queued_tasks += 999_997
+    with pytest.raises(QueueFull, match="5 tasks"):
+        core.apply(SubmitAll((a_series(),)), 6000)
+    core.book.queued_tasks -= 999_997
+    assert everything(core, store) == before
