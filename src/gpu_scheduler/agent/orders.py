@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -140,7 +141,8 @@ class Orders:
 def _home(environment: dict[str, str]) -> str:
     """The user's home, if there is one; service accounts often have none."""
     home = environment.get("HOME", "")
-    return home if home and Path(home).is_dir() else "/"
+    # A name that cannot even be looked up is none; pathlib would raise.
+    return home if home and os.path.isdir(home) else "/"  # noqa: PTH112
 
 
 def _in_conda(argv: tuple[str, ...], conda: str, environment: dict[str, str]) -> tuple[str, ...]:

@@ -201,7 +201,7 @@ class Agent:
         match order.WhichOneof("order"):
             case "start":
                 self._known.setdefault(key, [])
-                self._in_background(self._start(self._orders.work(order)))
+                self._prepare(order)
             case "stop":
                 self._in_background(self._launcher.stop(*key, order.stop.why))
             case "forget":
@@ -209,22 +209,39 @@ class Agent:
                 self._orders.forget(*key)
                 self._in_background(self._launcher.forget(*key))
 
+    def _prepare(self, order: pb.Order) -> None:
+        """An order that cannot be carried out costs its own work, and nothing else."""
+        try:
+            work = self._orders.work(order)
+        except (
+            Exception
+        ) as error:  # orders are repeated: what escaped would kill us again and again
+            log.exception("order not understood", allocation=order.allocation_id)
+            self._refused((order.allocation_id, order.member), f"cannot be prepared: {error}")
+        else:
+            self._in_background(self._start(work))
+
     async def _start(self, work: Work) -> None:
         try:
             async with self._starts:
                 await self._launcher.start(work)
         except OrderRefused as error:
-            refused = Over(
-                allocation_id=work.allocation_id,
-                member=work.member,
+            self._refused((work.allocation_id, work.member), str(error))
+
+    def _refused(self, key: Key, detail: str) -> None:
+        """This work has never run and never will."""
+        self._note(
+            Over(
+                allocation_id=key[0],
+                member=key[1],
                 exit_code=None,
                 signal=None,
                 ran=False,
                 at_ms=_now_ms(),
                 run_ms=0,
-                detail=str(error),
+                detail=detail,
             )
-            self._note(refused)
+        )
 
     def _in_background(self, order: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(order)

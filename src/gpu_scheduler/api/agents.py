@@ -191,8 +191,6 @@ class Agents:
         if timer is not None:
             timer.cancel()
         self._look_later(session)
-        welcome = pb.Welcome(version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000)
-        session.send(pb.ServerMessage(welcome=welcome))
         return session
 
     def _close(self, session: Session) -> None:
@@ -243,7 +241,10 @@ class Agents:
             session.close()
 
     async def _welcome(self, session: Session, hello: pb.Hello) -> None:
+        """Take the agent in, then say so: one that is refused must not think that all is well."""
         await self._loop.apply(_found(hello.node, hello.inventory, hello.runners))
+        welcome = pb.Welcome(version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000)
+        session.send(pb.ServerMessage(welcome=welcome))
         self.problems[hello.node] = hello.inventory.problem
         self._arrival.set()
         self._members.reconnected()

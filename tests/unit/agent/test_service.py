@@ -1,0 +1,154 @@
+"""The agent between a server and a launcher: nothing that a server says may end it."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.launcher_client import Held, Launcher
+from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.agent.service import Agent
+from gpu_scheduler.agent.work import Report, Work
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.orders import SESSION_METHOD
+
+
+class QuietLauncher:
+    """Takes every order and reports nothing."""
+
+    def __init__(self) -> None:
+        self.capabilities: dict[str, Any] = {"runners": ["process"]}
+        self.started: asyncio.Queue[str] = asyncio.Queue()
+
+    async def start(self, work: Work) -> None:
+        self.started.put_nowait(work.allocation_id)
+
+    async def held(self) -> list[Held]:
+        return []
+
+    async def reports(self) -> AsyncIterator[Report]:
+        await asyncio.Event().wait()
+        yield  # type: ignore[misc]
+
+
+class OneServer:
+    """The other end of the stream: what it hears is kept, what is put in `says` is said."""
+
+    def __init__(self) -> None:
+        self.says: asyncio.Queue[pb.ServerMessage] = asyncio.Queue()
+        self.heard: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+
+    async def session(
+        self, requests: AsyncIterator[pb.AgentMessage], _: Any
+    ) -> AsyncIterator[pb.ServerMessage]:
+        listening = asyncio.create_task(self._listen(requests))
+        try:
+            while True:
+                yield await self.says.get()
+        finally:
+            listening.cancel()
+
+    async def _listen(self, requests: AsyncIterator[pb.AgentMessage]) -> None:
+        async for message in requests:
+            self.heard.put_nowait(message)
+
+    async def next_fact(self) -> pb.Fact:
+        while True:
+            message = await asyncio.wait_for(self.heard.get(), 10)
+            if message.WhichOneof("message") == "facts":
+                return message.facts.facts[0]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="tgpu-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def a_config(directory: Path) -> AgentConfig:
+    return AgentConfig(
+        node="n0",
+        target=f"unix:{directory}/s",
+        dir=str(directory),
+        logs_dir=str(directory),
+        scratch_dir=str(directory),
+    )
+
+
+async def serving(directory: Path, server: OneServer) -> grpc.aio.Server:
+    listening = grpc.aio.server()
+    service, method = SESSION_METHOD.strip("/").split("/")
+    handler = grpc.stream_stream_rpc_method_handler(
+        server.session,
+        request_deserializer=pb.AgentMessage.FromString,
+        response_serializer=pb.ServerMessage.SerializeToString,
+    )
+    listening.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {method: handler}),)
+    )
+    listening.add_insecure_port(f"unix:{directory}/s")
+    await listening.start()
+    return listening
+
+
+def with_agent(directory: Path, test: Any) -> None:
+    """Run a test against an agent that is connected."""
+
+    async def run() -> None:
+        server, launcher = OneServer(), QuietLauncher()
+        listening = await serving(directory, server)
+        found = Found(cpu_milli=1000, memory_mb=1000, devices=())
+        agent = Agent(a_config(directory), cast(Launcher, launcher), found, None)
+        running = asyncio.create_task(agent.run())
+        try:
+            await test(server, launcher)
+            assert not running.done(), "the agent lives"
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await listening.stop(None)
+
+    asyncio.run(run())
+
+
+def a_start(name: str, **environment: str) -> pb.ServerMessage:
+    start = pb.Start(job_id=name, attempt=1, argv=["true"], environment=environment)
+    order = pb.Order(allocation_id=f"{name}.1", start=start)
+    return pb.ServerMessage(orders=pb.Orders(orders=[order]))
+
+
+def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = Orders.work
+
+    def work(self: Orders, order: pb.Order) -> Work:
+        if order.allocation_id == "job-1.1":
+            raise OSError("no room for that")
+        return prepare(self, order)
+
+    monkeypatch.setattr(Orders, "work", work)
+
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        server.says.put_nowait(a_start("job-1"))
+        fact = await server.next_fact()
+        assert (fact.allocation_id, fact.over.ran) == ("job-1.1", False)
+        assert "no room for that" in fact.over.detail
+        server.says.put_nowait(a_start("job-2"))
+        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+
+    with_agent(directory, test)
+
+
+def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:
+    orders = Orders(a_config(directory), Found(cpu_milli=1, memory_mb=1, devices=()))
+    order = a_start("job-1", HOME="/" + "a" * 300).orders.orders[0]
+    assert orders.work(order).workdir == "/"

@@ -1,0 +1,58 @@
+"""The server's side of the agents' protocol."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import Write
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.orders import PROTOCOL
+from tests.builders import a_core
+
+
+class FullDisk(MemoryStore):
+    """Keeps nothing."""
+
+    def commit(self, writes: list[Write]) -> int:
+        raise StoreUnavailable("the disk is full")
+
+
+def said_to_an_agent(store: MemoryStore, most: int) -> list[str]:
+    """What an agent hears that says hello, until its stream ends or it has heard so much."""
+
+    async def requests() -> AsyncIterator[pb.AgentMessage]:
+        inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
+        yield pb.AgentMessage(hello=pb.Hello(node="n0", protocol=PROTOCOL, inventory=inventory))
+        await asyncio.Event().wait()
+
+    async def run() -> list[str]:
+        loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        context: Any = None
+        heard: list[str] = []
+        stream = Agents(loop).session(requests(), context)
+        try:
+            async with asyncio.timeout(10):
+                async for message in stream:
+                    heard.append(str(message.WhichOneof("message")))
+                    if len(heard) == most:
+                        break
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+            await loop.close()
+        return heard
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("store", "heard"), [(MemoryStore(), ["welcome"]), (FullDisk(), [])])
+def test_an_agent_is_welcome_only_once_it_has_been_taken_in(
+    store: MemoryStore, heard: list[str]
+) -> None:
+    assert said_to_an_agent(store, most=1) == heard
