@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from pathlib import Path
 
 import structlog
@@ -34,7 +33,8 @@ async def _once(loop: Loop, retention: RetentionSettings, logs_dir: Path) -> Non
     now_ms = loop.now_ms()
     archived = await _archive(loop, now_ms - round(retention.archive_after_days * DAY_MS))
     dropped = await _forget(loop, now_ms, retention)
-    logs = await asyncio.to_thread(_drop_logs, logs_dir, retention.logs_days)
+    logs_before_ms = now_ms - round(retention.logs_days * DAY_MS)
+    logs = await asyncio.to_thread(drop_logs, loop, logs_dir, logs_before_ms)
     if archived or dropped or logs:
         log.info("kept house", archived=archived, dropped=dropped, logs=logs)
 
@@ -64,15 +64,28 @@ async def _forget(loop: Loop, now_ms: int, retention: RetentionSettings) -> int:
     return total
 
 
-def _drop_logs(logs_dir: Path, days: float) -> int:
-    """Remove the logs of jobs that have written nothing for so long."""
-    before = time.time() - days * 86_400
+def drop_logs(loop: Loop, logs_dir: Path, before_ms: int) -> int:
+    """Remove the logs of jobs that ended before then; those of a job that has not ended, never.
+
+    A job that nobody knows any more has ended when its logs were last written.
+    """
     dropped = 0
     for directory in logs_dir.iterdir():
         try:
-            if max(file.stat().st_mtime for file in [directory, *directory.iterdir()]) < before:
+            if _last_written_ms(directory) < before_ms and _ended(loop, directory.name, before_ms):
                 shutil.rmtree(directory)
                 dropped += 1
         except OSError:
             continue
     return dropped
+
+
+def _last_written_ms(directory: Path) -> float:
+    return max(file.stat().st_mtime for file in [directory, *directory.iterdir()]) * 1000
+
+
+def _ended(loop: Loop, job_id: str, before_ms: int) -> bool:
+    if job_id in loop.core.book.lives:
+        return False
+    row = loop.store.job(job_id)
+    return row is None or (row.end_ms is not None and row.end_ms < before_ms)
