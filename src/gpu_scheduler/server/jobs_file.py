@@ -1,7 +1,8 @@
 """Watches a jobs.txt: every new line becomes a job, once, however often the file is read.
 
 A line that was submitted is remembered in the same commit as its job. Jobs run as the owner of the
-file; a file that others may write to is not read.
+file; a file that others may write to is not read, and neither is a link: whose it is, is asked of
+the very file that is read.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import hashlib
 import os
 import pwd
+import stat
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +44,7 @@ class JobsFile:
         self._loop = loop
         self._path = Path(settings.jobs_file)
         self._models = settings.llm_config_file
-        self._interval_s = settings.monitor_interval_s
+        self.interval_s = settings.monitor_interval_s
         self._complained: set[str] = set()
 
     async def watch(self) -> None:
@@ -52,16 +54,16 @@ class JobsFile:
                 count = await self.read()
                 if count:
                     log.info("submitted", file=str(self._path), jobs=count)
-            except SchedulerError as error:
+            except (SchedulerError, OSError) as error:
                 self._complain(str(error))
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_s)
 
     async def read(self) -> int:
         """Submit the lines that are new; says how many. A bad line costs only itself."""
-        lines = self._lines()
-        if not lines:
+        found = self._open()
+        if found is None:
             return 0
-        caller = self._owner()
+        lines, caller = found
         models = self._gpus_by_model()
         seen: Counter[str] = Counter()
         count = 0
@@ -72,17 +74,26 @@ class JobsFile:
             seen[text] += 1
             try:
                 count += await self._submit(text, number, seen[text], caller, models)
-            except SchedulerError as error:
+            except (SchedulerError, msgspec.MsgspecError, ValueError) as error:
                 self._complain(f"line {number} is left out: {error}")
         return count
 
-    def _lines(self) -> list[str]:
-        if not self._path.is_file():
-            return []
+    def _open(self) -> tuple[list[str], Caller] | None:
+        """What the file says and whose it is; None while there is none."""
+        # Without O_NONBLOCK a pipe of that name would hold up the whole server.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            return self._path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"cannot be read: {error}", file=str(self._path)) from error
+            file = os.fdopen(os.open(self._path, flags), "rb")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InvalidInput(f"cannot be opened: {error}", file=str(self._path)) from error
+        with file:
+            caller = self._owner(os.fstat(file.fileno()))
+            try:
+                return file.read().decode("utf-8").splitlines(), caller
+            except (OSError, UnicodeDecodeError) as error:
+                raise InvalidInput(f"cannot be read: {error}", file=str(self._path)) from error
 
     def _gpus_by_model(self) -> dict[str, Any]:
         return llm_config(self._models) if Path(self._models).is_file() else {}
@@ -115,8 +126,9 @@ class JobsFile:
         await self._loop.apply(Submit(submission.job, submission.launch), caller, also=remember)
         return 1
 
-    def _owner(self) -> Caller:
-        status = self._path.stat()
+    def _owner(self, status: os.stat_result) -> Caller:
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidInput("is not a file", file=str(self._path))
         if status.st_mode & OTHERS_MAY_WRITE:
             raise InvalidInput(
                 "others may write to it, so whoever can would run jobs as its owner; "

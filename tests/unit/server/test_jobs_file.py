@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import pwd
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -91,6 +92,64 @@ def test_a_file_that_others_may_write_is_not_read(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="others may write"):
             await jobs_file.read()
         assert store.jobs() == []
+
+    with_file(tmp_path, test)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text(TEXT)
+    (tmp_path / "jobs.txt").symlink_to(other)
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        with pytest.raises(InvalidInput, match="cannot be opened"):
+            await jobs_file.read()
+        assert store.jobs() == []
+
+    with_file(tmp_path, test)
+
+
+def test_a_pipe_of_that_name_holds_up_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "jobs.txt")
+
+    async def test(jobs_file: JobsFile, _: MemoryStore) -> None:
+        with pytest.raises(InvalidInput, match="not a file"):
+            await jobs_file.read()
+
+    with_file(tmp_path, test)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"1,/bin/true,,,0-x\n"])
+def test_a_file_that_cannot_be_read_is_looked_at_again(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "jobs.txt"
+    file.write_bytes(content)
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        jobs_file.interval_s = 0.01
+        watching = asyncio.create_task(jobs_file.watch())
+        await asyncio.sleep(0)
+        file.write_text("1,/bin/true,,,\n")
+        async with asyncio.timeout(10):
+            while not store.jobs():
+                assert not watching.done()
+                await asyncio.sleep(0.01)
+        watching.cancel()
+
+    with_file(tmp_path, test)
+
+
+def test_a_line_that_makes_no_sense_costs_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs.txt").write_text("1,/bin/false,,,\n1,/bin/true,,,\n")
+
+    def a_line(text: str, *_: object) -> dict[str, object]:
+        return {"command": ["true"], "gpu_count": [] if "false" in text else 0}
+
+    monkeypatch.setattr("gpu_scheduler.server.jobs_file.read_line", a_line)
+
+    async def test(jobs_file: JobsFile, _: MemoryStore) -> None:
+        assert await jobs_file.read() == 1
 
     with_file(tmp_path, test)
 
