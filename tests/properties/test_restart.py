@@ -10,15 +10,15 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.model.states import ENDED
-from tests.properties.rig import Rig
+from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import Scenario, policies, scenarios
 
 
 class CrashingRig(Rig):
     """Its core is thrown away again and again, and made anew from the store."""
 
-    def __init__(self, scenario: Scenario, policy: str) -> None:
-        super().__init__(scenario, policy)
+    def __init__(self, scenario: Scenario, policy: str, stop_ms: int = 0) -> None:
+        super().__init__(scenario, policy, Physics(stop_ms=stop_ms))
         self.now_ms = 1  # in rows, 0 stands for a time that never was
 
     def apply(self, message: object):
@@ -67,11 +67,16 @@ def known(core: Core, now_ms: int) -> dict[str, object]:
 
 
 @settings(max_examples=150)
-@given(scenario=scenarios(), policy=policies(), every=st.integers(1, 5))
+@given(
+    scenario=scenarios(),
+    policy=policies(),
+    every=st.integers(1, 5),
+    stop_ms=st.sampled_from((0, 30_000)),
+)
 def test_a_restored_scheduler_knows_all_that_it_knew(
-    scenario: Scenario, policy: str, every: int
+    scenario: Scenario, policy: str, every: int, stop_ms: int
 ) -> None:
-    rig = CrashingRig(scenario, policy)
+    rig = CrashingRig(scenario, policy, stop_ms)
     for moment in range(400):
         if not rig.advance():
             break

@@ -1,5 +1,7 @@
 """What agents find and measure, and what people decide about devices."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_scheduler.control.book import Limits
@@ -10,11 +12,12 @@ from gpu_scheduler.control.messages import (
     NodeSilent,
     PauseDevice,
     ResumeDevice,
+    SetNode,
     Submit,
 )
 from gpu_scheduler.model.errors import NeverFits, UnknownThing
 from gpu_scheduler.model.launch import Launch, Runner
-from gpu_scheduler.model.node import Device, ForeignUse
+from gpu_scheduler.model.node import Device, ForeignUse, NodeState
 from tests.builders import HOUR, a_device, a_job, a_node
 from tests.scenarios.lab import Lab
 
@@ -151,3 +154,49 @@ def test_a_job_with_an_image_that_is_too_large_is_refused_all_the_same() -> None
     lab.do(found())
     with pytest.raises(NeverFits):
         lab.tell(in_a_container(1, gpus=99))
+
+
+# --- other hardware than before
+
+
+def test_a_node_may_come_back_with_other_hardware() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found(gpus=8), NodeSilent("box"), found(gpus=4))
+    lab.submit(a_job(number=1, gpus=4))
+    assert lab.running() == ["j1"]
+    with pytest.raises(NeverFits):
+        lab.tell(Submit(a_job(number=2, gpus=8)))
+
+
+def test_a_device_that_is_gone_stays_with_its_job_and_then_goes() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found(gpus=2))
+    lab.submit(a_job(number=1, gpus=2))
+    lab.do(found(gpus=1))
+    assert lab.running() == ["j1"]
+    assert not device(lab, 1).takes_work
+    lab.ends("j1")
+    assert len(lab.core.book.picture.index.slot("box").node.devices) == 1
+    lab.submit(a_job(number=2, gpus=1))
+    assert lab.running() == ["j2"]
+
+
+def test_jobs_run_on_while_a_node_gets_less_memory() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found(gpus=2))
+    lab.submit(a_job(number=1, gpus=1, memory_mb=60_000))
+    lab.do(replace(found(gpus=2), memory_mb=32_000))
+    lab.submit(a_job(number=2, gpus=1, memory_mb=1_000))
+    assert lab.running() == ["j1"]
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+    assert lab.core.book.picture.index.slot("box").node.memory_mb == 32_000
+
+
+def test_a_node_that_is_drained_and_silent_is_still_drained_when_it_is_back() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found())
+    node = lab.core.book.picture.index.slot("box").node
+    lab.do(SetNode(replace(node, state=NodeState.DRAINING)), NodeSilent("box"), found())
+    lab.submit(a_job(number=1))
+    assert lab.running() == []

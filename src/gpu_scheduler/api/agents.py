@@ -15,6 +15,7 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.node_logs import NodeLogs
+from gpu_scheduler.control.cycle import CANCELLED, NODE_LOST, NOT_BEGUN, PREEMPTED, TIMEOUT
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
@@ -47,7 +48,8 @@ from gpu_scheduler.wire.orders import (
 )
 
 MOST_ORDERS_AT_ONCE = 500
-TIMEOUT = "timeout"
+GROUNDS = frozenset({TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST})
+"""Why a node may say that it stopped something; other words are not ours."""
 log = structlog.get_logger("agents")
 
 
@@ -264,9 +266,9 @@ class Agents:
         for stop in repairs.stops:
             self._note_repair("told to stop again", stop.allocation_id)
             self._send_stop(stop)
-        for end in repairs.ends:
-            self._note_repair("given up, its record is gone", end.allocation_id)
-            self._tell(end)
+        for allocation_id, member in repairs.gone:
+            self._note_repair("given up, its record is gone", allocation_id)
+            self._member_gone(allocation_id, member)
         for allocation_id, member in repairs.unknown:
             self._note_repair("stopped, as it is not known here", allocation_id)
             stop_unknown = pb.Stop(why="unknown")
@@ -316,11 +318,26 @@ class Agents:
             exit_code=over.exit_code if over.HasField("exit_code") else None,
             signal=over.signal if over.HasField("signal") else None,
             ran=over.ran,
-            stopped_by=over.stopped_by if over.stopped_by in {TIMEOUT, GANG} else "",
+            stopped_by=over.stopped_by if over.stopped_by in GROUNDS else "",
             detail=over.detail,
             at_ms=fact.at_ms,
         )
-        ended = self._members.over(allocation, fact.member, end)
+        self._member_over(allocation, fact.member, end, checkpoint_ms)
+
+    def _member_gone(self, allocation_id: str, member: int) -> None:
+        """A member ran, and its node has no record of it any more."""
+        running = self._loop.core.book.picture.running.get(allocation_id)
+        if running is not None:
+            detail = "the node has no record of it any more"
+            end = MemberEnd(exit_code=None, signal=None, detail=detail, at_ms=self._loop.now_ms())
+            found = running.running
+            self._member_over(found.allocation, member, end, found.checkpoint_ms)
+
+    def _member_over(
+        self, allocation: Allocation, member: int, end: MemberEnd, checkpoint_ms: int
+    ) -> None:
+        """The whole attempt is over with its last member; when one fails, the others stop."""
+        ended = self._members.over(allocation, member, end)
         if ended is None:
             self._stop_members(allocation, self._members.to_stop(allocation), GANG)
             return

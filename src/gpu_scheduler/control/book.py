@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from gpu_scheduler.control.life import JobLife, TaskLife
+from gpu_scheduler.control.messages import NodeFound
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.ledger.accounts import Accounts
@@ -19,6 +20,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.socket import Predictor
 
 FEW_TIMERS = 1_000
+MANY_MEMBERS = 10_000
 """Up to so many timers are not worth looking through."""
 
 
@@ -26,8 +28,9 @@ FEW_TIMERS = 1_000
 class Limits:
     """Numbers that bound the core, not the policy.
 
-    An attempt that has not begun after `start_timeout_ms` (0: any time) is given up and tried
-    again, `max_misstarts` times.
+    With `nodes_keep_limits` the nodes themselves stop jobs at their time limits, also while nobody
+    reaches them; else the core orders it. An attempt that has not begun after `start_timeout_ms`
+    (0: any time) is given up and tried again, `max_misstarts` times.
     A device above `hot_above_c` (0: never) gets no new work until it is `hot_hysteresis_c` below.
     One on which `quarantine_after` (0: never) attempts in a row died within `quarantine_within_ms`
     is set aside.
@@ -35,6 +38,7 @@ class Limits:
 
     max_queued_tasks: int = 1_000_000
     remembered_ends: int = 100_000
+    nodes_keep_limits: bool = False
     start_timeout_ms: int = 0
     max_misstarts: int = 5
     backoff_ms: int = 10_000
@@ -71,7 +75,8 @@ class Book:
     `unplaced` jobs have not been found to fit the known nodes, and are looked at again when
     `new_nodes` came. `fenced` has the dead nodes of allocations that still hold others. `lenders`
     are the tenants whose recent use decides what others may borrow. `charged` are the accounts that
-    changed since they were last written, `early_deaths` the commands that died on a device at once.
+    changed since they were last written, `early_deaths` the commands that died on a device at once,
+    `unsettled` what was found on nodes where jobs still hold hardware that is gone.
     """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
@@ -91,7 +96,8 @@ class Book:
         self.unplaced: dict[str, None] = {}
         self.fenced: dict[str, set[str]] = {}
         self.lenders: dict[str, None] = {}
-        self.early_deaths: dict[tuple[str, int], list[str]] = {}
+        self.early_deaths: dict[tuple[str, int], deque[int]] = {}
+        self.unsettled: dict[str, NodeFound] = {}
         self.charged: dict[Account, None] = {}
         self.next_number = 1
         self.queued_tasks = 0
@@ -102,6 +108,7 @@ class Book:
         self._timers: list[tuple[int, str, str, int]] = []
         self._sweep_timers_at = FEW_TIMERS
         self._members: dict[tuple[Request, ...], tuple[Request, ...]] = {}
+        self._sweep_members_at = MANY_MEMBERS
 
     def life(self, job_id: str) -> JobLife:
         """A job that has not ended."""
@@ -122,7 +129,14 @@ class Book:
 
     def shared_members(self, members: tuple[Request, ...]) -> tuple[Request, ...]:
         """The same requests as one object for all jobs that ask for them."""
-        return self._members.setdefault(members, members)
+        shared = self._members.get(members)
+        if shared is None:
+            if len(self._members) >= self._sweep_members_at:
+                # What no living job asks for any more is forgotten.
+                self._members = {life.job.members: life.job.members for life in self.lives.values()}
+                self._sweep_members_at = max(MANY_MEMBERS, 2 * len(self._members))
+            shared = self._members[members] = members
+        return shared
 
     def set_tenant(self, tenant: Tenant) -> None:
         """A tenant appeared or changed."""

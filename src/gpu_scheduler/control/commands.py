@@ -209,7 +209,7 @@ def _revive(book: Book, life: JobLife, now_ms: int) -> None:
         check_room(book, 1)
         task = life.task(None)
         task.move_to(JobState.PENDING)
-        task.failures = 0
+        task.failures = task.misstarts = 0
         task.stop_why = ""
         book.queued_tasks += 1
     del book.ended[job.id]

@@ -75,7 +75,7 @@ def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
     found = book.running(allocation_id)
     if found is None:
         return
-    _, _, task = found
+    life, number, task = found
     if not task.stop_why:
         running = book.picture.running[allocation_id].running
         book.picture.revise(replace(running, stopping=True))
@@ -83,6 +83,10 @@ def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
         task.stop_why = why
     elif task.stop_why == PREEMPTED and why == CANCELLED:
         task.stop_why = CANCELLED
+    else:
+        return
+    # Remembered, so that a restart between the order and the end does not forget why.
+    outcome.writes.append(life.row() if number is None else life.task_row(number, task))
 
 
 def refresh_standings(book: Book, now_ms: int) -> None:
@@ -159,7 +163,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
             protected=task.protected,
         )
     )
-    _set_attempt_timers(book, allocation.id, limit_ms, now_ms)
+    set_attempt_timers(book, allocation.id, limit_ms, now_ms)
     book.queued_tasks -= 1
     gpu_milli = allocation.gpu_milli
     book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
@@ -177,8 +181,9 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     outcome.effects.append(StartOrder(allocation, job))
 
 
-def _set_attempt_timers(book: Book, allocation_id: str, limit_ms: int, now_ms: int) -> None:
-    book.set_timer(now_ms + limit_ms, LIMIT, allocation_id)
+def set_attempt_timers(book: Book, allocation_id: str, limit_ms: int, now_ms: int) -> None:
+    if not book.limits.nodes_keep_limits:
+        book.set_timer(now_ms + limit_ms, LIMIT, allocation_id)
     if book.limits.start_timeout_ms:
         book.set_timer(now_ms + book.limits.start_timeout_ms, BEGUN, allocation_id)
 
@@ -219,12 +224,12 @@ def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
         elif timer.kind == LIMIT:
             stop(book, timer.name, TIMEOUT, outcome)
         elif timer.kind == BEGUN:
-            _give_up_start(book, timer.name, outcome)
+            _give_up_start(book, timer.name, now_ms, outcome)
         elif timer.name in book.lives:
             _handle_timer(book, timer, now_ms, outcome)
 
 
-def _give_up_start(book: Book, allocation_id: str, outcome: Outcome) -> None:
+def _give_up_start(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
     """An attempt that should have begun long ago is stopped, unless its node is out of reach."""
     found = book.running(allocation_id)
     if found is None or found[2].state is not JobState.SCHEDULED:
@@ -233,6 +238,8 @@ def _give_up_start(book: Book, allocation_id: str, outcome: Outcome) -> None:
     nodes = [book.picture.index.slot(placement.node_id).node for placement in placements]
     if all(node.state is not NodeState.LOST for node in nodes):
         stop(book, allocation_id, NOT_BEGUN, outcome)
+    else:
+        book.set_timer(now_ms + book.limits.start_timeout_ms, BEGUN, allocation_id)
 
 
 def _handle_timer(book: Book, timer: Timer, now_ms: int, outcome: Outcome) -> None:

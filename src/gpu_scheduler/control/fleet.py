@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.messages import DeviceRead, NodeFound, Outcome
+from gpu_scheduler.engine.kind import same_hardware
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Device, Health, Node, NodeState, hot_after
@@ -28,14 +30,13 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
     """An agent has come (back): its node is online, unless it is to be drained."""
     slot = book.picture.index.by_id.get(fact.node_id)
     known = None if slot is None else slot.node
-    ordinal = len(book.picture.index.by_id) if known is None else known.ordinal
     before = {} if known is None else {device.index: device for device in known.devices}
     state = NodeState.ONLINE
     if known is not None and known.state is NodeState.DRAINING:
         state = known.state
     node = Node(
         id=fact.node_id,
-        ordinal=ordinal,
+        ordinal=len(book.picture.index.by_id) if known is None else known.ordinal,
         cpu_milli=fact.cpu_milli,
         memory_mb=fact.memory_mb,
         devices=tuple(_as_before(device, before.get(device.index)) for device in fact.devices),
@@ -43,20 +44,72 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
         rack=fact.rack,
         state=state,
     )
+    book.unsettled.pop(fact.node_id, None)
+    if known is not None and not same_hardware(known, node):
+        wanted, node = node, _with_what_is_held(book, known, node)
+        if node != wanted:
+            book.unsettled[fact.node_id] = fact
     if node == known:
         return
-    set_node(book, node, outcome)
+    if known is None or same_hardware(known, node):
+        set_node(book, node, outcome)
+    else:
+        book.picture.change_hardware(node)
+        book.changed = True
+        outcome.writes += [node, _node_event(now_ms, "node_changed", node.id)]
     book.new_nodes = True  # it may offer more than before
     if known is None or known.state is not state:
         kind = "node_joined" if known is None else "node_online"
         outcome.writes.append(_node_event(now_ms, kind, node.id))
 
 
+def settle(book: Book, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
+    """Something has ended on nodes whose hardware changed under it: look at them again."""
+    for node_id in dict.fromkeys(placement.node_id for placement in allocation.placements):
+        fact = book.unsettled.get(node_id)
+        if fact is not None:
+            found(book, fact, now_ms, outcome)
+
+
+def _with_what_is_held(book: Book, known: Node, node: Node) -> Node:
+    """The new hardware, with all that running jobs hold of the old one until they have ended.
+
+    A device that is gone or is another one now stays as it was, and gets no new work.
+    """
+    devices = {device.index: device for device in node.devices}
+    before = {device.index: device for device in known.devices}
+    cpu_milli = memory_mb = 0
+    slot = book.picture.index.slot(known.id)
+    for entry in book.picture.by_node.get(slot.ordinal, {}).values():
+        for placement in entry.running.allocation.placements:
+            if placement.node_id != known.id:
+                continue
+            cpu_milli += placement.cpu_milli
+            memory_mb += placement.memory_mb
+            for share in placement.devices:
+                old = before[share.index]
+                if not _is_same_device(old, devices.get(share.index)):
+                    devices[share.index] = replace(old, health=Health.UNHEALTHY)
+    return replace(
+        node,
+        cpu_milli=max(node.cpu_milli, cpu_milli),
+        memory_mb=max(node.memory_mb, memory_mb),
+        devices=tuple(device for _, device in sorted(devices.items())),
+    )
+
+
+def _is_same_device(old: Device, new: Device | None) -> bool:
+    return new is not None and (
+        (old.uuid, old.model, old.memory_mb, old.mode, old.mig_slices)
+        == (new.uuid, new.model, new.memory_mb, new.mode, new.mig_slices)
+    )
+
+
 def silent(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
     """Nothing is heard of a node. Its jobs keep what they hold, as they may well run."""
     node = book.picture.index.slot(node_id).node
-    if node.state is NodeState.LOST:
-        return
+    if node.state is not NodeState.ONLINE:
+        return  # one that is drained gets no work anyway, and must not forget that
     set_node(book, replace(node, state=NodeState.LOST), outcome)
     outcome.writes.append(_node_event(now_ms, "node_silent", node_id))
 
@@ -111,13 +164,13 @@ def note_end(book: Book, allocation: Allocation, died: str, now_ms: int, outcome
     for placement in allocation.placements:
         for share in placement.devices:
             key = (placement.node_id, share.index)
-            if not died:
+            limit = book.limits.quarantine_after
+            if not died or not limit:
                 book.early_deaths.pop(key, None)
                 continue
-            deaths = book.early_deaths.setdefault(key, [])
-            deaths.append(died)
-            limit = book.limits.quarantine_after
-            if limit and len(deaths) >= limit and len(set(deaths)) >= LEAST_COMMANDS:
+            deaths = book.early_deaths.setdefault(key, deque(maxlen=limit))
+            deaths.append(hash(died))
+            if len(deaths) >= limit and len(set(deaths)) >= LEAST_COMMANDS:
                 del book.early_deaths[key]
                 _set_aside(book, placement.node_id, share.index, now_ms, outcome)
 

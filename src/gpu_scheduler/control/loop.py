@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import structlog
@@ -28,6 +28,7 @@ from gpu_scheduler.control.messages import (
     Retry,
     RunCycle,
     Series,
+    Started,
     Submit,
     SubmitAll,
     Update,
@@ -43,6 +44,8 @@ from gpu_scheduler.store.rows import EventRow, NewJobs, Store, Write
 MOST_AT_ONCE = 2_000
 """So many messages are applied before their commit, so that nobody waits for long."""
 PAUSE_AFTER_BUG_S = 1.0
+STARTED_WAITS_S = 0.01
+"""Nobody waits for a start to be known, and many a job ends at once: both share a commit then."""
 LARGEST_BACKLOG = 10_000
 """A subscriber that is so many events behind is cut off."""
 
@@ -81,6 +84,7 @@ class Loop:
         self._sweep_s = sweep_ms / 1000
         self._rules = rules
         self._requests: list[_Request] = []
+        self._is_urgent = False
         self._wake = asyncio.Event()
         self._closing = False
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
@@ -125,7 +129,10 @@ class Loop:
             )
             return answer
         self._requests.append(_Request(message, caller, also, answer))
-        self._wake.set()
+        if isinstance(message, Started):
+            asyncio.get_running_loop().call_later(STARTED_WAITS_S, self._hurry)
+        else:
+            self._hurry()
         return answer
 
     async def apply_many(
@@ -167,6 +174,11 @@ class Loop:
         """Do something to the store between two commits, as only its one writer may."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
+    def _hurry(self) -> None:
+        """What has come should be done now."""
+        self._is_urgent = bool(self._requests)
+        self._wake.set()
+
     # --- life
 
     def start(self) -> None:
@@ -186,7 +198,7 @@ class Loop:
     async def _run(self) -> None:
         while True:
             await self._sleep()
-            while self._requests or self._is_cycle_due():
+            while self._must_work() or self._is_cycle_due():
                 try:
                     await self._step()
                 except Exception:
@@ -198,9 +210,12 @@ class Loop:
             if self._closing and not self._requests:
                 return
 
+    def _must_work(self) -> bool:
+        return bool(self._requests) and (self._is_urgent or self._closing)
+
     async def _sleep(self) -> None:
         """Until a message comes, a timer is due, or it is time for the periodic look."""
-        if self._requests or self._closing:
+        if self._must_work() or self._closing:
             return
         timeout = self._sweep_s
         due_ms = self.core.next_timer_ms()
@@ -220,6 +235,7 @@ class Loop:
         """One batch: apply, decide, commit, answer."""
         batch, self._requests = self._requests[:MOST_AT_ONCE], self._requests[MOST_AT_ONCE:]
         self._batch = batch
+        self._is_urgent = bool(self._requests)
         writes: list[Write] = []
         effects: list[Effect] = []
         answers: list[tuple[_Request, Outcome]] = []
@@ -254,6 +270,8 @@ class Loop:
             outcome = self.core.apply(request.message, self._now_ms())
             if request.also is not None:
                 outcome.writes += request.also([outcome])
+        except InternalError:
+            raise  # the core may be half changed: the batch is taken back
         except SchedulerError as error:
             self.tallies.refusals += 1
             if not request.answer.done():
@@ -289,6 +307,9 @@ class Loop:
             submissions = (message,)
         elif isinstance(message, SubmitAll):
             submissions = message.submissions
+        elif isinstance(message, Update) and message.job_id in self.core.book.lives:
+            job = self.core.book.lives[message.job_id].job
+            submissions = (Submit(replace(job, **dict(message.changes))),)
         index = 0
         for submission in submissions:
             try:

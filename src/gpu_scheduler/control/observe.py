@@ -62,6 +62,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
     outcome.writes.append(_attempt_row(running.allocation, fact, state, now_ms))
+    fleet.settle(book, running.allocation, now_ms, outcome)
     fleet.note_end(
         book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
     )

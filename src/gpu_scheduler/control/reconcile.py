@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import Ended, StartOrder, StopOrder
+from gpu_scheduler.control.messages import StartOrder, StopOrder
 from gpu_scheduler.model.states import JobState
 
 Held = tuple[str, int]
@@ -20,16 +20,19 @@ Held = tuple[str, int]
 
 @dataclass(slots=True)
 class Repairs:
-    """`unknown` work runs without the core knowing of it; it is to be stopped and forgotten."""
+    """What is to do. Members whose records are `gone` have ended, nobody knows how.
+
+    `unknown` work runs without the core knowing of it; it is to be stopped and forgotten.
+    """
 
     starts: list[StartOrder] = field(default_factory=list)
     stops: list[StopOrder] = field(default_factory=list)
-    ends: list[Ended] = field(default_factory=list)
+    gone: list[Held] = field(default_factory=list)
     unknown: list[Held] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Tell whether anything differs."""
-        return bool(self.starts or self.stops or self.ends or self.unknown)
+        return bool(self.starts or self.stops or self.gone or self.unknown)
 
 
 def reconcile(book: Book, node_id: str, held: set[Held], committed: set[str]) -> Repairs:
@@ -60,8 +63,7 @@ def _compare(
     members = [p.member for p in allocation.placements if p.node_id == node_id]
     missing = [member for member in members if (allocation_id, member) not in held]
     if missing and task.state is JobState.RUNNING:
-        detail = "the node has no record of it any more"
-        repairs.ends.append(Ended(allocation_id, exit_code=None, detail=detail))
+        repairs.gone += [(allocation_id, member) for member in missing]
     elif task.stop_why:
         repairs.stops.append(StopOrder(allocation_id, task.stop_why))
     elif missing:

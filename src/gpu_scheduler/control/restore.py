@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book, End
-from gpu_scheduler.control.cycle import LIMIT
+from gpu_scheduler.control.cycle import set_attempt_timers
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     enqueue_if_ready,
@@ -134,7 +134,7 @@ def _fill(life: JobLife, row: JobRow, tasks: list[TaskRow]) -> None:
     life.since_ms = row.since_ms
     life.expected_ms = row.expected_ms
     if life.job.array is None:
-        if row.attempt or row.state is not JobState.PENDING:
+        if row.attempt or row.protected or row.state is not JobState.PENDING:
             _fill_task(life.task(None), row)
         return
     states = dict(row.tasks)
@@ -194,7 +194,7 @@ def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
             protected=task.protected,
         )
     )
-    book.set_timer(allocation.start_ms + limit_ms, LIMIT, allocation.id)
+    set_attempt_timers(book, allocation.id, limit_ms, allocation.start_ms)
     book.predictor.begin(job, allocation.start_ms)
 
 

@@ -150,3 +150,8 @@ def _run(mask: int, count: int) -> int:
         if mask >> position & wanted == wanted:
             return wanted << position
     return 0
+
+
+def same_hardware(one: Node, other: Node) -> bool:
+    """Tell whether two nodes, or one before and after, are of one kind."""
+    return Kind.signature(one) == Kind.signature(other)

@@ -166,6 +166,23 @@ class Picture:
 
     # --- nodes and tenants
 
+    def change_hardware(self, node: Node) -> None:
+        """A node has other devices, CPUs or memory than before; what runs there must fit them.
+
+        Places that were reserved there are given up: they are found anew.
+        """
+        slot = self.index.slot(node.id)
+        runs = [entry.running for entry in self.by_node.get(slot.ordinal, {}).values()]
+        for running in runs:
+            self.finish(running.allocation.id)
+        for number, reservation in list(self.reservations.items()):
+            if any(placement.node_id == node.id for placement in reservation.placements):
+                del self.reservations[number]
+        self.remove_node(node.id)
+        self.set_node(node)
+        for running in runs:
+            self.start(running)
+
     def set_node(self, node: Node) -> None:
         """A node appeared or changed."""
         is_new = node.id not in self.index.by_id

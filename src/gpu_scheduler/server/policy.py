@@ -31,6 +31,7 @@ def limits_of(settings: Settings) -> Limits:
         backoff_ms=max(1, round(settings.jobs.assignment_retry_wait_s * 1000)),
         hot_above_c=hot_above_c,
         hot_hysteresis_c=round(scheduler.thermal_hysteresis),
+        nodes_keep_limits=True,
         start_timeout_ms=round(scheduler.worker_timeout_s * 1000),
         max_misstarts=settings.jobs.max_assignment_attempts,
         usage_half_life_ms=round(settings.policy.usage_half_life_hours * HOUR_MS),

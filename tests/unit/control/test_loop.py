@@ -20,12 +20,14 @@ from gpu_scheduler.control.messages import (
     StartOrder,
     Submit,
     SubmitAll,
+    Update,
 )
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,
     InternalError,
+    InvalidRequest,
     NeverFits,
     StoreUnavailable,
     UnknownThing,
@@ -34,7 +36,7 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow, Write
-from tests.builders import a_core, a_job, a_node, after
+from tests.builders import a_core, a_job, a_node, a_request, after, an_array
 
 ANN = Caller(user="ann", uid=1000)
 BOB = Caller(user="bob", uid=1001)
@@ -303,3 +305,50 @@ def test_a_loop_that_closes_answers_what_came_and_refuses_the_rest() -> None:
             await bench.loop.apply(a_submission(gpus=0))
 
     asyncio.run(run())
+
+
+def test_nobody_learns_about_others_by_depending_on_them() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)
+        for job_id in ("job-1", "job-99"):
+            spy = a_submission(number=2, user="bob", dependencies=after(job_id))
+            with pytest.raises(InvalidRequest, match="which is not known"):
+                await bench.loop.apply(spy, BOB)
+
+    with_loop(test)
+
+
+def test_the_rules_of_the_site_hold_for_changes_too() -> None:
+    def refuse_large(submission: Submit) -> None:
+        if submission.job.gpu_milli > 2000:
+            raise Forbidden("too large")
+
+    async def run() -> None:
+        disk = Disk()
+        loop = Loop(disk, lambda: a_core(nodes=[]), lambda: 1_000, rules=refuse_large)
+        loop.start()
+        await loop.apply(SetNode(a_node()))
+        await loop.apply(a_submission(gpus=1, hold=True))
+        with pytest.raises(Forbidden):
+            await loop.apply(Update("job-1", (("members", (a_request(gpus=4),)),)))
+        await loop.close()
+
+    asyncio.run(run())
+
+
+def test_a_stop_that_a_restart_falls_into_keeps_its_ground() -> None:
+    disk = Disk()
+
+    async def first(bench: Bench) -> None:
+        await bench.loop.apply(Submit(an_array(id="", tasks="0-1", retries=3)))
+        await bench.loop.apply(Cancel("job-1"))
+
+    async def second(bench: Bench) -> None:
+        for task in (0, 1):
+            await bench.loop.apply(Ended(f"job-1_{task}.1", exit_code=None, signal=15))
+        row = bench.store.job("job-1")
+        assert row is not None
+        assert row.state is JobState.CANCELLED
+
+    with_loop(first, disk)
+    with_loop(second, disk)

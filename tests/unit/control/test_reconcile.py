@@ -41,8 +41,8 @@ def test_work_that_never_arrived_is_ordered_again() -> None:
 def test_work_that_ran_and_has_no_record_any_more_ends_without_a_guess() -> None:
     core, order = a_placed_job()
     core.apply(Started(order.allocation.id), 1)
-    (end,) = compare(core, set(), {order.allocation.id}).ends
-    assert (end.allocation_id, end.exit_code, end.signal) == (order.allocation.id, None, None)
+    repairs = compare(core, set(), {order.allocation.id})
+    assert (repairs.gone, repairs.starts) == ([(order.allocation.id, 0)], [])
 
 
 def test_work_that_is_to_stop_is_told_again_even_if_it_never_arrived() -> None:
@@ -51,7 +51,7 @@ def test_work_that_is_to_stop_is_told_again_even_if_it_never_arrived() -> None:
     stop = StopOrder(order.allocation.id, "cancelled")
     for held in ({(order.allocation.id, 0)}, set()):
         repairs = compare(core, held, {order.allocation.id})
-        assert (repairs.stops, repairs.ends, repairs.starts) == ([stop], [], [])
+        assert (repairs.stops, repairs.gone, repairs.starts) == ([stop], [], [])
 
 
 def test_work_that_nobody_knows_is_to_be_stopped() -> None:
