@@ -31,12 +31,22 @@ class Outlook:
     something fits for a while is decided at its start and at the drops inside it.
     """
 
-    __slots__ = ("_fits", "_index", "drops", "first_value", "states", "times", "top_class")
+    __slots__ = (
+        "_fits",
+        "_free_now",
+        "_index",
+        "drops",
+        "first_value",
+        "states",
+        "times",
+        "top_class",
+    )
 
     def __init__(self, index: Index, slot: Slot, now_ms: int, ends: list[tuple[int, Hold]]) -> None:
         """Roll the node forward through the expected ends of what it runs."""
         self._index = index
         self._fits: dict[tuple[int, int], bool] = {}
+        self._free_now: dict[int, Slot] = {}
         state = slot.copy()
         self.times = [now_ms]
         self.states = [state]
@@ -54,13 +64,17 @@ class Outlook:
     def fits(self, shape: Shape, end_ms: int) -> bool:
         """Tell whether a request fits from now until a moment, next to everything that is booked.
 
-        That depends only on which bookings begin before, so many jobs of a shape share an answer.
+        That depends only on which bookings begin before: many jobs of a shape share an answer, and
+        all shapes share what is free.
         """
-        key = (shape.id, bisect_left(self.drops, end_ms))
+        begun = bisect_left(self.drops, end_ms)
+        key = (shape.id, begun)
         answer = self._fits.get(key)
         if answer is None:
-            answer = self.choose(shape, self.times[0], end_ms) is not None
-            self._fits[key] = answer
+            free = self._free_now.get(begun)
+            if free is None:
+                free = self._free_now[begun] = self._common(self.times[0], end_ms)
+            answer = self._fits[key] = free.choose_any(shape) is not None
         return answer
 
     def choose(self, shape: Shape, start_ms: int, end_ms: int) -> Hold | None:
@@ -111,6 +125,7 @@ class Outlook:
     def occupy(self, hold: Hold, start_ms: int, end_ms: int) -> None:
         """Take certain devices for a while, wherever they are free."""
         self._fits.clear()
+        self._free_now.clear()
         self._split(start_ms)
         self._split(end_ms)
         first = bisect_left(self.times, start_ms)
