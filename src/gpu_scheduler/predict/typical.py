@@ -9,6 +9,7 @@ Jobs of the same user that already run longer than the guess count as well.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Hashable, Sequence
 
@@ -23,9 +24,10 @@ class Typical:
     """Averages of logarithms per group, and the jobs that run."""
 
     def __init__(self) -> None:
-        """Start knowing nothing."""
+        """Start knowing nothing. Starts of what runs are kept by job, and sorted by account."""
         self._groups: dict[Hashable, _Group] = {}
-        self._running: dict[tuple[str, str], dict[str, list[int]]] = {}
+        self._running: dict[str, list[int]] = {}
+        self._starts: dict[tuple[str, str], list[int]] = {}
 
     def expect(self, job: Job, now_ms: int) -> int:
         """The typical run time, seen from now."""
@@ -69,20 +71,19 @@ class Typical:
 
     def _seen_from(self, job: Job, log: float, seen: int, now_ms: int) -> int:
         """A guess corrected by what runs for longer."""
-        running = self._running.get((job.tenant, job.user))
-        if running:
-            guess_ms = math.exp(log)
-            elapsed = [now_ms - start for starts in running.values() for start in starts]
-            longer = [elapsed_ms for elapsed_ms in elapsed if elapsed_ms > guess_ms]
+        starts = self._starts.get((job.tenant, job.user))
+        if starts:
+            longer = starts[: bisect_left(starts, now_ms - math.exp(log))]
             if longer:
                 weight = PRIOR_WEIGHT + seen
-                log = (log * weight + sum(map(math.log, longer))) / (weight + len(longer))
+                logs = sum(math.log(now_ms - start_ms) for start_ms in longer)
+                log = (log * weight + logs) / (weight + len(longer))
         return max(1, round(math.exp(log)))
 
     def begin(self, job: Job, now_ms: int) -> None:
         """Note that the user has one more job, or task of an array, running."""
-        running = self._running.setdefault((job.tenant, job.user), {})
-        running.setdefault(job.id, []).append(now_ms)
+        insort(self._starts.setdefault((job.tenant, job.user), []), now_ms)
+        self._running.setdefault(job.id, []).append(now_ms)
 
     def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
         """Note that one job or task less runs.
@@ -90,16 +91,19 @@ class Typical:
         Which of an array's tasks it was is told by when it must have started, else it was the one
         that has run for the longest time.
         """
-        account = (job.tenant, job.user)
-        starts = self._running.get(account, {}).get(job.id)
-        if not starts:
+        running = self._running.get(job.id)
+        if not running:
             return
         begun_ms = 0 if run_ms is None else now_ms - run_ms
-        starts.remove(min(starts, key=lambda start: (abs(start - begun_ms), start)))
+        start_ms = min(running, key=lambda start: (abs(start - begun_ms), start))
+        running.remove(start_ms)
+        if not running:
+            del self._running[job.id]
+        account = (job.tenant, job.user)
+        starts = self._starts[account]
+        del starts[bisect_left(starts, start_ms)]
         if not starts:
-            del self._running[account][job.id]
-            if not self._running[account]:
-                del self._running[account]
+            del self._starts[account]
 
     def learn(self, job: Job, run_ms: int) -> None:
         """A job ended by itself after this time."""
