@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import structlog
+import uvloop
 
 from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
 from gpu_scheduler.agent.devices.detect import Wanted, detect
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
     os.ftruncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     try:
-        asyncio.run(_run(config))
+        uvloop.run(_run(config))
     except SchedulerError as error:
         log.error("the agent cannot start", error=str(error))  # noqa: TRY400 - for people
         return error.exit_code

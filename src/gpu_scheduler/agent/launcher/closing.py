@@ -1,7 +1,7 @@
 """From the end of the main process to the report that nothing runs any more.
 
-What is left of the job is asked, then killed; the runner tidies up; the epilog runs; the end goes
-to disk; only then is it reported.
+What is left of the job is asked, then killed; the runner tidies up; the epilog runs; the end is
+written down; only then is it reported.
 """
 
 from __future__ import annotations
@@ -163,9 +163,10 @@ class Closer:
 
         def write_again() -> None:
             if self._kit.attempts.get(attempt.key) is attempt:
-                self._kit.journal.append(record, again)
+                self._kit.journal.append_softly(record, again)
 
-        self._kit.journal.append(record, written)
+        # The server makes it durable anyway, and the disk takes longer than many a job.
+        self._kit.journal.append_softly(record, written)
 
 
 def _told(attempt: Attempt) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """What the launcher must still know when it is started again.
 
 Records go in, each with a callback that hears when it is on disk; `commit` writes everything that
-has gathered with one write and one fdatasync. One file of lines, each with its checksum: measured,
-a file of its own with rename and directory sync for each record costs four to ten times as much.
-A record that cannot be written leaves no trace in the file.
+has gathered with one write and at most one fdatasync. One file of lines, each with its checksum:
+measured, a file of its own with rename and directory sync for each record costs four to ten times
+as much. A record that cannot be written leaves no trace in the file.
 """
 
 from __future__ import annotations
@@ -24,46 +24,89 @@ NAME = "journal"
 
 
 class Journal:
-    """An append-only file of records in a directory of its own."""
+    """An append-only file of records in a directory of its own.
+
+    `before_sync` is called whenever the disk will take its time. `unsynced` tells that something
+    was written which the disk has not confirmed yet.
+    """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.path = os.path.join(directory, NAME)
         self._pending: list[bytes] = []
         self._waiting: list[Done] = []
+        self._soft: list[tuple[bytes, Done]] = []
         self._file = -1
         self.size = 0
+        self.unsynced = False
+        self.before_sync: Callable[[], None] = lambda: None
 
     def append(self, record: Form, done: Done) -> None:
-        """Keep a record for the next commit."""
+        """Keep a record for the next commit; `done` hears of it when it is on disk."""
         self._pending.append(_line(record))
         self._waiting.append(done)
+
+    def append_softly(self, record: Form, done: Done) -> None:
+        """Keep a record for the next commit; `done` hears of it when it is written.
+
+        From then on it outlives this process, and after the next sync also the machine.
+        """
+        self._soft.append((_line(record), done))
 
     def append_lazily(self, record: Form) -> None:
         """Keep a record for whenever there is a commit: losing it does no harm."""
         self._pending.append(_line(record))
 
     def commit(self) -> bool:
-        """Make all that was appended durable, then call everybody back. False: nothing to do."""
-        if not self._waiting:
+        """Write all that was appended, then call everybody back. False: nothing to do."""
+        if not self._waiting and not self._soft:
             return False
-        data = b"".join(self._pending)
-        waiting = self._waiting
-        self._pending, self._waiting = [], []
+        soft, self._soft = self._soft, []
+        waiting, self._waiting = self._waiting, []
+        data = b"".join((*self._pending, *(text for text, _ in soft)))
+        self._pending = []
+        before = self.size
         problem = self._write(data)
+        for _, done in soft:
+            done(problem)
+        if not waiting:
+            return True
+        if not problem:
+            self.before_sync()
+            problem = self.sync()
+            if problem:
+                self._cut(before)
+                self._pending += [text for text, _ in soft]
         for done in waiting:
             done(problem)
         return True
 
+    def sync(self) -> str:
+        """Wait until the disk has all that was written; says what went wrong."""
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            return self._said(error)
+        self.unsynced = False
+        return ""
+
     def _write(self, data: bytes) -> str:
         try:
             _write_all(self._file, data)
-            os.fdatasync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, self.size)
-            return f"cannot write {self.path}: {error.strerror}"
+            self._cut(self.size)
+            return self._said(error)
         self.size += len(data)
+        self.unsynced = True
         return ""
+
+    def _cut(self, size: int) -> None:
+        """What could not be written whole leaves no trace."""
+        os.ftruncate(self._file, size)
+        self.size = size
+
+    def _said(self, error: OSError) -> str:
+        return f"cannot write {self.path}: {error.strerror}"
 
     def rewrite(self, records: Iterable[Form]) -> None:
         """Replace the whole file, at once or not at all."""
@@ -81,6 +124,7 @@ class Journal:
         if self._file >= 0:
             os.close(self._file)
         self._file, self.size = target, len(data)
+        self.unsynced = False
 
     def open(self) -> None:
         """Append to the file as it is."""

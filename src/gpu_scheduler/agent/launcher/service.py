@@ -18,6 +18,7 @@ def serve(directory: str, zygote: Zygote | None) -> None:
     kit = Kit(directory, zygote)
     door = Door(kit.loop, directory)
     kit.report = door.tell
+    kit.journal.before_sync = door.flush
     kit.loop.catch_children()
     supervisor = Supervisor(kit)
     recover(kit, supervisor)

@@ -26,6 +26,8 @@ BATCH = 16
 """Forks between two commits: enough to share a sync, few enough to answer soon."""
 LOOK_MS = 1_000
 REWRITE_BYTES = 1 << 20
+SYNC_MS = 100
+"""So long the disk may take its time with ends that were written and reported."""
 Done = Callable[[str], None]
 
 
@@ -40,6 +42,7 @@ class Supervisor:
         self._waiting: deque[tuple[Attempt, Done]] = deque()
         self._wanted_stops: dict[Key, tuple[str, int | None]] = {}
         self._looking = False
+        self._syncing = False
         self._forgotten = 0
 
     # --- orders -----------------------------------------------------------------------------------
@@ -152,8 +155,16 @@ class Supervisor:
             self._kit.spawner.collect()
         if self._waiting:
             self._kit.loop.after(0, lambda: None)
+        if self._kit.journal.unsynced and not self._syncing:
+            self._syncing = True
+            self._kit.loop.after(SYNC_MS, self._sync)
         if self._forgotten > 500 and self._kit.journal.size > REWRITE_BYTES:
             self._rewrite()
+
+    def _sync(self) -> None:
+        self._syncing = False
+        if self._kit.journal.unsynced:
+            self._kit.journal.sync()
 
     def _rewrite(self) -> None:
         self._forgotten = 0

@@ -117,3 +117,42 @@ def test_whatever_a_file_holds_it_can_be_read(
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(data)
     assert read(str(path)).records == []
+
+
+def test_a_soft_record_is_told_before_the_disk_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = a_journal(tmp_path)
+    heard: list[str] = []
+    synced = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda file: (heard.append("sync"), synced(file))[1])
+    journal.before_sync = lambda: heard.append("let out")
+    journal.append_softly(a_record(1), lambda bad: heard.append("soft" + bad))
+    assert journal.commit()
+    assert (heard, journal.unsynced) == (["soft"], True)
+    journal.append(a_record(2), lambda bad: heard.append("hard" + bad))
+    journal.append_softly(a_record(3), lambda bad: heard.append("soft" + bad))
+    assert journal.commit()
+    assert heard == ["soft", "soft", "let out", "sync", "hard"]
+    assert not journal.unsynced
+    assert [record["member"] for record in read(journal.path).records] == [1, 2, 3]
+
+
+def test_a_sync_that_fails_takes_back_what_waits_for_it_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = a_journal(tmp_path)
+    heard: list[str] = []
+
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        journal.append(a_record(1), heard.append)
+        journal.append_softly(a_record(2), heard.append)
+        journal.commit()
+    assert heard == ["", f"cannot write {journal.path}: Input/output error"]
+    journal.append(a_record(3), heard.append)
+    journal.commit()
+    assert sorted(record["member"] for record in read(journal.path).records) == [2, 3]
