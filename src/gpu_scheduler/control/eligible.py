@@ -55,10 +55,15 @@ def wait_for_job(book: Book, life: JobLife, dependency: Dependency) -> None:
 
 def enqueue_if_ready(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
     """Queue the job if nothing is in the way, and write how it stands."""
+    queue_if_ready(book, life, now_ms)
+    outcome.writes.append(life.row())
+
+
+def queue_if_ready(book: Book, life: JobLife, now_ms: int) -> None:
+    """Queue the job if nothing is in the way."""
     tasks = None if life.job.array is None else life.pending
     if not life.waiting_on and not life.queued and (tasks is None or tasks):
         _enqueue(book, life, tasks, now_ms)
-    outcome.writes.append(life.row())
 
 
 def update_tasks(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:

@@ -6,28 +6,32 @@ say what they have.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book, End
 from gpu_scheduler.control.cycle import set_attempt_timers
 from gpu_scheduler.control.eligible import (
     BACKOFF,
-    enqueue_if_ready,
+    queue_if_ready,
     wait_for_begin,
     wait_for_job,
 )
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
-from gpu_scheduler.control.messages import Outcome
 from gpu_scheduler.control.submit import NO_NODE, why_never
 from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import JobRow, Store, TaskRow
 
+Verdicts = dict[tuple[int, int, bool], Reason | None]
 LEARNT_FROM = 5_000
 """From so many of the last ends expected run times are learnt again."""
 
@@ -43,14 +47,28 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
         book.picture.set_node(_not_heard_of_yet(node))
     _restore_ledger(book, store)
     _learn(book, store)
-    rows = store.live_jobs()
-    for row in rows:
-        _restore_life(book, row, store, now_ms)
-    for allocation in store.allocations():
-        _restore_running(book, allocation, now_ms)
-    for row in rows:
-        _restore_waiting(book, book.lives[row.job.id], row, now_ms)
+    with _no_collector():
+        rows = store.live_jobs()
+        for row in rows:
+            _restore_life(book, row, store, now_ms)
+        for allocation in store.allocations():
+            _restore_running(book, allocation, now_ms)
+        verdicts: Verdicts = {}
+        for row in rows:
+            _restore_waiting(book, book.lives[row.job.id], row, verdicts, now_ms)
     book.changed = True
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Everything that is made here stays; a collector would walk through it again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def recall(book: Book, row: JobRow, tasks: list[TaskRow]) -> None:
@@ -58,13 +76,19 @@ def recall(book: Book, row: JobRow, tasks: list[TaskRow]) -> None:
     job = row.job
     if job.id in book.lives or job.id in book.ended or row.state not in ENDED:
         return
-    life = JobLife(replace(job, members=book.shared_members(job.members)))
+    life = JobLife(_sharing(book, job))
     _fill(life, row, tasks)
     life.end_ms = row.end_ms
     kept = None if row.state is JobState.COMPLETED else life
     book.ended[job.id] = End(row.state, job.user, kept)
     if len(book.ended) > book.limits.remembered_ends:
         book.ended.popitem(last=False)
+
+
+def _sharing(book: Book, job: Job) -> Job:
+    """The job with requests that are one object for all who ask for them."""
+    members = book.shared_members(job.members)
+    return job if members is job.members else replace(job, members=members)
 
 
 def _not_heard_of_yet(node: Node) -> Node:
@@ -101,7 +125,7 @@ def _learn(book: Book, store: Store) -> None:
 
 
 def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
-    job = replace(row.job, members=book.shared_members(row.job.members))
+    job = _sharing(book, row.job)
     life = JobLife(job)
     _fill(life, row, store.tasks(job.id) if job.array is not None else [])
     book.lives[job.id] = life
@@ -198,15 +222,25 @@ def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
     book.predictor.begin(job, allocation.start_ms)
 
 
-def _restore_waiting(book: Book, life: JobLife, row: JobRow, now_ms: int) -> None:
+def _why_never(book: Book, job: Job, verdicts: Verdicts) -> Reason | None:
+    """Asked once for all jobs that ask for the same."""
+    key = (id(job.members), job.min_members, job.same_rack)
+    if key not in verdicts:
+        verdicts[key] = why_never(book, job)
+    return verdicts[key]
+
+
+def _restore_waiting(
+    book: Book, life: JobLife, row: JobRow, verdicts: Verdicts, now_ms: int
+) -> None:
     """Queue what was queued, as long as it has been."""
     if life.job.array is None and life.state is not JobState.PENDING:
         return
     if row.since_ms:
         life.waited_ms += max(0, now_ms - row.since_ms)
-    missing = why_never(book, life.job) if book.picture.index.by_id else None
+    missing = _why_never(book, life.job, verdicts) if book.picture.index.by_id else None
     if missing is not None or not book.picture.index.by_id:
         book.unplaced[life.job.id] = None
     if missing is not None:
         life.wait_on(NO_NODE, missing)
-    enqueue_if_ready(book, life, now_ms, Outcome())
+    queue_if_ready(book, life, now_ms)
