@@ -263,6 +263,11 @@ def test_a_container_runs_as_its_user_and_shows_nothing_that_the_user_may_not_re
         over = await rig.run(replace(work, allocation_id=NAME + "b", mounts=mounts))
         assert not over.ran
         assert "may not read it" in over.detail
+        secret_root = replace(work, allocation_id=NAME + "c", image=f"rootfs:{secret}")
+        assert "may not read it" in (await rig.run(secret_root)).detail
+        (rig.directory / "link").symlink_to("/")
+        of_host = replace(work, allocation_id=NAME + "d", image=f"rootfs:{rig.directory}/link")
+        assert "no root file system" in (await rig.run(of_host)).detail
 
     with_launcher(scenario)
 

@@ -17,6 +17,8 @@ class Runner(StrEnum):
     CONTAINER = "container"
 
 
+ROOTFS = "rootfs:"
+"""Before the path of a root file system that stands in the place of an image."""
 RUNNER_LABEL = "tgpu.runner."
 """Nodes have a label for each way of running jobs that they offer, besides plain processes."""
 
@@ -33,6 +35,15 @@ class Mount:
     source: str
     target: str
     read_only: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what an engine would read as something else than two paths."""
+        for path in (self.source, self.target):
+            if not path.startswith("/") or ":" in path or _has_control(path):
+                raise InvalidRequest(
+                    f"mount {path!r}: both sides must be absolute paths without colons or control "
+                    "characters"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +83,24 @@ class Launch:
             raise InvalidRequest("the container runner and an image go together; give both or none")
         if any("\0" in text for text in (*self.argv, self.workdir, self.output)):
             raise InvalidRequest("a command or path holds a NUL character; remove it")
+        if self.image:
+            _check_image(self.image)
+
+
+def _check_image(image: str) -> None:
+    """An image is a word of an engine's command line, and the engine may run as root."""
+    rootfs = image.startswith(ROOTFS)
+    path = image[len(ROOTFS) :]
+    if image.startswith("-") or _has_control(image) or (not rootfs and " " in image):
+        raise InvalidRequest(
+            f"image {image[:80]!r} is no name of an image: it must not begin with a dash or hold "
+            "spaces or control characters"
+        )
+    if rootfs and (not path.startswith("/") or ":" in path):
+        raise InvalidRequest(
+            f"image {image[:80]!r}: write rootfs:/path, an absolute path without colons"
+        )
+
+
+def _has_control(text: str) -> bool:
+    return any(character < " " or character == "\x7f" for character in text)

@@ -114,20 +114,33 @@ def _become(launch: Launch) -> None:
 
 def _check_reach(launch: Launch) -> None:
     """A container engine that is root must not show a user what the user could not open."""
-    if not launch.reachable or os.geteuid() != 0 or launch.reaching_uid == 0:
+    if not launch.reachable and not launch.root:
         return
+    lower = os.geteuid() == 0 and launch.reaching_uid != 0
     groups = os.getgroups()
-    os.setgroups([launch.gid])
-    os.setegid(launch.gid)
-    os.seteuid(launch.reaching_uid)
+    if lower:
+        os.setgroups([launch.gid])
+        os.setegid(launch.gid)
+        os.seteuid(launch.reaching_uid)
     try:
         for path in launch.reachable:
             if not os.access(path, os.R_OK, effective_ids=True):
                 raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
+        if launch.root:
+            _check_root(launch.root)
     finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
+        if lower:
+            os.seteuid(0)
+            os.setegid(0)
+            os.setgroups(groups)
+
+
+def _check_root(path: str) -> None:
+    """Not in the launcher: what lies there is the user's, and may take its time."""
+    if os.path.realpath(path) == "/" or not os.path.isdir(path):
+        raise CannotRun(f"no root file system at {path!r}; name a directory that holds one")
+    if not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
+        raise CannotRun(f"cannot use the root file system {path!r}: the job's user may not read it")
 
 
 def _redirect(launch: Launch, gate: int) -> None:
@@ -136,11 +149,21 @@ def _redirect(launch: Launch, gate: int) -> None:
     Above all of the gates of others: a child that kept one would hold it open after our death.
     """
     log = launch.log if launch.log >= 0 else _NOTHING
-    os.dup2(_NOTHING, 0)
+    os.dup2(_holding(launch.stdin) if launch.stdin else _NOTHING, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.closerange(3, gate)
     os.closerange(gate + 1, _MOST_DESCRIPTORS)
+
+
+def _holding(text: str) -> int:
+    """A file without a name, which only this process and those after it can read."""
+    file = os.memfd_create("stdin")
+    view = memoryview(text.encode(errors="surrogateescape"))
+    while view:
+        view = view[os.write(file, view) :]
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def _open_output(path: str) -> None:

@@ -12,7 +12,7 @@ from gpu_scheduler.agent.work import Work
 
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
-_KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock", "environment")
+_KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 

@@ -27,6 +27,7 @@ class Launch:
     user: str = ""
     umask: int = 0o022
     workdir: str = "/"
+    stdin: str = ""
     log: int = -1
     log_of_user: str = ""
     joins: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Launch:
     python: tuple[str, ...] = ()
     reachable: tuple[str, ...] = ()
     """Paths that the job's user must be able to reach, though the command runs as we are."""
+    root: str = ""
     reaching_uid: int = 0
 
 

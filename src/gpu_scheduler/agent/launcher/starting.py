@@ -164,10 +164,12 @@ class Starter:
             log=log,
             joins=attempt.group.join_files,
             python=command.python,
+            stdin=command.stdin,
+            reachable=command.reachable,
+            root=command.root,
         )
         if work.runner == "container":
             launch.environment = {**launch.environment, "TGPU_HELPER": self._kit.mark}
-            launch.reachable = tuple(source for source, _, _ in work.mounts)
             launch.reaching_uid = work.uid
         if command.as_user:
             launch.uid = work.uid

@@ -3,7 +3,7 @@
 The engine's own client is forked like a process and waits for the container; signals, the exit code
 and the removal go through the engine. The client runs as the launcher's user, the container's
 process as the job's, without a way to gain rights. Nothing of the job's environment reaches the
-client: the variables travel in a file.
+client: the variables travel by its standard input, where nobody can exchange them on the way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from gpu_scheduler.agent.runners.contract import Command, Ending, Runner
 from gpu_scheduler.agent.work import Work
 
 ROOTFS = "rootfs:"
-ENVIRONMENT_FILE = "environment"
 _CDI = ("/etc/cdi", "/var/run/cdi")
 _NVIDIA = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 _NEVER = "0001-01-01T00:00:00Z"
@@ -46,12 +45,11 @@ class ContainerRunner(Runner):
         if not work.image:
             return "the container runner needs an image"
         if work.image.startswith(ROOTFS):
-            path = work.image[len(ROOTFS) :]
             if not self.is_podman:
                 return "a root file system as image needs podman, and this node uses docker"
-            if os.path.realpath(path) == "/" or not os.path.isdir(path):
-                return f"no root file system at {path!r}; name a directory that holds one"
-        return ""
+        elif work.image.startswith("-"):
+            return f"{work.image[:80]!r} is no name of an image"
+        return _bad_path(work)
 
     @property
     def is_podman(self) -> bool:
@@ -64,7 +62,7 @@ class ContainerRunner(Runner):
             *self._base(),
             *("run", "--name", container_name(work), "--network", "host", "--init"),
             *("--user", f"{work.uid}:{work.gid}", "--security-opt", "no-new-privileges"),
-            *("--env-file", f"{work.scratch_dir}/{ENVIRONMENT_FILE}"),
+            *("--env-file", "/dev/stdin"),
             *_left_out_note(left_out),
             *self._limits(work),
             *_mounts(work),
@@ -73,10 +71,15 @@ class ContainerRunner(Runner):
             *self._image(work),
             *(_script(work) if work.script else work.argv),
         )
-        files = {ENVIRONMENT_FILE: listing}
-        if work.script:
-            files["script"] = work.script
-        return Command(argv=argv, environment=_own_environment(work), as_user=False, files=files)
+        return Command(
+            argv=argv,
+            environment=_own_environment(work),
+            as_user=False,
+            stdin=listing,
+            reachable=tuple(source for source, _, _ in work.mounts),
+            root=work.image[len(ROOTFS) :] if work.image.startswith(ROOTFS) else "",
+            files={"script": work.script} if work.script else {},
+        )
 
     def attach_command(self, work: Work) -> tuple[str, ...]:
         return (*self._base(), "exec", "-it", container_name(work), "/bin/sh")
@@ -112,8 +115,8 @@ class ContainerRunner(Runner):
 
     def _image(self, work: Work) -> tuple[str, ...]:
         if work.image.startswith(ROOTFS):
-            return ("--rootfs", work.image[len(ROOTFS) :])
-        return (work.image,)
+            return ("--rootfs", "--", work.image[len(ROOTFS) :])
+        return ("--", work.image)
 
     def _limits(self, work: Work) -> tuple[str, ...]:
         found: list[str] = []
@@ -163,13 +166,31 @@ def _own_environment(work: Work) -> dict[str, str]:
 
 
 def _one_line(environment: dict[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Engines read one variable per line, so a value with a line break cannot be told to them."""
-    kept = {name: value for name, value in environment.items() if "\n" not in name + value}
+    """Engines read one variable per line, so a value with a line break cannot be told to them.
+
+    Nor a name that they would take for a comment, or refuse.
+    """
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if "\n" not in value and not name.startswith("#") and name.split() == [name]
+    }
     return kept, sorted(environment.keys() - kept.keys())
 
 
 def _left_out_note(names: list[str]) -> tuple[str, ...]:
     return ("--env", "TGPU_LEFT_OUT=" + ",".join(names)) if names else ()
+
+
+def _bad_path(work: Work) -> str:
+    """Whether an engine would read more than a path out of a path."""
+    for path in (path for source, target, _ in work.mounts for path in (source, target)):
+        if not path.startswith("/") or ":" in path:
+            return f"cannot mount {path!r}: a path must be absolute and hold no colon"
+    root = work.image[len(ROOTFS) :]
+    if work.image.startswith(ROOTFS) and (root[:1] != "/" or not root.strip("/") or ":" in root):
+        return f"no root file system at {root!r}; name a directory that holds one"
+    return ""
 
 
 def _mounts(work: Work) -> tuple[str, ...]:

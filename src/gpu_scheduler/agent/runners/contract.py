@@ -26,6 +26,12 @@ class Command:
     as_user: bool = True
     job: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
+    stdin: str = ""
+    """What it reads from its standard input; nothing else is there."""
+    reachable: tuple[str, ...] = ()
+    """Paths that the job's user must be able to read, though the command runs as the launcher."""
+    root: str = ""
+    """One more of them: a directory that is to be the job's root file system."""
     files: dict[str, str] = field(default_factory=dict)
     """Files to write into the scratch directory first, by name."""
 

@@ -47,7 +47,8 @@ def pairs(argv: tuple[str, ...]) -> set[tuple[str, str]]:
 
 def test_docker_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = an_engine("/usr/bin/docker", monkeypatch)
-    command = runner.command(WORK, {"A": "b", "KEY": "line\nbreak", "TGPU_MEMBER": "0"})
+    environment = {"A": "b", "KEY": "line\nbreak", "# x": "y", "TGPU_MEMBER": "0"}
+    command = runner.command(WORK, environment)
     told = pairs(command.argv)
     assert not command.as_user
     assert {
@@ -63,12 +64,21 @@ def test_docker_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--memory", "2048m"),
         ("--pids-limit", "64"),
         ("--gpus", '"device=GPU-a,MIG-c"'),
-        ("--env-file", "/run/s/environment"),
-        ("--env", "TGPU_LEFT_OUT=KEY"),
+        ("--env-file", "/dev/stdin"),
+        ("--env", "TGPU_LEFT_OUT=# x,KEY"),
     } <= told
-    assert command.argv[-3:] == ("pytorch:2.4", "python", "train.py")
-    assert command.files["environment"] == "A=b\nTGPU_MEMBER=0\n"
+    assert command.argv[-4:] == ("--", "pytorch:2.4", "python", "train.py")
+    assert command.stdin == "A=b\nTGPU_MEMBER=0\n"
+    assert command.files == {}
     assert "A" not in command.environment
+
+
+def test_a_root_file_system_is_named_behind_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = an_engine("/usr/bin/podman", monkeypatch).command(
+        replace(WORK, image="rootfs:/images/one"), {}
+    )
+    assert command.argv[-5:] == ("--rootfs", "--", "/images/one", "python", "train.py")
+    assert (command.root, command.reachable) == ("/images/one", ("/data", "/sets"))
 
 
 def test_podman_takes_devices_by_name_or_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +132,10 @@ def test_what_cannot_run_in_a_container_says_why(monkeypatch: pytest.MonkeyPatch
     assert "needs podman" in docker.missing(replace(WORK, image="rootfs:/x"))
     podman = an_engine("/usr/bin/podman", monkeypatch)
     assert "no root file system" in podman.missing(replace(WORK, image="rootfs:/"))
+    assert "no root file system" in podman.missing(replace(WORK, image="rootfs:/data:O"))
+    assert "no name of an image" in podman.missing(replace(WORK, image="--privileged"))
+    assert "no colon" in podman.missing(replace(WORK, mounts=(("/a:/", "/b", True),)))
+    assert "must be absolute" in podman.missing(replace(WORK, mounts=(("volume", "/b", True),)))
     assert "needs an image" in podman.missing(replace(WORK, image=""))
     assert podman.missing(WORK) == ""
     assert "container runner" in runners()["process"].missing(WORK)
