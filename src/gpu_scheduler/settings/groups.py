@@ -115,7 +115,8 @@ class ApiSettings:
     )
     grpc_port: int = setting(
         9090,
-        "Port for agents on other machines; one machine uses a Unix socket instead.",
+        "Port for agents of other machines, once there can be some. Read, checked and not used "
+        "yet: the agent of this machine comes by a Unix socket.",
         least=0,
         most=LAST_PORT,
     )
@@ -273,7 +274,13 @@ class SecuritySettings:
 
     allowed_script_paths: tuple[str, ...] = setting(
         (),
-        "Directories that the command or script of a job must lie in; empty: anywhere.",
+        "Directories that the program of a job must lie in; empty: anywhere. Or an interpreter "
+        "of the system (Python, a shell, Perl, R, Julia, Node, Ruby) may run a script from there, "
+        "named first, without options. Scripts given as text, containers, conda environments and "
+        "variables that load code (`LD_*`, `PYTHONPATH`, `BASH_ENV` ...) are refused. It judges "
+        "what is submitted and confines nothing: programs in these directories get any arguments, "
+        "read what their user owns (such as Python packages in the home directory), and whoever "
+        "may write there, or change a symbolic link there later, may run anything.",
     )
     max_memory_per_job_gb: float = setting(
         0.0,

@@ -1,14 +1,16 @@
 """What the owner of a machine does not want to run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.control.messages import Submit
+from gpu_scheduler.control.messages import Series, Submit
 from gpu_scheduler.model.errors import Forbidden
-from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.settings.groups import GpuSettings, SchedulerSettings, SecuritySettings, Settings
+from gpu_scheduler.store.rows import EnvironmentRow
 from tests.builders import a_job
 
 
@@ -36,39 +38,112 @@ def test_a_job_that_asks_for_too_much_memory_is_refused() -> None:
         rules(max_memory_per_job_gb=32.0).check(greedy)
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A directory that is allowed, beside one of a user who tries to get round the rule."""
+    for name in ("allowed/train.py", "allowed/run", "home/evil.py", "home/python"):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.touch(0o755)
+    (tmp_path / "allowed/link.sh").symlink_to(tmp_path / "home/evil.py")
+    (tmp_path / "home/later").symlink_to(tmp_path / "allowed")
+    (tmp_path / "allowed/bin").mkdir()
+    (tmp_path / "allowed/bin/python").symlink_to("/usr/bin/env")
+    (tmp_path / "allowed/bin/sh").symlink_to("/bin/sh")
+    return tmp_path
+
+
+def check_script(site: Path, submission: Submit) -> None:
+    rules(allowed_script_paths=(str(site / "allowed"),)).check(submission)
+
+
+def placed(site: Path, argv: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word.replace("@", str(site)) for word in argv)
+
+
 @pytest.mark.parametrize(
     "argv",
     [
+        ("./train.py",),
+        ("@/allowed/run", "--any", "argument"),
+        ("perl", "train.py", "-c", "3"),
+        ("/bin/sh", "@/allowed/train.py"),
+        ("@/allowed/bin/sh", "train.py"),
+    ],
+)
+def test_a_script_in_an_allowed_directory_may_run(site: Path, argv: tuple[str, ...]) -> None:
+    check_script(site, running(*placed(site, argv), workdir=f"{site}/allowed"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("/usr/bin/env", "@/home/evil.py"),
+        ("/usr/bin/env", "@/allowed/train.py"),
+        ("/usr/bin/find", "@/allowed/train.py", "-exec", "@/home/evil.py"),
+        ("../home/evil.py",),
+        ("@/home/python", "@/allowed/train.py"),
+        ("perl", "-e", "print(1)"),
+        ("perl", "-eprint(1)", "train.py"),
+        ("perl", "-w", "@/home/evil.py"),
+        ("sh", "-xc", "id"),
+        ("sh", "+x", "train.py"),
+        ("sh", "missing.sh"),
+        ("sh",),
+        ("@/allowed/bin/sh", "@/home/evil.py"),
+        ("@/allowed/bin/python", "train.py"),
+        ("@/home/later/train.py",),
+        ("sh", "@/home/later/train.py"),
+        ("./link.sh",),
+        ("sh", "link.sh"),
         ("train.py",),
-        ("python", "train.py", "--epochs", "3"),
-        ("python3.11", "-u", "train.py"),
-        ("torchrun", "--nproc-per-node=2", "train.py"),
-        ("env", "A=1", "bash", "train.py"),
     ],
 )
-def test_a_script_in_an_allowed_directory_may_run(tmp_path: Path, argv: tuple[str, ...]) -> None:
-    (tmp_path / "train.py").touch()
-    rules(allowed_script_paths=(str(tmp_path),)).check(running(*argv, workdir=str(tmp_path)))
+def test_everything_else_is_refused(site: Path, argv: tuple[str, ...]) -> None:
+    with pytest.raises(Forbidden, match="allowed_script_paths"):
+        check_script(site, running(*placed(site, argv), workdir=f"{site}/allowed"))
 
 
 @pytest.mark.parametrize(
-    "argv",
+    "launch",
     [
-        ("/usr/bin/env", "/etc/evil.sh"),
-        ("../evil.sh",),
-        ("python", "-c", "print(1)"),
-        ("python", "-m", "http.server"),
-        ("bash",),
-        ("link.sh",),
+        Launch(argv=("/bin/sh", "@/allowed/train.py"), environment=(("LD_PRELOAD", "/x.so"),)),
+        Launch(argv=("/bin/sh", "@/allowed/train.py"), environment=(("BASH_ENV", "/x"),)),
+        Launch(argv=("sh", "@/allowed/train.py"), environment=(("PATH", "@/home:/bin"),)),
+        Launch(argv=("@/allowed/run",), script="#!/bin/sh\nevil"),
+        Launch(argv=("@/allowed/run",), conda="mine"),
+        Launch(argv=("@/allowed/run",), image="mine", runner=Runner.CONTAINER),
+        Launch(argv=("/bin/sh", "train.py")),
     ],
 )
-def test_everything_else_is_refused(tmp_path: Path, argv: tuple[str, ...]) -> None:
-    allowed = tmp_path / "allowed"
-    allowed.mkdir()
-    (tmp_path / "evil.sh").touch()
-    (allowed / "link.sh").symlink_to(tmp_path / "evil.sh")
+def test_what_would_run_something_besides_is_refused(site: Path, launch: Launch) -> None:
+    variables = tuple((name, value.replace("@", str(site))) for name, value in launch.environment)
+    found = replace(launch, argv=placed(site, launch.argv), environment=variables)
     with pytest.raises(Forbidden, match="allowed_script_paths"):
-        rules(allowed_script_paths=(str(allowed),)).check(running(*argv, workdir=str(allowed)))
+        check_script(site, Submit(a_job(), found))
+
+
+def test_captured_variables_count_too(site: Path) -> None:
+    launch = Launch(argv=("sh", f"{site}/allowed/train.py"), captured="c")
+
+    def from_a_shell(**variables: str) -> Submit:
+        return Submit(a_job(), launch, EnvironmentRow("c", tuple(variables.items())))
+
+    check_script(site, from_a_shell(PATH="/usr/bin:/bin"))
+    with pytest.raises(Forbidden, match="PYTHONPATH"):
+        check_script(site, from_a_shell(PATH="/usr/bin:/bin", PYTHONPATH="/home"))
+    with pytest.raises(Forbidden, match="whole path"):
+        check_script(site, from_a_shell(PATH=f"{site}/home:/usr/bin:/bin"))
+
+
+def test_of_many_jobs_the_first_bad_one_is_named(site: Path) -> None:
+    good, bad = ("/bin/sh", f"{site}/allowed/train.py"), ("/bin/sh", "-c", "id")
+    captured = EnvironmentRow("c", (("PATH", "/usr/bin:/bin"),))
+    launch = Launch(argv=good, captured="c")
+    many = Series(a_job(), launch, captured, ("a", "b", "c"), (good, ("sh", good[1]), bad))
+    with pytest.raises(Forbidden) as refusal:
+        rules(allowed_script_paths=(str(site / "allowed"),)).check(many)
+    assert refusal.value.index == 2
 
 
 def test_shares_go_in_the_steps_of_the_site() -> None:

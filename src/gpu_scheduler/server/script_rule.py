@@ -1,0 +1,148 @@
+"""Which programs may run where only those in certain directories may.
+
+A launch and its captured environment come in; silence, or a refusal that says what to do instead,
+comes out. Paths are judged by their text and by what they resolve to: so nobody but who may write
+to the directories themselves can put something else there after the submission.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gpu_scheduler.agent.environment import PLAIN_PATH
+from gpu_scheduler.model.errors import Forbidden
+from gpu_scheduler.model.launch import Launch
+
+SYSTEM = (
+    *("/usr", "/bin", "/sbin"),
+    *("/opt/conda", "/opt/miniconda3", "/opt/anaconda3", "/opt/miniforge3"),
+)
+"""Where only root puts programs."""
+INTERPRETERS = frozenset(
+    ("python", "bash", "sh", "dash", "zsh", "ksh", "perl", "Rscript", "julia", "node", "ruby")
+)
+LOADING_PREFIXES = ("LD_", "BASH_FUNC_")
+LOADING = frozenset(
+    (
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONBREAKPOINT"),
+        *("PYTHONINSPECT", "PYTHONEXECUTABLE", "PYTHONPLATLIBDIR"),
+        *("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "ZDOTDIR", "FPATH", "GCONV_PATH"),
+        *("PERL5LIB", "PERLLIB", "PERL5OPT", "PERL5DB", "NODE_OPTIONS", "NODE_PATH"),
+        *("RUBYLIB", "RUBYOPT", "R_HOME", "R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"),
+        *("R_PROFILE", "R_PROFILE_USER", "R_ENVIRON", "R_ENVIRON_USER"),
+        *("JULIA_LOAD_PATH", "JULIA_DEPOT_PATH", "JULIA_PROJECT", "JULIA_BINDIR"),
+    )
+)
+"""Variables that make a program run something besides what is named."""
+REMEMBERED = 1000
+
+
+class ScriptRule:
+    """`security.allowed_script_paths` of one server."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        """Both the text and what it resolves to are allowed, as an admin may write either."""
+        self.shown = ", ".join(allowed)
+        self._allowed = _both(allowed)
+        self._trusted = _both((*self._allowed, *SYSTEM))
+        self._paths: dict[str, str] = {}
+
+    def check(self, launch: Launch, captured: Mapping[str, str] | None) -> None:
+        """Refuse a launch. `captured` is None also where the same one came along before."""
+        for is_so, what in (
+            (launch.script, "is a script that was submitted as a text"),
+            (launch.image, "runs in a container"),
+            (launch.conda, "runs in a conda environment"),
+        ):
+            if is_so:
+                raise self._refusal(f"the job {what}")
+        if not launch.argv:
+            raise self._refusal("the job names no program")
+        explicit = dict(launch.environment)
+        self._check_variables(explicit)
+        if captured is not None:
+            self._check_variables(captured)
+        path = self._path_of(launch.captured, captured)
+        program = self._program(launch, explicit.get("PATH", path))
+        if _lies_in(program, self._allowed):
+            return
+        if not _lies_in(program, self._trusted):
+            raise self._refusal(f"the job runs {program}")
+        if _plain_name(program) not in INTERPRETERS:
+            raise self._refusal(f"the job runs {program}, which is no interpreter of scripts")
+        self._check_argument(launch, program)
+
+    def _check_variables(self, variables: Iterable[str]) -> None:
+        for name in variables:
+            if name in LOADING or name.startswith(LOADING_PREFIXES):
+                raise self._refusal(f"the job sets {name}, which makes programs load others")
+
+    def _path_of(self, name: str, captured: Mapping[str, str] | None) -> str:
+        """The PATH of a captured environment; the jobs behind the first name it only."""
+        if not name:
+            return PLAIN_PATH
+        if captured is not None:
+            while len(self._paths) >= REMEMBERED:
+                del self._paths[next(iter(self._paths))]
+            self._paths[name] = captured.get("PATH", PLAIN_PATH)
+        return self._paths.get(name, "")
+
+    def _program(self, launch: Launch, search: str) -> str:
+        """The file that will be executed; nobody can put another one before it later."""
+        word = launch.argv[0]
+        if "/" in word:
+            return self._whole(word, launch)
+        for directory in search.split(":"):
+            if not _lies_in(directory, self._trusted):
+                break
+            path = f"{directory}/{word}"
+            if os.access(path, os.X_OK) and Path(path).is_file():
+                return path
+        raise self._refusal(
+            f"the job runs '{word}', which is not found before PATH leaves the directories of the "
+            "system; name it by its whole path"
+        )
+
+    def _whole(self, word: str, launch: Launch) -> str:
+        is_whole = word.startswith("/")
+        if not (is_whole or launch.workdir) or ".." in (
+            *word.split("/"),
+            *launch.workdir.split("/"),
+        ):
+            raise self._refusal(f"the job names '{word}'; name it by its whole path")
+        return word if is_whole else f"{launch.workdir}/{word}"
+
+    def _check_argument(self, launch: Launch, program: str) -> None:
+        """Options can hold code, or name other files, in more ways than anybody can list."""
+        word = launch.argv[1] if len(launch.argv) > 1 else ""
+        if not word or word.startswith(("-", "+")):
+            raise self._refusal(
+                f"the job runs {program} with '{word}', and the first word behind an interpreter "
+                "must be the script"
+            )
+        script = self._whole(word, launch)
+        if not _lies_in(script, self._allowed) or not Path(script).is_file():
+            raise self._refusal(f"the job runs {script}")
+
+    def _refusal(self, what: str) -> Forbidden:
+        return Forbidden(
+            f"{what}, and only programs and scripts in these directories may run here "
+            f"(security.allowed_script_paths): {self.shown}"
+        )
+
+
+def _both(directories: Iterable[str]) -> tuple[str, ...]:
+    found = [path for one in directories for path in (one.rstrip("/"), os.path.realpath(one))]
+    return tuple(dict.fromkeys(found))
+
+
+def _lies_in(path: str, directories: tuple[str, ...]) -> bool:
+    """Tell whether both the path as it is written and the file that it means lie in there."""
+    texts = (os.path.normpath(path), os.path.realpath(path))
+    return all(any(Path(text).is_relative_to(one) for one in directories) for text in texts)
+
+
+def _plain_name(program: str) -> str:
+    return Path(os.path.realpath(program)).name.rstrip("0123456789.")
