@@ -28,6 +28,7 @@ NOT_UNDERSTOOD = 1003
 CLOSE_S = 5.0
 DEFAULT_PAGE = 100
 MOST_SCANNED = 20_000
+SCANNED_AT_ONCE = 1_000
 REMEMBERED_OWNERS = 10_000
 
 Send = Callable[[Any], Awaitable[None]]
@@ -38,7 +39,7 @@ class Sight:
     """What of the history one caller may see."""
 
     def __init__(self, context: Context, caller: Caller) -> None:
-        """Owners of jobs are looked up once."""
+        """Owners of jobs are looked up, once, only where an old event does not name them."""
         self._store = context.service.store
         self._caller = caller
         self._owners: OrderedDict[str, str] = OrderedDict()
@@ -47,7 +48,7 @@ class Sight:
         """Tell whether the caller may see the event."""
         if self._caller.is_admin:
             return True
-        if not event.job_id:
+        if event.user or not event.job_id:
             return event.user in {"", self._caller.user}
         return self._owner(event) == self._caller.user
 
@@ -83,7 +84,7 @@ async def list_events(context: Context, call: Call) -> Answer:
     found: list[EventForm] = []
     scanned = 0
     while len(found) < limit and scanned < MOST_SCANNED:
-        page = context.service.store.events(last, limit)
+        page = await asyncio.to_thread(context.service.store.events, last, SCANNED_AT_ONCE)
         for sequence, event in page:
             last = sequence
             if sees(event):
@@ -91,7 +92,7 @@ async def list_events(context: Context, call: Call) -> Answer:
                 if len(found) == limit:
                     break
         scanned += len(page)
-        if len(page) < limit:
+        if len(page) < SCANNED_AT_ONCE:
             break
     return answer(EventPage(found, last))
 

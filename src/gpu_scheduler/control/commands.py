@@ -40,7 +40,7 @@ def hold(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
     life.job = replace(job, hold=True)
     life.wait_on(HELD, Reason(ReasonCode.HELD))
     outcome.writes.append(life.row())
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="held", job_id=job.id))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="held", job_id=job.id, user=job.user))
 
 
 def release(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
@@ -49,7 +49,9 @@ def release(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
         return
     life.job = replace(life.job, hold=False)
     life.wait_no_more(HELD)
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="released", job_id=life.job.id))
+    outcome.writes.append(
+        EventRow(at_ms=now_ms, kind="released", job_id=life.job.id, user=life.job.user)
+    )
     enqueue_if_ready(book, life, now_ms, outcome)
 
 
@@ -63,7 +65,9 @@ def reprioritise(book: Book, life: JobLife, priority: int, now_ms: int, outcome:
     leave_queue(book, life, now_ms)
     life.job = job
     data = (("priority", priority),)
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="reprioritised", job_id=job.id, data=data))
+    outcome.writes.append(
+        EventRow(at_ms=now_ms, kind="reprioritised", job_id=job.id, user=job.user, data=data)
+    )
     enqueue_if_ready(book, life, now_ms, outcome)
 
 
@@ -90,7 +94,9 @@ def update(
             wait_for_job(book, life, dependency)
     wait_for_begin(book, life, now_ms)
     data = tuple((name, str(value)) for name, value in sorted(changes.items()))
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="updated", job_id=job.id, data=data))
+    outcome.writes.append(
+        EventRow(at_ms=now_ms, kind="updated", job_id=job.id, user=job.user, data=data)
+    )
     enqueue_if_ready(book, life, now_ms, outcome)
 
 
@@ -183,7 +189,7 @@ def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
     else:
         life = end.life
         _revive(book, life, now_ms)
-    outcome.writes.append(EventRow(at_ms=now_ms, kind="retried", job_id=job_id))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind="retried", job_id=job_id, user=life.job.user))
     if life.job.array is None:
         enqueue_if_ready(book, life, now_ms, outcome)
     else:

@@ -176,7 +176,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     outcome.writes += [
         allocation,
         life.row(),
-        EventRow(at_ms=now_ms, kind="scheduled", job_id=job.id, task=start.task),
+        EventRow(at_ms=now_ms, kind="scheduled", job_id=job.id, task=start.task, user=job.user),
     ]
     outcome.effects.append(StartOrder(allocation, job))
 
@@ -191,8 +191,9 @@ def set_attempt_timers(book: Book, allocation_id: str, limit_ms: int, now_ms: in
 def _commit_eviction(book: Book, eviction: Eviction, now_ms: int, outcome: Outcome) -> None:
     stop(book, eviction.allocation_id, PREEMPTED, outcome)
     data = (("for", eviction.for_job_id), ("ground", eviction.ground))
+    user = book.life(eviction.job_id).job.user
     outcome.writes.append(
-        EventRow(at_ms=now_ms, kind="evicting", job_id=eviction.job_id, data=data)
+        EventRow(at_ms=now_ms, kind="evicting", job_id=eviction.job_id, user=user, data=data)
     )
 
 

@@ -206,7 +206,7 @@ def _finish_one(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> lis
     life.end_ms = now_ms
     state = life.state
     outcome.writes.append(life.row())
-    outcome.writes.append(EventRow(at_ms=now_ms, kind=state.value, job_id=job.id))
+    outcome.writes.append(EventRow(at_ms=now_ms, kind=state.value, job_id=job.id, user=job.user))
     book.forget(life, state)
     for dependency in job.dependencies:
         others = book.dependents.get(dependency.job_id)

@@ -46,6 +46,7 @@ MOST_AT_ONCE = 2_000
 PAUSE_AFTER_BUG_S = 1.0
 STARTED_WAITS_S = 0.01
 """Nobody waits for a start to be known, and many a job ends at once: both share a commit then."""
+EVENTS_AT_ONCE = 1_000
 LARGEST_BACKLOG = 10_000
 """A subscriber that is so many events behind is cut off."""
 
@@ -156,19 +157,35 @@ class Loop:
         Ends when the subscriber falls too far behind, or the loop closes.
         """
         queue: asyncio.Queue[tuple[int, EventRow] | None] = asyncio.Queue(LARGEST_BACKLOG)
-        self._subscribers.add(queue)
+        seen = self.store.last_event() if after is None else after
+        joined = False
         try:
-            seen = self.store.last_event() if after is None else after
-            while page := self.store.events(seen):
+            while True:
+                page = await self._events_behind(seen)
                 for sequence, event in page:
                     seen = sequence
                     yield sequence, event
+                if len(page) == EVENTS_AT_ONCE:
+                    continue
+                if joined:
+                    break
+                # New events are kept from here on; those before are in the next page.
+                joined = True
+                self._subscribers.add(queue)
+            if self._closing:
+                return
             while (item := await queue.get()) is not None:
                 if item[0] > seen:
                     seen = item[0]
                     yield item
         finally:
             self._subscribers.discard(queue)
+
+    async def _events_behind(self, sequence: int) -> list[tuple[int, EventRow]]:
+        """A page of history, read in a thread: others have their turn, however much there is."""
+        if sequence >= self.store.last_event():
+            return []
+        return await asyncio.to_thread(self.store.events, sequence, EVENTS_AT_ONCE)
 
     async def maintain(self, work: Callable[[], int]) -> int:
         """Do something to the store between two commits, as only its one writer may."""

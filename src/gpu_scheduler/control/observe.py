@@ -38,7 +38,9 @@ def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> No
             outcome.writes.append(life.task_row(number, task))
         outcome.writes.append(life.row())
         outcome.writes.append(
-            EventRow(at_ms=now_ms, kind="running", job_id=life.job.id, task=number)
+            EventRow(
+                at_ms=now_ms, kind="running", job_id=life.job.id, task=number, user=life.job.user
+            )
         )
 
 
@@ -86,7 +88,9 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     else:
         outcome.writes.append(life.row())
         outcome.writes.append(
-            EventRow(at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number)
+            EventRow(
+                at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number, user=life.job.user
+            )
         )
 
 
@@ -215,7 +219,9 @@ def _requeue(  # noqa: PLR0917
         task.move_to(JobState.PREEMPTED)
     task.move_to(JobState.PENDING)
     kind = "preempted" if was_preempted else "requeued"
-    outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, job_id=life.job.id, task=number))
+    outcome.writes.append(
+        EventRow(at_ms=now_ms, kind=kind, job_id=life.job.id, task=number, user=life.job.user)
+    )
     if number is not None:
         outcome.writes.append(life.task_row(number, task))
     if number is None:

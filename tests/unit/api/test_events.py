@@ -85,6 +85,31 @@ def test_users_get_events_of_their_own_jobs_only(lab: ApiLab) -> None:
     assert page["last"] == lab.store.last_event()
 
 
+def test_whose_events_they_are_is_not_asked_of_the_store(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [EventRow(at_ms=0, kind="running", job_id=f"job-{n}", user="bob") for n in range(3_000)]
+    lab.store.commit(list(rows))
+    lab.store.commit([EventRow(at_ms=0, kind="running", job_id="job-9000", user="ada")])
+    pages: list[int] = []
+    read = lab.store.events
+
+    def events(after: int, limit: int) -> list[tuple[int, EventRow]]:
+        pages.append(limit)
+        return read(after, limit)
+
+    monkeypatch.setattr(lab.store, "job", None)
+    monkeypatch.setattr(lab.store, "events", events)
+    page = lab.get("/events?limit=1", headers={"X-Test-User": "ada"}).json["events"]
+    while page[-1]["job_id"] is None:
+        last = page[-1]["sequence"]
+        page = lab.get(f"/events?limit=1&after={last}", headers={"X-Test-User": "ada"}).json[
+            "events"
+        ]
+    assert page[0]["job_id"] == "job-9000"
+    assert min(pages) >= 1_000
+
+
 def test_pages_of_history_join(lab: ApiLab) -> None:
     for _ in range(5):
         lab.submit(hold=True)

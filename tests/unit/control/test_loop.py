@@ -14,6 +14,7 @@ from gpu_scheduler.control.messages import (
     Ended,
     Hold,
     PauseDevice,
+    Release,
     Retry,
     SetNode,
     Started,
@@ -275,6 +276,47 @@ def test_a_subscriber_sees_every_event_once_and_in_order() -> None:
         numbers = [sequence for sequence, _ in seen]
         assert numbers == list(range(1, len(numbers) + 1))
         assert [event.kind for _, event in seen].count("submitted") == 11
+
+    with_loop(test)
+
+
+def test_a_long_history_leaves_others_their_turns() -> None:
+    async def test(bench: Bench) -> None:
+        bench.store.commit([EventRow(at_ms=1, kind="noise") for _ in range(5_500)])
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        waiting = asyncio.create_task(others())
+        last = bench.store.last_event()
+        async for sequence, _ in bench.loop.subscribe(after=0):
+            if sequence == last:
+                break
+        waiting.cancel()
+        assert turns >= 5
+
+    with_loop(test)
+
+
+def test_every_event_of_a_job_says_whose_it_is() -> None:
+    async def test(bench: Bench) -> None:
+        loop = bench.loop
+        await loop.apply(a_submission(user="ann", hold=True), ANN)
+        for message in (
+            Release("job-1"),
+            Started("job-1.1"),
+            Ended("job-1.1", exit_code=1),
+            Retry("job-1"),
+            Cancel("job-1"),
+        ):
+            await loop.apply(message)
+        events = [event for _, event in bench.store.events() if event.job_id]
+        assert len(events) >= 6
+        assert {event.user for event in events} == {"ann"}
 
     with_loop(test)
 
