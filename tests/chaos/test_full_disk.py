@@ -48,11 +48,12 @@ def test_on_a_full_disk_submissions_are_refused_jobs_go_on_and_all_is_well_after
     with a_house_on_a_small_disk() as house:
         workload = Workload(house.directory, Random(1))
         house.start()
-        running = house.submit(workload.undisturbed(3_000, "exit:42").body)
+        running = house.submit(workload.until_told("exit:42").body)
         house.until(house.witnesses, "a job that runs")
         agents = house.agents()
         fill(house)
         taken = submit_until_refused(house, workload)
+        house.let_end()
         house.until(lambda: not house.witnesses(), "the end of the job, on a full disk")
         assert house.get("/health")["status"]
 
@@ -76,11 +77,12 @@ def test_a_server_that_is_killed_on_a_full_disk_says_so_at_its_start_and_loses_n
     with a_house_on_a_small_disk() as house:
         workload = Workload(house.directory, Random(2))
         house.start()
-        running = house.submit(workload.undisturbed(2_000, "exit:42").body)
+        running = house.submit(workload.until_told("exit:42").body)
         house.until(house.witnesses, "a job that runs")
         fill(house)
         taken = submit_until_refused(house, workload)
         house.kill_server()
+        house.let_end()
         answer = house.refused()
         assert answer.returncode == STATE_UNUSABLE, answer.stderr
         assert "no space left" in answer.stderr

@@ -38,7 +38,7 @@ def test_jobs_live_on_without_their_launcher_and_their_end_is_unknown(also: str)
         house.start()
         workload = Workload(house.directory, Random(1))
         ends = ("exit:42", "exit:0", "signal:10")
-        plans = [workload.undisturbed(4_000, end) for end in ends]
+        plans = [workload.until_told(end) for end in ends]
         ids = submit(house, plans)
         house.until(
             lambda: all(house.get(f"/jobs/{i}")["state"] == "running" for i in ids.values()),
@@ -57,6 +57,7 @@ def test_jobs_live_on_without_their_launcher_and_their_end_is_unknown(also: str)
         assert fresh["exit_code"] is not None
         assert before != house.launchers() != []
         assert house.witnesses() == running
+        house.let_end()
 
         for job_id in ids.values():
             job = until_ended(house, job_id)

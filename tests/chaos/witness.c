@@ -3,6 +3,7 @@
  *   WITNESS_FILE   where the lines go
  *   WITNESS_ENDS   how attempts end, the last one for all that follow: exit:0,exit:3,signal:9
  *   WITNESS_MS     how long it runs
+ *   WITNESS_UNTIL  if set, it then runs on until this file is there
  *   WITNESS_RANK   if set, only this rank ends so; the others end well
  *   WITNESS_OTHERS_MS  how long the other ranks run
  *
@@ -87,6 +88,9 @@ int main(void)
         end_like("exit:0");
     }
     rest(atol(value("WITNESS_MS", "0")));
+    const char *until = value("WITNESS_UNTIL", "");
+    while (*until != '\0' && access(until, F_OK) != 0)
+        rest(20);
     char ends[256];
     snprintf(ends, sizeof ends, "%s", value("WITNESS_ENDS", "exit:0"));
     long attempt = atol(value("TGPU_ATTEMPT", "1"));

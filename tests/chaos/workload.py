@@ -137,6 +137,11 @@ class Workload:
             *("long", (end,)), ms=ms, gpu_count=0.5, preemptible=False, undisturbed_ms=ms
         )
 
+    def until_told(self, end: str) -> Plan:
+        """Runs until `House.let_end`, however slow everything else is."""
+        told = {"WITNESS_UNTIL": str(self.directory / "end")}
+        return self._plan("told", (end,), gpu_count=0.5, preemptible=False, variables=told)
+
     def _plan(
         self,
         kind: str,
