@@ -76,7 +76,7 @@ class Typical:
             longer = starts[: bisect_left(starts, now_ms - math.exp(log))]
             if longer:
                 weight = PRIOR_WEIGHT + seen
-                logs = sum(math.log(now_ms - start_ms) for start_ms in longer)
+                logs = sum(map(math.log, [now_ms - start_ms for start_ms in longer]))
                 log = (log * weight + logs) / (weight + len(longer))
         return max(1, round(math.exp(log)))
 
