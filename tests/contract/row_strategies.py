@@ -136,6 +136,10 @@ def job_rows(draw: st.DrawFn, number: int = 1) -> JobRow:
     )
 
 
+PATH = st.from_regex(r"/[a-z0-9_./ é-]{0,20}", fullmatch=True)
+IMAGE = st.from_regex(r"[a-z0-9][a-z0-9_./:-]{0,20}", fullmatch=True).filter(
+    lambda name: not name.startswith("rootfs:")
+)
 LAUNCHES = st.builds(
     Launch,
     argv=listed(WORD, least=1),
@@ -148,14 +152,14 @@ LAUNCHES = st.builds(
     user=TEXT,
     umask=COUNT,
     runner=st.sampled_from([Runner.PROCESS, Runner.TMUX, Runner.SCREEN]),
-    mounts=listed(st.builds(Mount, TEXT, TEXT, st.booleans())),
+    mounts=listed(st.builds(Mount, PATH, PATH, st.booleans())),
     conda=TEXT,
     output=WORD,
     warn_signal=TEXT,
     warn_before_ms=TIME,
     grace_ms=MAYBE_TIME,
     max_processes=COUNT,
-) | st.builds(Launch, runner=st.just(Runner.CONTAINER), image=NAME)
+) | st.builds(Launch, runner=st.just(Runner.CONTAINER), image=IMAGE)
 PLACEMENTS = listed(
     st.builds(
         Placement,
