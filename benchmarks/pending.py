@@ -84,9 +84,10 @@ def _median_ms(work: Callable[[], object]) -> float:
 
 
 def _restart(server: LiveServer) -> float:
-    """Seconds from the start of another server until a job of the queue has been started.
+    """Seconds from the start of another server until a job of the queue has run to its end.
 
-    What held the devices is ended while there is no server.
+    The server before it is killed. What holds the devices is cancelled as soon as the new one
+    answers, so that the queue can move.
     """
     holder = next(job["id"] for job in server.client.list(state="running", name="occupies"))
     done = server.client.status()["completed_jobs"]

@@ -78,7 +78,6 @@ def _array() -> float:
     with LiveServer() as server:
         server.occupy()
         began = time.perf_counter()
-        # One task is held by what occupies the devices.
         server.client.submit(["/bin/true"], gpu_count=1, array=ARRAY)
         return 1000 * (time.perf_counter() - began)
 
