@@ -53,6 +53,7 @@ class Agent:
         self._known: dict[Key, list[Report]] = {}
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
         self._readers: dict[int, asyncio.Task[None]] = {}
+        self._credits: dict[int, asyncio.Semaphore] = {}
         self._telemetry: pb.AgentMessage | None = None
         self._starts = asyncio.Semaphore(config.most_starts)
         self._under_way: set[asyncio.Task[None]] = set()
@@ -183,10 +184,9 @@ class Agent:
                 for order in message.orders.orders:
                     self._obey_order(order)
             case "log_request":
-                request = message.log_request
-                task = asyncio.create_task(self._read_log(request))
-                self._readers[request.request_id] = task
-                task.add_done_callback(lambda _: self._readers.pop(request.request_id, None))
+                self._begin_log(message.log_request)
+            case "log_credit":
+                self._more_credit(message.log_credit)
             case "log_cancel":
                 reader = self._readers.pop(message.log_cancel.request_id, None)
                 if reader is not None:
@@ -255,6 +255,23 @@ class Agent:
 
     # --- logs
 
+    def _begin_log(self, request: pb.LogRequest) -> None:
+        number = request.request_id
+        if request.chunks:
+            self._credits[number] = asyncio.Semaphore(request.chunks)
+        self._readers[number] = task = asyncio.create_task(self._read_log(request))
+        task.add_done_callback(lambda _: self._end_log(number))
+
+    def _more_credit(self, more: pb.LogCredit) -> None:
+        credit = self._credits.get(more.request_id)
+        if credit is not None:
+            for _ in range(more.chunks):
+                credit.release()
+
+    def _end_log(self, number: int) -> None:
+        self._readers.pop(number, None)
+        self._credits.pop(number, None)
+
     async def _read_log(self, request: pb.LogRequest) -> None:
         key = (request.allocation_id, request.member)
         path = Path(self._orders.log_path(request.job_id, *key))
@@ -274,7 +291,10 @@ class Agent:
             follow=request.follow,
             is_over=is_over,
         )
+        credit = self._credits.get(request.request_id)
         async for data in pieces:
+            if credit is not None:
+                await credit.acquire()
             self._send(chunk(data))
         self._send(chunk(end=True))
 

@@ -9,6 +9,7 @@ from gpu_scheduler.api.exchange import Call, Query
 from gpu_scheduler.api.explain import Explainer
 from gpu_scheduler.api.repeats import Repeats
 from gpu_scheduler.api.service import ApiSettings, LogSource, Service
+from gpu_scheduler.api.slots import Slots
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
 from gpu_scheduler.model.job import called
@@ -32,6 +33,7 @@ class Context:
         self.service = service
         self.settings = settings
         self.logs = logs
+        self.log_streams = Slots(settings.bounds.logs_per_user, "logs")
         self.explainer = Explainer(service)
         self.repeats = Repeats(service)
         self.choosing_ids = asyncio.Lock()

@@ -22,6 +22,7 @@ MEANINGS = {
     413: "More was sent than is taken at once.",
     415: "The body is not JSON.",
     422: "It could never run here, or the idempotency key was used for something else.",
+    429: "The user has too much open at once.",
     503: "Not possible now; try again later.",
 }
 PATH_PARAMETERS: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from typing import Any
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, answer, encode
-from gpu_scheduler.api.failures import TooMany
 from gpu_scheduler.api.operations import V1, Operation, a_number
+from gpu_scheduler.api.slots import Slots
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.store.rows import EventRow
 from gpu_scheduler.wire.answers import EventForm, EventPage
@@ -103,24 +103,16 @@ class EventSockets:
     def __init__(self, context: Context) -> None:
         """None is open."""
         self._context = context
-        self._open: dict[str, int] = {}
+        self._slots = Slots(context.settings.bounds.sockets_per_user, "event streams")
         self.cut_off = 0
 
     async def serve(self, call: Call, receive: Receive, send: Send) -> None:
         """Accept a connection and feed it until one side has enough."""
         after = self._context.query(call, "after").optional("after")
-        user = call.caller.user
-        if self._open.get(user, 0) >= self._context.settings.bounds.sockets_per_user:
-            raise TooMany("this user has too many event streams open; close one of them")
-        self._open[user] = self._open.get(user, 0) + 1
-        try:
+        with self._slots.one_of(call.caller.user):
             await receive()
             await send({"type": "websocket.accept"})
             await self._feed(call.caller, after, receive, send)
-        finally:
-            self._open[user] -= 1
-            if not self._open[user]:
-                del self._open[user]
 
     async def _feed(self, caller: Caller, after: int | None, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_until_gone(receive))

@@ -14,6 +14,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import TEXT, Answer, Call, Stream
 from gpu_scheduler.api.operations import V1, Operation, a_flag, a_number
 from gpu_scheduler.api.service import LogSource
+from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, UnknownThing
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called
@@ -57,7 +58,7 @@ async def job_logs(context: Context, call: Call) -> Answer:
     if tail is not None:
         wanted.offset = -min(MOST_TAIL_BYTES, tail * LINE_BYTES)
         stream = _last_lines(stream, tail, -wanted.offset)
-    return Answer(media=TEXT, stream=Stream(stream))
+    return Answer(media=TEXT, stream=Stream(_one_more(context, call.caller, stream)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +76,15 @@ class _Wanted:
     def allocation(self, attempt: int) -> str:
         suffix = "" if self.task is None else f"_{self.task}"
         return f"{self.job_id}{suffix}.{self.attempt or attempt}"
+
+
+async def _one_more(
+    context: Context, caller: Caller, chunks: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
+    """The chunks, if the caller does not read too many logs already."""
+    with context.log_streams.one_of(caller.user):
+        async for chunk in chunks:
+            yield chunk
 
 
 async def _stream(context: Context, logs: LogSource, wanted: _Wanted) -> AsyncIterator[bytes]:
@@ -197,6 +207,6 @@ OPERATIONS = (
             ),
             a_number("limit", "So many bytes at most."),
         ),
-        errors=(404, 503),
+        errors=(404, 429, 503),
     ),
 )

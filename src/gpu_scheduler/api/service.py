@@ -102,6 +102,7 @@ class Bounds:
     query_bytes: int = 4096
     page: int = 1000
     sockets_per_user: int = 64
+    logs_per_user: int = 64
     send_seconds: float = 10.0
 
 

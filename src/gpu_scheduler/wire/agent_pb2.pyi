@@ -232,18 +232,20 @@ class LogChunk(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye")
+    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     log_request: LogRequest
     log_cancel: LogCancel
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    log_credit: LogCredit
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "protocol", "term", "heartbeat_ms")
@@ -391,7 +393,7 @@ class Forget(_message.Message):
     def __init__(self) -> None: ...
 
 class LogRequest(_message.Message):
-    __slots__ = ("request_id", "job_id", "allocation_id", "member", "offset", "limit", "follow")
+    __slots__ = ("request_id", "job_id", "allocation_id", "member", "offset", "limit", "follow", "chunks")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +401,7 @@ class LogRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     job_id: str
     allocation_id: str
@@ -406,7 +409,16 @@ class LogRequest(_message.Message):
     offset: int
     limit: int
     follow: bool
-    def __init__(self, request_id: _Optional[int] = ..., job_id: _Optional[str] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+    chunks: int
+    def __init__(self, request_id: _Optional[int] = ..., job_id: _Optional[str] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ..., follow: _Optional[bool] = ..., chunks: _Optional[int] = ...) -> None: ...
+
+class LogCredit(_message.Message):
+    __slots__ = ("request_id", "chunks")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    chunks: int
+    def __init__(self, request_id: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
 
 class LogCancel(_message.Message):
     __slots__ = ("request_id",)

@@ -13,6 +13,7 @@ import pytest
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.launcher_client import Held, Launcher
+from gpu_scheduler.agent.logs import CHUNK
 from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Report, Work
@@ -58,6 +59,14 @@ class OneServer:
     async def _listen(self, requests: AsyncIterator[pb.AgentMessage]) -> None:
         async for message in requests:
             self.heard.put_nowait(message)
+
+    async def next_chunk(self) -> tuple[int, int, bool]:
+        """Of which request it is, how long, and whether it is the last."""
+        while True:
+            message = await asyncio.wait_for(self.heard.get(), 10)
+            if message.WhichOneof("message") == "log_chunk":
+                chunk = message.log_chunk
+                return chunk.request_id, len(chunk.data), chunk.end
 
     async def next_fact(self) -> pb.Fact:
         while True:
@@ -152,3 +161,35 @@ def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:
     orders = Orders(a_config(directory), Found(cpu_milli=1, memory_mb=1, devices=()))
     order = a_start("job-1", HOME="/" + "a" * 300).orders.orders[0]
     assert orders.work(order).workdir == "/"
+
+
+def a_log(directory: Path, name: str, size: int) -> None:
+    (directory / name).mkdir()
+    (directory / name / f"{name}.1.0.log").write_bytes(b"x" * size)
+
+
+def a_log_request(number: int, name: str, chunks: int) -> pb.ServerMessage:
+    request = pb.LogRequest(
+        request_id=number, job_id=name, allocation_id=f"{name}.1", chunks=chunks
+    )
+    return pb.ServerMessage(log_request=request)
+
+
+def test_no_more_of_a_log_is_sent_than_there_is_credit_for(directory: Path) -> None:
+    a_log(directory, "job-1", 4 * CHUNK)
+    a_log(directory, "job-2", 1)
+
+    async def test(server: OneServer, _: QuietLauncher) -> None:
+        server.says.put_nowait(a_log_request(1, "job-1", 2))
+        assert [await server.next_chunk() for _ in range(2)] == [(1, CHUNK, False)] * 2
+        server.says.put_nowait(a_log_request(2, "job-2", 2))
+        assert await server.next_chunk() == (2, 1, False), "other readers are not held up"
+        assert await server.next_chunk() == (2, 0, True)
+        server.says.put_nowait(pb.ServerMessage(log_credit=pb.LogCredit(request_id=1, chunks=9)))
+        assert [await server.next_chunk() for _ in range(2)] == [(1, CHUNK, False)] * 2
+        assert await server.next_chunk() == (1, 0, True)
+        server.says.put_nowait(pb.ServerMessage(log_credit=pb.LogCredit(request_id=1, chunks=1)))
+        server.says.put_nowait(a_log_request(3, "job-2", 0))
+        assert await server.next_chunk() == (3, 1, False), "credit that comes too late harms nobody"
+
+    with_agent(directory, test)

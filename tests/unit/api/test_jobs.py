@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.api.service import Bounds
 from gpu_scheduler.control.messages import Started
 from tests.unit.api.lab import ApiLab
 
@@ -258,6 +259,21 @@ def test_following_a_job_that_never_starts_ends_with_it(lab: ApiLab) -> None:
     lab.call("DELETE", f"/jobs/{job_id}")
     assert answer.read() == b""
     connection.close()
+
+
+def test_a_user_reads_only_so_many_logs_at_once() -> None:
+    with ApiLab(bounds=Bounds(logs_per_user=1)) as lab:
+        job_id = lab.submit(hold=True)
+        connection = lab.connection()
+        connection.request("GET", f"/api/v1/jobs/{job_id}/logs?follow=1")
+        following = connection.getresponse()
+        refused = lab.get(f"/jobs/{job_id}/logs")
+        assert (refused.status, refused.code) == (429, "too_many")
+        assert "1 logs open" in refused.error
+        lab.call("DELETE", f"/jobs/{job_id}")
+        following.read()
+        connection.close()
+        assert lab.get(f"/jobs/{job_id}/logs").status == 200
 
 
 def test_logs_of_an_array_need_a_task(lab: ApiLab) -> None:

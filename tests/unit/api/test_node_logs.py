@@ -1,0 +1,77 @@
+"""Logs come from the nodes no faster than they are read."""
+
+import asyncio
+
+import pytest
+
+from gpu_scheduler.api.node_logs import CHUNKS_AHEAD, NodeLogs
+from gpu_scheduler.model.errors import ClusterError
+from gpu_scheduler.wire import agent_pb2 as pb
+
+
+class Node:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[pb.ServerMessage] = []
+
+    def send(self, _: str, message: pb.ServerMessage) -> bool:
+        self.told.append(message)
+        return True
+
+    def count(self, kind: str) -> int:
+        return [message.WhichOneof("message") for message in self.told].count(kind)
+
+
+def a_chunk(*, end: bool = False) -> pb.LogChunk:
+    return pb.LogChunk(request_id=1, data=b"" if end else b"x", end=end)
+
+
+def test_a_chunk_that_was_read_makes_room_for_another() -> None:
+    async def run() -> None:
+        node = Node()
+        logs = NodeLogs(node.send)
+        reading = logs.read("n0", pb.LogRequest())
+        first = asyncio.ensure_future(anext(reading))
+        await asyncio.sleep(0)
+        assert node.told[0].log_request.chunks == CHUNKS_AHEAD
+        for _ in range(CHUNKS_AHEAD):
+            logs.hear(a_chunk())
+        logs.hear(a_chunk(end=True))
+        assert await first == b"x"
+        assert node.count("log_credit") == 0, "it has been handed over, and is not gone yet"
+        assert [data async for data in reading] == [b"x"] * (CHUNKS_AHEAD - 1)
+        assert node.count("log_credit") == CHUNKS_AHEAD
+        assert node.count("log_cancel") == 1
+
+    asyncio.run(run())
+
+
+def test_a_node_that_sends_more_than_it_may_is_not_listened_to() -> None:
+    async def run() -> None:
+        logs = NodeLogs(Node().send)
+        reading = logs.read("n0", pb.LogRequest())
+        first = asyncio.ensure_future(anext(reading))
+        await asyncio.sleep(0)
+        for _ in range(3 * CHUNKS_AHEAD):
+            logs.hear(a_chunk())
+        await first
+        for _ in range(CHUNKS_AHEAD - 1):
+            await anext(reading)
+        with pytest.raises(ClusterError, match="more of its log than was asked for"):
+            await anext(reading)
+
+    asyncio.run(run())
+
+
+def test_a_node_that_goes_ends_the_reading() -> None:
+    async def run() -> None:
+        logs = NodeLogs(Node().send)
+        reading = asyncio.ensure_future(anext(logs.read("n0", pb.LogRequest())))
+        await asyncio.sleep(0)
+        logs.node_gone("other")
+        logs.node_gone("n0")
+        with pytest.raises(ClusterError, match="was disconnected"):
+            await reading
+
+    asyncio.run(run())
