@@ -28,7 +28,8 @@ class Phase(enum.Enum):
 class Attempt:
     """State that the launcher's parts share. `pid` is the process whose end is the job's end.
 
-    For a session that is the shim, and `job_pid` is the command itself. `adopted` attempts were
+    For a session that is the shim, `opener` the child of ours that opened it, and `job_pid` the
+    command itself by the shim's word, with `job_ticks`, when it began. `adopted` attempts were
     begun by a launcher that has died; we are not the parent of their processes.
     """
 
@@ -45,10 +46,12 @@ class Attempt:
         "gate",
         "group",
         "job_pid",
+        "job_ticks",
         "key",
         "kill_at_ms",
         "killed",
         "listener",
+        "opener",
         "over",
         "phase",
         "pid",
@@ -72,6 +75,8 @@ class Attempt:
         self.group = Group()
         self.pid = 0
         self.job_pid = 0
+        self.job_ticks = 0
+        self.opener = 0
         self.ticks = 0
         self.pidfd = -1
         self.adopted = False

@@ -46,7 +46,11 @@ class Census:
             found.update(orphans, processes.descendants(orphans, self._relatives()))
         if attempt.adopted:
             found |= self._by_mark(attempt)
-        return found - self._loop.known_children.keys() - {os.getpid(), attempt.pid}
+        known = self._loop.known_children.keys()
+        found -= known | {os.getpid(), attempt.pid}
+        if attempt.opener in known and attempt.ending is not None:
+            found.add(attempt.opener)
+        return found
 
     def tree(self, attempt: Attempt) -> set[int]:
         """The whole job while its main process lives."""

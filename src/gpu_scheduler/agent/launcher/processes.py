@@ -105,11 +105,23 @@ def is_helper(pid: int, launcher: str) -> bool:
 
 
 def user_of(pid: int) -> int:
-    """The user that a process runs as; -1 if it is gone."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return -1
+    """The user that a process was started by; -1 if it is gone.
+
+    Not the owner of its directory: that is root for a process that forbids to be looked at.
+    """
+    _, _, rest = _read(f"/proc/{pid}/status").partition(b"\nUid:")
+    numbers = rest.split(None, 1)
+    return int(numbers[0]) if numbers else -1
+
+
+def line_of(pid: int, top: int) -> list[int]:
+    """The process and its parents, up to the last one below `top`; empty if `top` is not above."""
+    found: list[int] = []
+    while pid > 1 and pid != top and pid not in found:
+        found.append(pid)
+        fields = _stat(pid)
+        pid = int(fields[1]) if fields else 0
+    return found if pid == top else []
 
 
 def control_groups(pid: int) -> str:
@@ -129,8 +141,13 @@ def open_pidfd(pid: int, ticks: int) -> int:
 
 
 def send(pids: Iterable[int], number: int) -> None:
-    """Signal processes; those that are gone or closed to us are skipped."""
+    """Signal processes; those that are gone or closed to us are skipped.
+
+    0, 1 and negative numbers do not name one process, and are never signalled.
+    """
     for pid in pids:
+        if pid <= 1:
+            continue
         try:
             os.kill(pid, number)
         except (ProcessLookupError, PermissionError):
@@ -138,7 +155,9 @@ def send(pids: Iterable[int], number: int) -> None:
 
 
 def send_to_group(leader: int, number: int) -> None:
-    """Signal a process group."""
+    """Signal a process group; never our own, nor everybody."""
+    if leader <= 1:
+        return
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):

@@ -6,15 +6,16 @@ ends in `refuse`: nothing has run, and the reason is told.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
-from gpu_scheduler.agent.launcher.forms import line
+from gpu_scheduler.agent.launcher.forms import line, parsed
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, refusal, say_go
@@ -22,6 +23,12 @@ from gpu_scheduler.agent.runners.contract import Command, Ending
 from gpu_scheduler.agent.work import Began, Work
 
 SHIM_TIMEOUT_MS = 15_000
+ORDER_TIMEOUT_MS = 60_000
+"""From the order to the shim's word: a working directory may be slow to enter."""
+MOST_WORD_BYTES = 65_536
+MOST_ERROR = 2_000
+MOST_PID = 1 << 22
+NO_SHIM = "the session did not answer as it should, and was ended"
 Refuse = Callable[[Attempt, str], None]
 Ended = Callable[[Attempt, Ending], None]
 Ready = Callable[[Attempt], None]
@@ -261,14 +268,18 @@ class Starter:
     # --- sessions ---------------------------------------------------------------------------------
 
     def _listen(self, attempt: Attempt, launch: Launch) -> None:
-        """A gate for the shim, by a name that nobody can guess and with the user checked."""
-        name = f"tgpu-{os.urandom(16).hex()}"
+        """A gate for the shim, in the directory that only the job's user can enter."""
+        path = f"{attempt.work.scratch_dir}/gate-{os.urandom(4).hex()}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
-        listener.bind("\0" + name)
-        listener.listen(4)
         attempt.listener = listener
-        launch.argv = tuple(name if part == "{gate}" else part for part in launch.argv)
+        before = os.umask(0)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        listener.listen(4)
+        launch.argv = tuple(path if part == "{gate}" else part for part in launch.argv)
 
     def _open_session(
         self,
@@ -279,6 +290,7 @@ class Starter:
         recorded: Callable[[str], None],
     ) -> None:
         session = _Session(self._environment(attempt.work), command.job, log, recorded)
+        attempt.opener = opener
         record = attempt.record("accepted", work=kept_work(attempt.work))
 
         def open_gate(bad: str) -> None:
@@ -308,56 +320,98 @@ class Starter:
         if attempt.listener is None:
             return
         shim, _ = attempt.listener.accept()
+        shim.setblocking(False)
         credentials = shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, uid, _ = struct.unpack("3i", credentials)
-        if uid != attempt.work.uid or attempt.pid:
+        if uid != attempt.work.uid or attempt.pid or not self._of_session(pid, attempt):
             shim.close()
             return
         self._stop_listening(attempt)
         attempt.cancel_timers()
         attempt.pid = pid
         attempt.pidfd = processes.open_pidfd(pid, processes.start_ticks(pid))
+        session.shim.close()
         session.shim = shim
         self._record(attempt, lambda bad: self._send_order(attempt, session, bad))
 
+    def _of_session(self, pid: int, attempt: Attempt) -> bool:
+        """Below the opener, or below a daemon that it left to us; not out of another job."""
+        above = processes.line_of(pid, os.getpid())
+        known = self._kit.loop.known_children.keys() - {attempt.opener}
+        return bool(above) and above[-1] not in known
+
     def _send_order(self, attempt: Attempt, session: _Session, bad: str) -> None:
-        if bad or attempt.stopped_by or attempt.pidfd < 0:
+        if bad or attempt.stopped_by or attempt.pidfd < 0 or attempt.phase is not Phase.GATE:
             self._give_up(attempt, session, bad)
             return
-        shim, work = session.shim, attempt.work
+        work = attempt.work
         order = {
             "argv": session.argv,
             "environment": session.environment,
             "workdir": work.workdir,
             "umask": work.umask,
         }
-        attempt.said_go = True
-        try:
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", session.log))]
-            text = line(order)
-            sent = shim.sendmsg([text], rights if session.log >= 0 else [])
-            shim.sendall(text[sent:])
-        except OSError as error:
-            attempt.details.append(f"the session's shim went away: {error}")
+        session.unsent = line(order)
+        session.send()
         session.finish()
-        self._kit.loop.add(shim.fileno(), lambda: self._shim_says(attempt, session))
-        self._kit.loop.add(attempt.pidfd, lambda: self.main_gone(attempt))
+        self._kit.loop.add(attempt.pidfd, lambda: self._shim_ended(attempt, session))
+        attempt.timers.append(
+            self._kit.loop.after(
+                ORDER_TIMEOUT_MS, lambda: self._drop_shim(attempt, session, NO_SHIM)
+            )
+        )
+        self._listen_to_shim(attempt, session)
 
-    def _shim_says(self, attempt: Attempt, session: _Session) -> None:
-        try:
-            text = session.shim.recv(65536)
-        except OSError:
-            text = b""
-        for part in text.splitlines():
-            message = json.loads(part)
-            if "began" in message:
-                self._began(attempt, int(message["began"]))
-            elif "error" in message:
-                attempt.details.append(str(message["error"]))
-                attempt.said_go = False
-        if not text:
+    def _listen_to_shim(self, attempt: Attempt, session: _Session) -> None:
+        """From the last byte of the order on the job may run."""
+        attempt.said_go = not session.unsent
+        self._kit.loop.add(
+            session.shim.fileno(),
+            lambda: self._shim_moved(attempt, session),
+            writing=bool(session.unsent),
+        )
+
+    def _shim_moved(self, attempt: Attempt, session: _Session) -> None:
+        """It takes more of the order, or says its one word: began, or why not."""
+        if not attempt.said_go:
+            if attempt.stopped_by:
+                self._drop_shim(attempt, session, "")
+                return
+            session.send()
+            self._listen_to_shim(attempt, session)
+        word = session.word()
+        if word is None:
+            return
+        pid, error = _understood(word)
+        if error:
+            attempt.said_go = False
+            self._drop_shim(attempt, session, error)
+        elif pid and attempt.said_go and attempt.phase is Phase.GATE and _is_job(attempt, pid):
+            self._hang_up(attempt, session)
+            attempt.job_ticks = processes.start_ticks(pid)
+            self._began(attempt, pid if attempt.job_ticks else attempt.pid)
+        else:
+            self._drop_shim(attempt, session, NO_SHIM)
+
+    def _drop_shim(self, attempt: Attempt, session: _Session, why: str) -> None:
+        """It cannot be relied on: it is ended, and with it the attempt."""
+        attempt.details.append(why)
+        self._hang_up(attempt, session)
+        _kill(attempt.pidfd)
+
+    def _hang_up(self, attempt: Attempt, session: _Session) -> None:
+        """Nothing that the session says after its one word is listened to."""
+        attempt.cancel_timers()
+        if session.shim.fileno() >= 0:
             self._kit.loop.drop(session.shim.fileno())
             session.shim.close()
+
+    def _shim_ended(self, attempt: Attempt, session: _Session) -> None:
+        """Its last word may have come in the same moment."""
+        if session.shim.fileno() >= 0:
+            self._shim_moved(attempt, session)
+            self._hang_up(attempt, session)
+        self.main_gone(attempt)
 
     def main_gone(self, attempt: Attempt) -> None:
         """A main process that is not our child has ended."""
@@ -373,16 +427,50 @@ class Starter:
         attempt.cancel_timers()
         self._close_gate(attempt)
         self._stop_listening(attempt)
-        if session.shim.fileno() >= 0:
-            session.shim.close()
+        self._hang_up(attempt, session)
         session.finish()
+        if attempt.pidfd >= 0:
+            _kill(attempt.pidfd)
+            os.close(attempt.pidfd)
+            attempt.pid, attempt.pidfd = 0, -1
         self._refuse(attempt, why)
 
     def _stop_listening(self, attempt: Attempt) -> None:
         if attempt.listener is not None:
             self._kit.loop.drop(attempt.listener.fileno())
+            path = attempt.listener.getsockname()
             attempt.listener.close()
+            if path:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
             attempt.listener = None
+
+
+def _is_job(attempt: Attempt, pid: int) -> bool:
+    """What the shim calls the job will be signalled: so it is the user's and below the shim.
+
+    Or it has ended already, as short jobs do.
+    """
+    below, user = processes.line_of(pid, attempt.pid), processes.user_of(pid)
+    return user == -1 or (bool(below) and user == attempt.work.uid)
+
+
+def _kill(pidfd: int) -> None:
+    """Exactly this process, if it still is there."""
+    with contextlib.suppress(OSError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def _understood(word: bytes) -> tuple[int, str]:
+    """The job's pid, or why there is none. It comes from the user: it can be anything."""
+    try:
+        message = parsed(word)
+    except (ValueError, RecursionError):
+        return 0, ""
+    pid, error = message.get("began"), message.get("error")
+    if isinstance(error, str):
+        return 0, error[:MOST_ERROR].encode(errors="replace").decode()
+    return (pid if type(pid) is int and 1 < pid < MOST_PID else 0), ""
 
 
 class _Session:
@@ -398,8 +486,32 @@ class _Session:
         self.environment = environment
         self.argv = argv
         self.log = log
+        self.unsent = b""
+        self._heard = b""
         self._recorded: Callable[[str], None] | None = recorded
         self.shim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def send(self) -> None:
+        """As much of the order as goes, and with its first part the log."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", self.log))]
+        try:
+            sent = self.shim.sendmsg([self.unsent], rights if self.log >= 0 else [])
+        except OSError:
+            return
+        self.unsent = self.unsent[sent:]
+
+    def word(self) -> bytes | None:
+        """The first line that came; None while there is none, and what there is at the end."""
+        try:
+            part = self.shim.recv(MOST_WORD_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            part = b""
+        self._heard += part
+        if part and b"\n" not in self._heard and len(self._heard) < MOST_WORD_BYTES:
+            return None
+        return self._heard.partition(b"\n")[0]
 
     def finish(self) -> None:
         """The log is handed over or not needed; whoever waits for the record is told."""

@@ -90,7 +90,7 @@ class Stopper:
         if runner is not None and (command := runner.signal_command(attempt.work, name)):
             self._kit.tell_engine(command, lambda *_: None)
             return
-        processes.send_to_group(attempt.job_pid or attempt.pid, number)
+        processes.send_to_group(_leader(attempt), number)
 
     def ask(self, attempt: Attempt) -> None:
         """SIGTERM to everything; what is stopped has to go on to hear it."""
@@ -147,3 +147,10 @@ class Stopper:
         if attempt.is_session and attempt.ending is None:
             tree -= self._kit.census.ancestors(attempt.pid)
         return tree
+
+
+def _leader(attempt: Attempt) -> int:
+    """The process group of the job; 0 if the number may be that of another by now."""
+    if attempt.job_ticks and processes.start_ticks(attempt.job_pid) != attempt.job_ticks:
+        return 0
+    return attempt.job_pid or attempt.pid

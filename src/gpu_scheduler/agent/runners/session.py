@@ -18,7 +18,8 @@ from gpu_scheduler.agent.work import Work
 GATE = "{gate}"
 PYTHON = "{python}"
 LONGEST_SOCKET = 100
-_KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "SHELL", "USER", "TGPU_ALLOCATION_ID", "TGPU_MEMBER")
+_KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "SHELL", "USER")
+_MARKS = ("TGPU_ALLOCATION_ID", "TGPU_MEMBER", "TGPU_LAUNCHER")
 
 
 def session_name(work: Work) -> str:
@@ -47,7 +48,7 @@ class SessionRunner(Runner):
         return ""
 
     def command(self, work: Work, environment: dict[str, str]) -> Command:
-        kept = {name: environment[name] for name in _KEPT if name in environment}
+        kept = {name: environment[name] for name in (*_KEPT, *_MARKS) if name in environment}
         kept.update(TERM="xterm-256color", **self._own_environment(work))
         kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         with open(os.path.join(os.path.dirname(__file__), "shim.py"), encoding="utf-8") as file:

@@ -35,7 +35,7 @@ IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal
 def main() -> int:
     """Ask, run, pass on, write the end."""
     gate = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    gate.connect("\0" + sys.argv[1])
+    gate.connect(sys.argv[1])
     order, log = receive(gate)
     if order is None:
         return 1

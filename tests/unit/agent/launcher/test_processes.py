@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from gpu_scheduler.agent.launcher import processes
 
 
@@ -51,3 +53,28 @@ def test_signals_to_nobody_are_harmless() -> None:
     child.wait()
     processes.send([child.pid], signal.SIGTERM)
     processes.send_to_group(child.pid, signal.SIGTERM)
+
+
+def test_numbers_that_name_many_processes_are_never_signalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append((pid, number)))
+    processes.send([-1, 0, 1, -7], signal.SIGKILL)
+    for leader in (-1, 0, 1):
+        processes.send_to_group(leader, signal.SIGKILL)
+    assert sent == []
+
+
+def test_a_process_is_traced_to_the_one_above() -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert processes.line_of(child.pid, os.getpid()) == [child.pid]
+        assert processes.line_of(child.pid, os.getppid()) == [child.pid, os.getpid()]
+        assert processes.line_of(os.getpid(), child.pid) == []
+        assert processes.line_of(1, os.getpid()) == []
+    finally:
+        child.kill()
+        child.wait()
+    assert processes.line_of(child.pid, os.getpid()) == []

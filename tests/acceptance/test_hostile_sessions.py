@@ -1,0 +1,227 @@
+"""A session belongs to the job's user, and so does what it says: it may be anything."""
+
+# ruff: noqa: ASYNC110, ASYNC220, ASYNC240
+# The event loop has nothing else to do, and files are what these tests wait for.
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.launching import Rig, is_alive, log_line, with_launcher
+
+pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+
+# The launcher as it is, but the user has exchanged the shim before it began.
+EXCHANGED = """
+import sys
+from gpu_scheduler.agent.launcher.__main__ import main
+from gpu_scheduler.agent.runners import session
+session.__file__ = sys.argv[2] + "/session.py"
+sys.exit(main(["--dir", sys.argv[1]]))
+"""
+HEAD = """
+import json, os, socket, subprocess, sys, time
+gate = socket.socket(socket.AF_UNIX)
+gate.connect(sys.argv[1])
+def order():
+    data = b""
+    while not data.endswith(b"\\n"):
+        data += gate.recv(65536)
+    return json.loads(data)
+def say(text):
+    gate.sendall(text)
+    time.sleep(1000)
+"""
+
+
+def with_shim(shim: str, scenario: Callable[[Rig], Awaitable[None]]) -> None:
+    """Run a scenario against a launcher whose sessions run this shim."""
+
+    async def run(rig: Rig) -> None:
+        await rig.hang_up()
+        await rig.launcher.leave()
+        (rig.directory / "shim.py").write_text(HEAD + shim, encoding="utf-8")
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", EXCHANGED, rig.directory / "agent", rig.directory]
+        )
+        async with asyncio.timeout(20):
+            while not await answers(rig):
+                await asyncio.sleep(0.02)
+        await rig.open()
+        try:
+            await scenario(rig)
+            assert rig.launcher.pid == process.pid
+            assert (await rig.run(rig.work("job-99.1", "sh", "-c", "exit 3"))).exit_code == 3
+        finally:
+            await rig.close()
+            process.wait(20)
+            await rig.open()
+
+    with_launcher(run)
+
+
+async def answers(rig: Rig) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(rig.directory / "agent" / "launcher.sock")
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "x\\n",
+        "[1]\\n",
+        '{"began": "7"}\\n',
+        '{"began": 0}\\n',
+        '{"began": -1}\\n',
+        '{"began": 1}\\n',
+        '{"began": 1e999}\\n',
+        '{"began": ' + "9" * 5000 + "}\\n",
+        "[" * 60_000 + "\\n",
+        "y" * 70_000,
+    ],
+)
+def test_a_session_that_says_nonsense_costs_its_own_job_only(word: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        over = await rig.run(rig.work("job-1.1", "true", runner="tmux", grace_ms=200))
+        assert over.exit_code is None
+        assert "did not answer as it should" in over.detail
+
+    with_shim(f"order(); say(b'{word}')", scenario)
+
+
+def test_a_word_in_pieces_is_a_word() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = rig.work("job-1.1", "true", runner="tmux", grace_ms=200)
+        await rig.launcher.start(work)
+        began = await rig.began("job-1.1")
+        assert is_alive(began.pid)
+
+    shim = """
+order()
+job = subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+for letter in json.dumps({"began": job}):
+    gate.sendall(letter.encode())
+    time.sleep(0.005)
+say(b"\\n")
+"""
+    with_shim(shim, scenario)
+
+
+def test_an_error_with_broken_letters_is_told_and_the_session_ended() -> None:
+    async def scenario(rig: Rig) -> None:
+        over = await rig.run(rig.work("job-1.1", "true", runner="tmux", grace_ms=200))
+        assert not over.ran
+        assert over.detail.startswith("no? ")
+        assert len(over.detail) <= 2000
+
+    with_shim("order(); say(b'{\"error\": \"no\\\\ud800 ' + b'z' * 9000 + b'\"}\\n')", scenario)
+
+
+def test_only_a_process_of_the_session_is_taken_for_the_job() -> None:
+    """Signals go to the group that the session names: so it cannot name any other."""
+
+    async def scenario(rig: Rig) -> None:
+        other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        try:
+            (rig.directory / "victim").write_text(str(other.pid), encoding="ascii")
+            work = rig.work(
+                "job-1.1",
+                "true",
+                runner="tmux",
+                limit_ms=500,
+                warn_signal="KILL",
+                warn_before_ms=400,
+                grace_ms=200,
+            )
+            over = await rig.run(work)
+            assert "did not answer as it should" in over.detail
+            assert other.poll() is None
+        finally:
+            other.kill()
+            other.wait()
+
+    shim = """
+order()
+place = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+victim = open(place + "/victim").read()
+say(b'{"began": %s}\\n' % victim.encode())
+"""
+    with_shim(shim, scenario)
+
+
+def test_a_session_that_does_not_read_its_order_keeps_nobody_waiting() -> None:
+    async def scenario(rig: Rig) -> None:
+        big = {"PATH": "/usr/bin:/bin", **{f"V{n}": "x" * 100_000 for n in range(20)}}
+        work = rig.work("job-1.1", "true", runner="tmux", environment=big, grace_ms=200)
+        await rig.launcher.start(work)
+        async with asyncio.timeout(10):
+            assert (await rig.run(rig.work("job-2.1", "true"))).exit_code == 0
+        await rig.launcher.stop("job-1.1", 0, "cancelled", 0)
+        (rig.directory / "read").touch()
+        over = await rig.over("job-1.1")
+        assert (over.ran, over.stopped_by) == (False, "cancelled")
+
+    shim = """
+place = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+while not os.path.exists(place + "/read"):
+    time.sleep(0.02)
+while gate.recv(65536):
+    pass
+time.sleep(1000)
+"""
+    with_shim(shim, scenario)
+
+
+def test_a_long_order_arrives_whole() -> None:
+    async def scenario(rig: Rig) -> None:
+        big = {"PATH": "/usr/bin:/bin", **{f"V{n}": "x" * 100_000 for n in range(10)}}
+        work = rig.work("job-1.1", "sh", "-c", 'echo "${#V9}"', runner="tmux", environment=big)
+        assert (await rig.run(work)).exit_code == 0
+        assert rig.log(work) == "100000\n"
+
+    with_launcher(scenario)
+
+
+def test_the_gate_of_a_session_opens_for_its_own_shim_only() -> None:
+    """Another process of the same user comes first, and is turned away."""
+
+    async def scenario(rig: Rig) -> None:
+        work = rig.work("job-1.1", "sh", "-c", "echo ran", runner="tmux")
+        thief = subprocess.Popen(
+            [sys.executable, "-I", "-c", THIEF, work.scratch_dir], stdout=subprocess.PIPE
+        )
+        assert thief.stdout is not None
+        assert await asyncio.to_thread(thief.stdout.readline) == b"ready\n"
+        assert (await rig.run(work)).exit_code == 0
+        await log_line(rig, work, "ran")
+        said, _ = await asyncio.to_thread(thief.communicate)
+        assert said in {b"nothing\n", b"too late\n"}
+        assert not list(Path(work.scratch_dir).glob("gate*"))
+
+    with_launcher(scenario)
+
+
+THIEF = """
+import glob, socket, sys, time
+print("ready", flush=True)
+found = []
+until = time.monotonic() + 20
+while not found and time.monotonic() < until:
+    found = glob.glob(sys.argv[1] + "/gate-*")
+thief = socket.socket(socket.AF_UNIX)
+thief.settimeout(10)
+try:
+    thief.connect(found[0])
+    print(thief.recv(65536).decode()[:80] or "nothing")
+except OSError:
+    print("too late")
+"""
