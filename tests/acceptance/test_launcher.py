@@ -598,6 +598,9 @@ def test_a_launcher_without_rights_still_keeps_every_promise() -> None:
             script = "trap '' TERM; sleep 1000 & sleep 1000"
             work = rig.work("job-2.1", "sh", "-c", script, limit_ms=300, grace_ms=200, **own)
             assert (await rig.run(work)).signal == 9
+            elsewhere = rig.work("job-5.1", "id", "-g", uid=NOBODY, gid=1, user="nobody")
+            assert (await rig.run(elsewhere)).exit_code == 0
+            assert rig.log(elsewhere) == "65534\n"
             refused = await rig.run(rig.work("job-3.1", "true", uid=0))
             assert "cannot run as uid 0: the launcher runs as uid 65534" in refused.detail
             code = "x = bytearray(200 << 20)"

@@ -16,7 +16,7 @@ import pytest
 
 from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
 from gpu_scheduler.agent.work import Work
-from tests.launching import Rig, is_alive, log_line, with_launcher
+from tests.launching import NOBODY, Rig, is_alive, log_line, with_launcher
 
 # Containers share one table of names with other workers of the suite.
 NAME = f"job-{os.getpid()}.1"
@@ -96,6 +96,46 @@ def test_the_job_has_its_environment_its_directory_and_its_log(runner: str) -> N
             "wrong",
         ]
         assert Path(work.log_path).stat().st_mode & 0o777 == 0o600
+
+    with_launcher(scenario)
+
+
+def test_output_goes_to_the_file_that_the_user_named(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        own = rig.directory / "own"
+        own.mkdir()
+        user = {"umask": 0o027, "log_of_user": True, "log_path": str(own / "out")}
+        if os.geteuid() == 0:
+            os.chown(own, NOBODY, NOBODY)
+            user.update(uid=NOBODY, gid=NOBODY, user="nobody")
+        work = work_of(rig, runner, "echo hello; echo wrong >&2", **user)
+        assert (await rig.run(work)).exit_code == 0
+        found = (own / "out").stat()
+        assert rig.log(work).splitlines() == ["hello", "wrong"]
+        assert (found.st_uid, found.st_mode & 0o777) == (work.uid, 0o640)
+
+    with_launcher(scenario)
+
+
+def test_output_never_goes_where_the_user_may_not_write(runner: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+    async def scenario(rig: Rig) -> None:
+        secret = rig.directory / "secret"
+        secret.write_text("the last line", encoding="utf-8")
+        secret.chmod(0o600)
+        user = {"uid": NOBODY, "gid": NOBODY, "user": "nobody", "log_of_user": True}
+        work = work_of(rig, runner, "echo hello", log_path=str(secret), **user)
+        over = await rig.run(work)
+        assert not over.ran
+        assert "cannot open the output file" in over.detail
+        assert "the last line" not in over.detail
+        assert secret.read_text(encoding="utf-8") == "the last line"
+        os.mkfifo(rig.directory / "pipe", 0o666)
+        (rig.directory / "pipe").chmod(0o666)
+        pipe = replace(work, allocation_id=NAME + "b", log_path=str(rig.directory / "pipe"))
+        assert "cannot open the output file" in (await rig.run(pipe)).detail
 
     with_launcher(scenario)
 

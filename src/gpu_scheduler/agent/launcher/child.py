@@ -67,12 +67,13 @@ def _prepare(launch: Launch) -> None:
         _, hard = resource.getrlimit(kind)
         most = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
         resource.setrlimit(kind, (most, most))
-    _check_reach(launch)
-    if launch.uid is not None:
+    if launch.uid is None:
+        _reach_as_user(launch)
+    else:
         _become(launch)
+        if launch.log_of_user:
+            _open_output(launch)
     os.umask(launch.umask)
-    if launch.log_of_user:
-        _open_output(launch.log_of_user)
     try:
         os.chdir(launch.workdir or "/")
     except OSError as error:
@@ -94,9 +95,10 @@ def _join(path: str) -> None:
 
 
 def _become(launch: Launch) -> None:
-    """Become the job's user, for good. Nothing to do if we are that user already."""
+    """Become the job's user, for good. Who is that user already keeps its groups as they are."""
     uid = launch.uid
-    if uid is None or (uid == os.geteuid() and launch.gid == os.getegid()):
+    own = os.geteuid()
+    if uid is None or (uid == own and (own != 0 or launch.gid == os.getegid())):
         return
     try:
         if launch.user:
@@ -112,10 +114,8 @@ def _become(launch: Launch) -> None:
         ) from None
 
 
-def _check_reach(launch: Launch) -> None:
-    """A container engine that is root must not show a user what the user could not open."""
-    if not launch.reachable and not launch.root:
-        return
+def _reach_as_user(launch: Launch) -> None:
+    """What a container's user could not open, an engine that is root must not open either."""
     lower = os.geteuid() == 0 and launch.reaching_uid != 0
     groups = os.getgroups()
     if lower:
@@ -128,6 +128,8 @@ def _check_reach(launch: Launch) -> None:
                 raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
         if launch.root:
             _check_root(launch.root)
+        if launch.log_of_user:
+            _open_output(launch)
     finally:
         if lower:
             os.seteuid(0)
@@ -166,12 +168,18 @@ def _holding(text: str) -> int:
     return file
 
 
-def _open_output(path: str) -> None:
-    """As the user, so with the user's rights."""
+def _open_output(launch: Launch) -> None:
+    """As the user, so with the user's rights. A pipe that nobody reads keeps nobody waiting."""
+    path = launch.log_of_user
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+    before = os.umask(launch.log_umask)
     try:
-        output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY, 0o666)
+        output = os.open(path, flags, 0o666)
     except OSError as error:
         raise CannotRun(f"cannot open the output file {path!r}: {_reason(error)}") from None
+    finally:
+        os.umask(before)
+    os.set_blocking(output, True)
     os.dup2(output, 1)
     os.dup2(output, 2)
 

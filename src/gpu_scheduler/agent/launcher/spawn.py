@@ -30,6 +30,7 @@ class Launch:
     stdin: str = ""
     log: int = -1
     log_of_user: str = ""
+    log_umask: int = 0o022
     joins: tuple[str, ...] = ()
     rlimits: list[tuple[int, int]] = field(default_factory=list)
     cpus: tuple[int, ...] = ()

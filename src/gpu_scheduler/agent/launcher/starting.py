@@ -174,6 +174,8 @@ class Starter:
             stdin=command.stdin,
             reachable=command.reachable,
             root=command.root,
+            log_of_user=work.log_path if work.log_of_user else "",
+            log_umask=work.umask,
         )
         if work.runner == "container":
             launch.environment = {**launch.environment, "TGPU_HELPER": self._kit.mark}
@@ -182,7 +184,6 @@ class Starter:
             launch.uid = work.uid
             launch.umask = work.umask
             launch.workdir = work.workdir or "/"
-            launch.log_of_user = work.log_path if work.log_of_user else ""
             launch.rlimits = self._kit.limits.rlimits(work)
             launch.cpus = work.cpus
         if command.job:
@@ -350,6 +351,7 @@ class Starter:
             "environment": session.environment,
             "workdir": work.workdir,
             "umask": work.umask,
+            "output": work.log_path if work.log_of_user else "",
         }
         session.unsent = line(order)
         session.send()

@@ -2,9 +2,9 @@
 
 It asks the launcher at its gate what to run and waits for the answer, so that the job begins only
 once its record is on disk. The job gets a terminal of its own; its output goes to the session and,
-through a descriptor from the launcher, to the log. Its end is written to `end.json` by fsync and
-rename: signals for the job never reach this process. Runs with any Python 3.8 or newer that the
-job's user can read, and imports nothing of this package.
+through a descriptor from the launcher, to the log, or to the file that the user named. Its end is
+written to `end.json` by fsync and rename: signals for the job never reach this process. Runs with
+any Python 3.8 or newer that the job's user can read, and imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def main() -> int:
     order, log = receive(gate)
     if order is None:
         return 1
+    if order["output"]:
+        log = open_output(gate, order)
     for number in IGNORED:
         signal.signal(number, lambda *_: None)
     errors, report = os.pipe()
@@ -75,6 +77,20 @@ def receive(gate: socket.socket) -> tuple[Order | None, int]:
     if log > 2:
         os.set_inheritable(log, False)
     return json.loads(data), log
+
+
+def open_output(gate: socket.socket, order: Order) -> int:
+    """The file that the user named in place of a log, with the user's rights: those we have."""
+    os.umask(order["umask"])
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
+    try:
+        output = os.open(order["output"], flags, 0o666)
+    except OSError as error:
+        path, reason = order["output"], str(error.strerror).lower()
+        tell(gate, {"error": f"cannot open the output file {path!r}: {reason}"})
+        sys.exit(1)
+    os.set_blocking(output, True)
+    return output
 
 
 def be_job(order: Order, report: int) -> None:
