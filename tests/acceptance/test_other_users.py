@@ -39,6 +39,25 @@ def test_a_job_runs_as_whoever_submitted_it(server: RealServer) -> None:
     assert server.json("show", job)["user"] == "nobody"
 
 
+def test_a_script_of_somebody_else_runs(server: RealServer) -> None:
+    job = as_nobody(server, "POST", "/jobs", {"script": "#!/bin/sh\necho from $(id -u)\n"})[
+        "job_id"
+    ]
+    assert server.output(job) == f"from {NOBODY}\n"
+
+
+def test_others_reach_the_socket_and_nothing_else_in_the_state_directory(
+    server: RealServer,
+) -> None:
+    state = Path(server.state_dir)
+    words = ["curl", "-s", "--unix-socket", state / "server.sock", "http://localhost/health"]
+    done = subprocess.run(words, capture_output=True, check=True, user=NOBODY, group=NOBODY)
+    assert json.loads(done.stdout)["status"] == "healthy"
+    assert state.stat().st_mode & 0o077 == 0o011
+    open_to_others = {path.name for path in state.iterdir() if path.stat().st_mode & 0o077}
+    assert open_to_others == {"server.sock", "scratch"}
+
+
 @pytest.mark.parametrize("field", ["user", "uid", "gid", "run_as"])
 def test_no_field_of_a_request_changes_the_user(server: RealServer, field: str) -> None:
     refused = as_nobody(server, "POST", "/jobs", {"command": ["id"], field: 0})

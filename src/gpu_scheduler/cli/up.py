@@ -152,7 +152,9 @@ def _run_as_daemon(args: Namespace, where: Paths) -> int:
         value = getattr(args, name)
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
-    with open(log, "ab") as output:  # noqa: PTH123 - pathlib is slow to import
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "ab") as output:
+        os.fchmod(descriptor, 0o600)
         began = output.tell()
         server = subprocess.Popen(  # noqa: S603
             command,

@@ -36,7 +36,14 @@ from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.agent_process import AgentProcess
 from gpu_scheduler.server.attaching import attach_command_of
-from gpu_scheduler.server.directories import Lock, announce, prepare, renounce, started_at
+from gpu_scheduler.server.directories import (
+    Lock,
+    announce,
+    prepare,
+    private_files,
+    renounce,
+    started_at,
+)
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.jobs_file import JobsFile
@@ -158,7 +165,8 @@ class Server:
             )
         )
         add_agent_service(server, agents)
-        server.add_insecure_port(f"unix:{self._paths.agent_socket}")
+        with private_files():
+            server.add_insecure_port(f"unix:{self._paths.agent_socket}")
         await server.start()
         try:
             yield

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from gpu_scheduler.settings.places import Paths
 
 PRIVATE = 0o700
 PUBLIC = 0o755
+PASSABLE = 0o711
+"""For the state directory of root if users must get through it to the socket and to scratch."""
+PRIVATE_UMASK = 0o177
 
 
 class StateInUse(ClusterError):
@@ -39,13 +44,16 @@ def prepare(paths: Paths) -> None:
                 f"{state} belongs to uid {state.stat().st_uid} and the server runs as uid "
                 f"{os.geteuid()}; choose another with --state-dir"
             )
-        state.chmod(PRIVATE)
+        is_shared = os.geteuid() == 0 and paths.runtime == paths.state
+        state.chmod(PASSABLE if is_shared else PRIVATE)
         for private in (paths.agent, paths.attempts, paths.logs):
             Path(private).mkdir(mode=PRIVATE, exist_ok=True)
+            Path(private).chmod(PRIVATE)
         if paths.runtime != paths.state:
             Path(paths.runtime).mkdir(mode=PUBLIC, parents=True, exist_ok=True)
             Path(paths.runtime).chmod(PUBLIC)
         Path(paths.scratch).mkdir(mode=PUBLIC, exist_ok=True)
+        Path(paths.scratch).chmod(PUBLIC)
         probe = state / ".writable"
         probe.write_bytes(b"1")
         probe.unlink()
@@ -55,6 +63,16 @@ def prepare(paths: Paths) -> None:
             f"{what} cannot be used: {(error.strerror or str(error)).lower()}; make it writable "
             "for this user, or choose another directory with --state-dir"
         ) from error
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """What is made in here is for the server's user alone, also where others can pass."""
+    before = os.umask(PRIVATE_UMASK)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 class Lock:
@@ -83,7 +101,8 @@ def announce(paths: Paths, facts: dict[str, Any]) -> None:
     """Write down what runs, for `tgpu down` and `tgpu status`."""
     target = Path(paths.server_file)
     fresh = target.with_name(f"{target.name}.new")
-    fresh.write_text(json.dumps(facts), encoding="utf-8")
+    with private_files():
+        fresh.write_text(json.dumps(facts), encoding="utf-8")
     fresh.replace(target)
 
 

@@ -19,7 +19,11 @@ SOCKET_NAME = "server.sock"
 
 
 class Paths:
-    """Every path of one server. `state` is private to it (mode 700), `runtime` is open to users."""
+    """Every path of one server. `state` is private to it, `runtime` is open to users.
+
+    Where both are one, it has mode 700; for root 711, as users must get to what is theirs, and
+    everything in it is private for itself.
+    """
 
     __slots__ = ("runtime", "state")
 

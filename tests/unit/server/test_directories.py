@@ -1,0 +1,44 @@
+"""Directories are for whom they are meant."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.server.directories import announce, prepare
+from gpu_scheduler.settings.places import Paths
+
+
+def modes(*paths: str) -> list[str]:
+    return [f"{Path(path).stat().st_mode & 0o777:o}" for path in paths]
+
+
+def test_a_state_directory_with_the_runtime_elsewhere_is_private(tmp_path: Path) -> None:
+    paths = Paths(f"{tmp_path}/state", f"{tmp_path}/run")
+    prepare(paths)
+    assert modes(paths.state, paths.runtime, paths.scratch) == ["700", "755", "755"]
+
+
+@pytest.mark.parametrize(("uid", "mode"), [(0, "711"), (None, "700")])
+def test_root_lets_others_through_to_what_is_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int | None, mode: str
+) -> None:
+    state = tmp_path / "state"
+    if uid is None:
+        uid = os.geteuid() or 1000
+    elif os.geteuid():
+        pytest.skip("needs root")
+    if uid != os.geteuid():
+        state.mkdir()
+        os.chown(state, uid, uid)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    paths = Paths(str(state), str(state))
+    before = os.umask(0)
+    try:
+        prepare(paths)
+        announce(paths, {"pid": 1})
+    finally:
+        os.umask(before)
+    assert modes(paths.state, paths.scratch) == [mode, "755"]
+    assert modes(paths.agent, paths.attempts, paths.logs) == ["700"] * 3
+    assert modes(paths.server_file) == ["600"]
