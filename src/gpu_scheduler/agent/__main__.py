@@ -20,7 +20,7 @@ from gpu_scheduler.agent.devices.foreign import ForeignRule
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found
 from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.owners import owner_of
+from gpu_scheduler.agent.owners import Owners
 from gpu_scheduler.agent.service import Agent, boot_id
 from gpu_scheduler.model.errors import SchedulerError
 
@@ -117,6 +117,7 @@ def _watcher(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher
         breaker_backoff_s=config.breaker_backoff_s,
     )
     memory = Path(config.dir) / "devices.json"
+    owner_of = Owners(config.scratch_dir).owner_of
     return Watcher(source, found, owner_of, settings=settings, memory=memory, boot_id=boot_id())
 
 

@@ -1,0 +1,85 @@
+"""Only work of ours owns a process, whatever its variables say."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.owners import Owners
+
+ANN, BOB = 1000, 1001
+
+
+class Machine:
+    """Processes, and work that the launcher holds for somebody."""
+
+    def __init__(self, directory: Path) -> None:
+        self._processes = directory / "proc"
+        self._scratch = directory / "scratch"
+        self._scratch.mkdir()
+
+    def process(self, pid: int, uid: int, parent: int = 1, **variables: str) -> None:
+        place = self._processes / str(pid)
+        place.mkdir(parents=True)
+        text = "".join(f"{name}={value}\0" for name, value in variables.items())
+        (place / "environ").write_text(text)
+        (place / "status").write_text(
+            f"Name:\ta) b: c\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t0\t0\nGid:\t1\t1\t1\t1\n"
+        )
+
+    def owner(self, pid: int) -> str | None:
+        return Owners(str(self._scratch), self._processes).owner_of(pid)
+
+    def work(self, name: str, monkeypatch: pytest.MonkeyPatch, uid: int) -> None:
+        (self._scratch / name).mkdir()
+        real = Path.stat
+
+        def stat(path: Path, **options: bool) -> os.stat_result:
+            facts = real(path, **options)
+            if path.name != name:
+                return facts
+            return os.stat_result((*facts[:4], uid, *facts[5:10]))
+
+        monkeypatch.setattr(Path, "stat", stat)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine(tmp_path)
+    machine.work("job-1.1.3", monkeypatch, ANN)
+    return machine
+
+
+def test_a_process_of_the_jobs_user_and_its_children_are_ours(machine: Machine) -> None:
+    machine.process(10, ANN, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
+    machine.process(11, ANN, parent=10)
+    machine.process(12, 0, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
+    assert [machine.owner(pid) for pid in (10, 11, 12)] == ["job-1.1"] * 3
+
+
+def test_a_user_of_a_container_is_ours_by_its_parent(machine: Machine) -> None:
+    machine.process(10, ANN, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
+    machine.process(11, 100_005, parent=10, TGPU_ALLOCATION_ID="job-1.1", TGPU_MEMBER="3")
+    assert machine.owner(11) == "job-1.1"
+
+
+@pytest.mark.parametrize(
+    ("uid", "allocation", "member"),
+    [
+        (BOB, "job-1.1", "3"),
+        (ANN, "x", "0"),
+        (ANN, "job-1.1", "2"),
+        (ANN, "../scratch/job-1.1", "3"),
+        (0, ".", "."),
+        (ANN, "", ""),
+    ],
+)
+def test_a_variable_alone_makes_nobody_ours(
+    machine: Machine, uid: int, allocation: str, member: str
+) -> None:
+    machine.process(10, uid, TGPU_ALLOCATION_ID=allocation, TGPU_MEMBER=member)
+    assert machine.owner(10) is None
+
+
+def test_a_process_that_is_gone_is_nobodys(machine: Machine) -> None:
+    assert machine.owner(10) is None
