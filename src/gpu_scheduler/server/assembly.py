@@ -27,10 +27,8 @@ from gpu_scheduler.api.service import ApiSettings, Bounds
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import SetPool, SetTenant
+from gpu_scheduler.control.messages import SetTenant
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_config import agent_config_of
@@ -48,6 +46,7 @@ from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.jobs_file import JobsFile
 from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.server.pools import set_up_pools
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
@@ -124,15 +123,7 @@ class Server:
         """What every server has: the default tenant, and the pools as they are set."""
         if DEFAULT_TENANT not in {tenant.id for tenant in self._store.tenants()}:
             await loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
-        policy = self._settings.policy
-        if not self._store.pools():
-            for pool, percent in (
-                (Pool.ONLINE, policy.online_percent),
-                (Pool.BATCH, policy.batch_percent),
-            ):
-                if percent < 100:
-                    quota = PoolQuota(pool=pool, percent=percent, elastic=policy.elastic)
-                    await loop.apply(SetPool(quota))
+        await set_up_pools(loop, self._settings.policy)
 
     @asynccontextmanager
     async def _http(self, loop: Loop, agents: Agents) -> AsyncIterator[None]:

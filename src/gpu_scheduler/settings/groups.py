@@ -346,10 +346,18 @@ class PolicySettings:
         "fair", "The policy, as in `tgpu simulate --list-policies`.", choices=PRESETS
     )
     online_percent: int = setting(
-        100, "Per cent of the GPUs that jobs of the online pool may hold.", least=0, most=100
+        100,
+        "Per cent of the GPUs that jobs of the online pool may hold, for the first start; later "
+        "on, `PUT /api/v1/quota` changes it.",
+        least=0,
+        most=100,
     )
     batch_percent: int = setting(
-        100, "Per cent of the GPUs that jobs of the batch pool may hold.", least=0, most=100
+        100,
+        "Per cent of the GPUs that jobs of the batch pool may hold, for the first start; later "
+        "on, `PUT /api/v1/quota` changes it.",
+        least=0,
+        most=100,
     )
     elastic: bool = setting(
         default=True, about="What one pool leaves idle is lent to the other, and taken back."

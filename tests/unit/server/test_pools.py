@@ -1,0 +1,47 @@
+"""The parts of the pools, on the first start and on later ones."""
+
+import asyncio
+from collections.abc import Sequence
+
+from structlog.testing import capture_logs
+
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.server.pools import set_up_pools
+from gpu_scheduler.settings.groups import PolicySettings
+from gpu_scheduler.store.memory import MemoryStore
+from tests.builders import a_core
+
+
+def started_with(*starts: PolicySettings) -> tuple[dict[str, int], Sequence[dict[str, object]]]:
+    """What the pools have after these starts of one server, and what it said at the last one."""
+
+    async def run() -> tuple[dict[str, int], Sequence[dict[str, object]]]:
+        store = MemoryStore()
+        last: Sequence[dict[str, object]] = []
+        for policy in starts:
+            loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
+            loop.start()
+            with capture_logs() as said:
+                await set_up_pools(loop, policy)
+            await loop.close()
+            last = said
+        return {quota.pool.value: quota.percent for quota in store.pools()}, last
+
+    return asyncio.run(run())
+
+
+def test_the_first_start_takes_the_parts_from_the_settings() -> None:
+    wanted = PolicySettings(online_percent=30, batch_percent=70)
+    assert started_with(wanted, wanted) == ({"batch": 70, "online": 30}, [])
+
+
+def test_settings_that_come_too_late_are_not_passed_over_in_silence() -> None:
+    first, later = PolicySettings(online_percent=30), PolicySettings(online_percent=50)
+    pools, said = started_with(first, later)
+    assert pools == {"online": 30}
+    assert [line["log_level"] for line in said] == ["warning"]
+    assert (said[0]["settings"], said[0]["in_use"]) == ("online 50 %", "online 30 %")
+
+
+def test_settings_that_say_nothing_differ_from_nothing() -> None:
+    assert started_with(PolicySettings(online_percent=30), PolicySettings()) == ({"online": 30}, [])
