@@ -49,7 +49,24 @@ class JobLogs:
         running = self._loop.core.book.picture.running.get(allocation_id)
         if running is not None:
             return running.running.allocation.placements
+        # An end that is being committed is in neither, so the last look is at what was committed.
+        found = (
+            self._ended(job_id, allocation_id)
+            or self._held(allocation_id)
+            or self._ended(job_id, allocation_id)
+        )
+        if not found:
+            raise UnknownThing(f"there is no attempt {allocation_id}")
+        return found
+
+    def _ended(self, job_id: str, allocation_id: str) -> tuple[Placement, ...]:
         for attempt in self._loop.store.attempts(job_id):
             if attempt.allocation_id == allocation_id:
                 return attempt.placements
-        raise UnknownThing(f"there is no attempt {allocation_id}")
+        return ()
+
+    def _held(self, allocation_id: str) -> tuple[Placement, ...]:
+        for allocation in self._loop.store.allocations():
+            if allocation.id == allocation_id:
+                return allocation.placements
+        return ()

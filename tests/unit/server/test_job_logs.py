@@ -1,0 +1,48 @@
+"""The node that has a log is found at any moment of a job's life."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import Ended, SetNode, Started, Submit
+from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.server.job_logs import JobLogs
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.wire import agent_pb2 as pb
+from tests.builders import a_core, a_job, a_node
+
+
+def test_a_log_can_be_read_while_the_end_is_being_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def read(node_id: str, _: pb.LogRequest) -> AsyncIterator[bytes]:
+        yield node_id.encode()
+
+    async def run() -> None:
+        loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        await loop.apply(SetNode(a_node()))
+        await loop.apply(Submit(a_job(id="")))
+        await loop.apply(Started("job-1.1"))
+        agents = Agents(loop)
+        monkeypatch.setattr(agents.logs, "read", read)
+        logs = JobLogs(loop, agents)
+
+        async def node_of(allocation_id: str) -> Any:
+            source = logs.read_log("job-1", allocation_id, 0, 0, 0, follow=False)
+            return [data async for data in source]
+
+        running = await node_of("job-1.1")
+        end = loop.core.apply(Ended("job-1.1", exit_code=0), 2_000)
+        assert await node_of("job-1.1") == running
+        loop.store.commit(end.writes)
+        assert await node_of("job-1.1") == running
+        with pytest.raises(UnknownThing, match=r"no attempt job-1\.2"):
+            await node_of("job-1.2")
+        await loop.close()
+
+    asyncio.run(run())
