@@ -211,6 +211,8 @@ def test_an_interrupted_run_in_a_script_cancels_its_job(server: RealServer) -> N
         stdin=subprocess.DEVNULL,
         text=True,
         env=server.environment,
+        # Whoever runs the tests in the background ignores this signal, and so would the program.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert running.stdout is not None
     assert running.stdout.readline() == "up\n"
