@@ -120,10 +120,10 @@ class Stopper:
             if command:
                 self._tell_until_heard(attempt, number, command)
                 return
-        if everything:
-            processes.send(self._kit.census.tree(attempt), number)
-        else:
-            processes.send(self._targets(attempt), number)
+        found = self._kit.census.tree(attempt) if everything else self._targets(attempt)
+        # The command itself first: else it may see its child die, and end by a code of its own.
+        main = {attempt.pid, attempt.job_pid}
+        processes.send(sorted(found, key=lambda pid: pid not in main), number)
 
     def _tell_until_heard(
         self, attempt: Attempt, number: signal.Signals, command: tuple[str, ...]
