@@ -19,10 +19,26 @@ pytestmark = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not in
 # The launcher as it is, but the user has exchanged the shim before it began.
 EXCHANGED = """
 import sys
-from gpu_scheduler.agent.launcher.__main__ import main
 from gpu_scheduler.agent.runners import session
 session.__file__ = sys.argv[2] + "/session.py"
+"""
+START = """
+import sys
+from gpu_scheduler.agent.launcher.__main__ import main
 sys.exit(main(["--dir", sys.argv[1]]))
+"""
+FAILING = """
+from gpu_scheduler.agent.launcher import {module} as module
+before = module.{name}
+left = ["job-1.1"]
+def failing(*values, **more):
+    for value in values:
+        key = getattr(value, "key", (getattr(value, "allocation_id", ""),))
+        if key[0] in left:
+            left.clear()
+            raise RuntimeError("never expected")
+    return before(*values, **more)
+module.{name} = failing
 """
 HEAD = """
 import json, os, socket, subprocess, sys, time
@@ -43,11 +59,20 @@ def with_shim(shim: str, scenario: Callable[[Rig], Awaitable[None]]) -> None:
     """Run a scenario against a launcher whose sessions run this shim."""
 
     async def run(rig: Rig) -> None:
+        (rig.directory / "shim.py").write_text(HEAD + shim, encoding="utf-8")
+        await scenario(rig)
+
+    with_changed_launcher(EXCHANGED, run)
+
+
+def with_changed_launcher(change: str, scenario: Callable[[Rig], Awaitable[None]]) -> None:
+    """Run a scenario against a launcher that has something wrong in it, and see it survive."""
+
+    async def run(rig: Rig) -> None:
         await rig.hang_up()
         await rig.launcher.leave()
-        (rig.directory / "shim.py").write_text(HEAD + shim, encoding="utf-8")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-c", EXCHANGED, rig.directory / "agent", rig.directory]
+            [sys.executable, "-I", "-c", change + START, rig.directory / "agent", rig.directory]
         )
         async with asyncio.timeout(20):
             while not await answers(rig):
@@ -55,8 +80,8 @@ def with_shim(shim: str, scenario: Callable[[Rig], Awaitable[None]]) -> None:
         await rig.open()
         try:
             await scenario(rig)
-            assert rig.launcher.pid == process.pid
             assert (await rig.run(rig.work("job-99.1", "sh", "-c", "exit 3"))).exit_code == 3
+            assert rig.launcher.pid == process.pid
         finally:
             await rig.close()
             process.wait(20)
@@ -225,3 +250,37 @@ try:
 except OSError:
     print("too late")
 """
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("logs", "open_log"),
+        ("starting", "Starter._record"),
+        ("starting", "Starter._began"),
+        ("starting", "Starter._child_ended"),
+        ("stopping", "Stopper.arm"),
+        ("closing", "Closer._sweep"),
+        ("closing", "Closer._over"),
+    ],
+)
+@pytest.mark.parametrize("runner", ["process", "tmux"])
+def test_a_fault_in_the_launcher_costs_one_job_and_leaves_nothing(
+    module: str, name: str, runner: str
+) -> None:
+    if (runner, name) == ("tmux", "Starter._child_ended"):
+        pytest.skip("only children of the launcher end there")
+
+    async def scenario(rig: Rig) -> None:
+        bystander = rig.work("job-2.1", "sleep", "1000")
+        await rig.launcher.start(bystander)
+        began = await rig.began("job-2.1")
+        work = rig.work("job-1.1", "sleep", "0.2", runner=runner, grace_ms=200)
+        async with asyncio.timeout(15):
+            over = await rig.run(work)
+        assert "the launcher failed over this job" in over.detail
+        assert is_alive(began.pid)
+        await rig.launcher.stop("job-2.1", 0, "cancelled", 0)
+        assert (await rig.over("job-2.1")).stopped_by == "cancelled"
+
+    with_changed_launcher(FAILING.format(module=module, name=name), scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import socket
+from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher.forms import Form, Key, report_form, work_form
 from gpu_scheduler.agent.launcher.loop import Timer
@@ -11,6 +12,7 @@ from gpu_scheduler.agent.limits.groups import Group
 from gpu_scheduler.agent.runners.contract import Ending, Runner
 from gpu_scheduler.agent.work import Over, Work
 
+_OURS = ("TGPU_LAUNCHER", "TGPU_HELPER")
 _TOLD_TO_HOOKS = ("TGPU_", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -56,6 +58,7 @@ class Attempt:
         "phase",
         "pid",
         "pidfd",
+        "recorded",
         "records",
         "runner",
         "said_go",
@@ -77,6 +80,7 @@ class Attempt:
         self.job_pid = 0
         self.job_ticks = 0
         self.opener = 0
+        self.recorded: Callable[[str], None] = lambda _: None
         self.ticks = 0
         self.pidfd = -1
         self.adopted = False
@@ -121,6 +125,17 @@ class Attempt:
         self.timers.clear()
 
 
+def concerned(error: Exception) -> Attempt | None:
+    """The attempt over which something failed, found in what was being done."""
+    found: Attempt | None = None
+    step = error.__traceback__
+    while step is not None:
+        attempt = step.tb_frame.f_locals.get("attempt")
+        found = attempt if isinstance(attempt, Attempt) else found
+        step = step.tb_next
+    return found
+
+
 def kept_work(work: Work) -> Form:
     """What recovery needs of a work. Its environment may hold secrets and stays off the disk."""
     form = work_form(work)
@@ -133,7 +148,9 @@ def kept_work(work: Work) -> Form:
 def hook_environment(work: Work) -> dict[str, str]:
     """What prolog and epilog are told of the job."""
     own = {
-        name: value for name, value in work.environment.items() if name.startswith(_TOLD_TO_HOOKS)
+        name: value
+        for name, value in work.environment.items()
+        if name.startswith(_TOLD_TO_HOOKS) and name not in _OURS
     }
     own.update(
         TGPU_ALLOCATION_ID=work.allocation_id,

@@ -104,7 +104,7 @@ class Census:
 
     def _owner(self, pid: int) -> Key | None:
         key = processes.owner(pid, self._mark)
-        if key in self._attempts:
+        if key is not None and self._may_be_of(pid, self._attempts.get(key)):
             return key
         groups = processes.control_groups(pid)
         session = self._relatives().get(pid, (0, 0))[1]
@@ -115,6 +115,10 @@ class Census:
             ):
                 return attempt.key
         return self._only_candidate(pid)
+
+    def _may_be_of(self, pid: int, attempt: Attempt | None) -> bool:
+        """Users name their environment as they like; it cannot make them part of another's job."""
+        return attempt is not None and processes.user_of(pid) in {attempt.work.uid, 0}
 
     def _only_candidate(self, pid: int) -> Key | None:
         """A process that hides its origin belongs to the one job of its user that can be it."""
@@ -132,6 +136,6 @@ class Census:
             pid
             for pid, (_, session) in relatives.items()
             if session in {attempt.pid, attempt.job_pid} - {0}
-            or processes.owner(pid, self._mark) == attempt.key
+            or (processes.owner(pid, self._mark) == attempt.key and self._may_be_of(pid, attempt))
         }
         return processes.descendants(marked, relatives)

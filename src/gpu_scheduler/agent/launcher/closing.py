@@ -22,6 +22,7 @@ LOOK_AGAIN_MS = 25
 WRITE_AGAIN_MS = 1_000
 REMOVE_AGAIN_MS = 200
 REMOVE_TRIES = 20
+BROKEN = "the launcher failed over this job and ended it; its log tells more"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
 
 
@@ -56,6 +57,34 @@ class Closer:
             elif attempt.adopted and not ending.detail:
                 attempt.ending = Ending(detail=UNKNOWN)
             self._clear(attempt)
+
+    def broken(self, attempt: Attempt) -> None:
+        """The launcher failed over it: it is ended, whatever it was doing. Safe to repeat."""
+        if attempt.over is not None:
+            return
+        attempt.details.append(BROKEN)
+        attempt.recorded("")
+        for side in (attempt.gate, attempt.listener):
+            if side is not None:
+                self._kit.loop.drop(side.fileno())
+                side.close()
+        attempt.gate = attempt.listener = None
+        if attempt.ending is not None:
+            self._clear(attempt)
+        elif attempt.pid in self._kit.loop.known_children:
+            # Its end is heard, and goes the usual way.
+            processes.send([attempt.pid], signal.SIGKILL)
+        else:
+            self._drop_main(attempt)
+            self.ended(attempt, Ending(ran=attempt.said_go or attempt.adopted))
+
+    def _drop_main(self, attempt: Attempt) -> None:
+        """A main process that is not our child."""
+        if attempt.pidfd >= 0:
+            self._kit.loop.drop(attempt.pidfd)
+            processes.kill_exactly(attempt.pidfd)
+            os.close(attempt.pidfd)
+            attempt.pidfd = -1
 
     def _inspected(self, attempt: Attempt, text: str) -> None:
         if attempt.runner is not None:

@@ -25,6 +25,7 @@ from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.work import Report
 
 SOCKET = "launcher.sock"
+ACCEPT_AGAIN_MS = 200
 MOST_UNSENT_BYTES = 64 * 1024 * 1024
 
 
@@ -66,7 +67,15 @@ class Door:
                 self._loop.add(caller.descriptor, caller.ready, writing=bool(caller.unsent))
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            # Out of descriptors: it would be called again at once.
+            self._loop.drop(self._listener.fileno())
+            self._loop.after(
+                ACCEPT_AGAIN_MS, lambda: self._loop.add(self._listener.fileno(), self._accept)
+            )
+            return
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         _, uid, _ = struct.unpack("3i", credentials)
         if uid not in {0, os.geteuid()}:
@@ -100,6 +109,9 @@ class Door:
             self._do(caller, order, answer)
         except (KeyError, ValueError, TypeError) as error:
             answer(f"bad order: {error}")
+        except Exception as error:  # noqa: BLE001 - whoever asked must hear of it, and others go on
+            self._loop.failed(error)
+            answer(f"the launcher failed: {error!r}")
 
     def _do(self, caller: Caller, order: Form, answer: Callable[..., None]) -> None:
         supervisor = self._supervisor

@@ -27,7 +27,7 @@ class Journal:
     """An append-only file of records in a directory of its own.
 
     `before_sync` is called whenever the disk will take its time. `unsynced` tells that something
-    was written which the disk has not confirmed yet.
+    was written which the disk has not confirmed yet. `call` calls those back who wait.
     """
 
     def __init__(self, directory: str) -> None:
@@ -40,6 +40,7 @@ class Journal:
         self.size = 0
         self.unsynced = False
         self.before_sync: Callable[[], None] = lambda: None
+        self.call: Callable[[Done, str], object] = lambda done, problem: done(problem)
 
     def append(self, record: Form, done: Done) -> None:
         """Keep a record for the next commit; `done` hears of it when it is on disk."""
@@ -68,7 +69,7 @@ class Journal:
         before = self.size
         problem = self._write(data)
         for _, done in soft:
-            done(problem)
+            self.call(done, problem)
         if not waiting:
             return True
         if not problem:
@@ -78,7 +79,7 @@ class Journal:
                 self._cut(before)
                 self._pending += [text for text, _ in soft]
         for done in waiting:
-            done(problem)
+            self.call(done, problem)
         return True
 
     def sync(self) -> str:

@@ -31,7 +31,9 @@ class Kit:
         self.loop = Loop()
         self.journal = Journal(os.path.join(directory, "attempts"))
         self.attempts: dict[Key, Attempt] = {}
+        self.journal.call = self.loop.call
         self.spawner = Spawner(zygote)
+        self.spawner.call = self.loop.call
         if zygote is not None:
             self.loop.at_exit(zygote.pid, lambda _: self.spawner.zygote_died())
         self.census = Census(self.loop, self.attempts, self.mark)

@@ -40,6 +40,8 @@ def cap(work: Work) -> None:
         if work.log_files > 0:
             _keep_old(file, work)
         os.ftruncate(file, 0)
+    except OSError:
+        return
     finally:
         os.close(file)
 

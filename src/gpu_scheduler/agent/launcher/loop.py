@@ -10,6 +10,7 @@ import heapq
 import os
 import selectors
 import signal
+import sys
 import time
 from collections.abc import Callable
 
@@ -26,6 +27,11 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def write_down(error: Exception) -> None:
+    """Into the launcher's log, with all that led to it."""
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
 class Timer:
     """One thing to do later. Cancelling twice is harmless."""
 
@@ -40,7 +46,10 @@ class Timer:
 
 
 class Loop:
-    """A selector with timers and the end of children."""
+    """A selector with timers and the end of children.
+
+    What fails in a callback costs that callback; `failed` hears of it, and the loop goes on.
+    """
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -49,6 +58,7 @@ class Loop:
         self._exits: dict[int, Callable[[int], None]] = {}
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._child_ended = False
+        self.failed: Callable[[Exception], None] = write_down
         self.add(self._wake, self._drain)
 
     def catch_children(self) -> None:
@@ -61,8 +71,11 @@ class Loop:
         self._child_ended = True
 
     def _drain(self) -> None:
-        while len(os.read(self._wake, 4096)) == 4096:
-            pass
+        try:
+            while os.read(self._wake, 4096):
+                pass
+        except BlockingIOError:
+            return
 
     def add(self, descriptor: int, callback: Callback, *, writing: bool = False) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
@@ -89,11 +102,21 @@ class Loop:
     def known_children(self) -> dict[int, Callable[[int], None]]:
         return self._exits
 
+    def call(self, callback: Callable[..., None], *values: object) -> bool:
+        """Call, and survive it; False if it failed."""
+        try:
+            callback(*values)
+        except Exception as error:  # noqa: BLE001 - one job's trouble must not become everybody's
+            self.failed(error)
+            return False
+        return True
+
     def turn(self) -> None:
         """Wait for something, then do all that is due."""
         for key, _ in self._selector.select(self._wait_seconds()):
-            if key.fd in self._selector.get_map():
-                key.data()
+            if key.fd in self._selector.get_map() and not self.call(key.data):
+                # It would be called again at once, and for ever.
+                self.drop(key.fd)
         if self._child_ended:
             self._child_ended = False
             self._reap()
@@ -112,7 +135,7 @@ class Loop:
         while self._timers and self._timers[0][0] <= now:
             callback = heapq.heappop(self._timers)[2].callback
             if callback is not None:
-                callback()
+                self.call(callback)
 
     def _reap(self) -> None:
         """Bury every child that has ended, orphans of jobs too: a subreaper inherits them."""
@@ -125,4 +148,4 @@ class Loop:
                 return
             callback = self._exits.pop(pid, None)
             if callback is not None:
-                callback(status)
+                self.call(callback, status)

@@ -18,6 +18,7 @@ _ID = b"TGPU_ALLOCATION_ID="
 _MEMBER = b"TGPU_MEMBER="
 _LAUNCHER = b"TGPU_LAUNCHER="
 _HELPER = b"TGPU_HELPER="
+_MOST_DIGITS = 10
 
 
 def become_subreaper() -> None:
@@ -96,12 +97,17 @@ def owner_in(environment: bytes, launcher: str) -> Key | None:
     if _ID not in found or found.get(_LAUNCHER) != launcher.encode():
         return None
     member = found.get(_MEMBER, b"0")
-    return found[_ID].decode(errors="replace"), int(member) if member.isdigit() else 0
+    number = int(member) if member.isdigit() and len(member) < _MOST_DIGITS else 0
+    return found[_ID].decode(errors="replace"), number
 
 
 def is_helper(pid: int, launcher: str) -> bool:
-    """Whether a hook or a container engine of ours left this process running on purpose."""
-    return _HELPER + launcher.encode() in _read(f"/proc/{pid}/environ").split(b"\0")
+    """Whether a hook or a container engine of ours left this process running on purpose.
+
+    Those run as we do; whoever else says so only wants to be left alone.
+    """
+    marked = _HELPER + launcher.encode() in _read(f"/proc/{pid}/environ").split(b"\0")
+    return marked and user_of(pid) == os.geteuid()
 
 
 def user_of(pid: int) -> int:
@@ -161,6 +167,14 @@ def send_to_group(leader: int, number: int) -> None:
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
+        return
+
+
+def kill_exactly(pidfd: int) -> None:
+    """This process and no other, if it still is there."""
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except OSError:
         return
 
 

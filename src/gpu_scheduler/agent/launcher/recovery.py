@@ -41,7 +41,7 @@ def recover(kit: Kit, supervisor: Supervisor) -> None:
         kit.journal.open()
     for attempt in list(kit.attempts.values()):
         if attempt.over is None:
-            _take_over(kit, supervisor, attempt)
+            kit.loop.call(_take_over, kit, supervisor, attempt)
     for key in found.bad:
         _lost(kit, supervisor, key, Ending(detail=f"its record was damaged (kept as {aside})"))
     for key in found.torn:

@@ -7,12 +7,14 @@ user could have put there.
 from __future__ import annotations
 
 import os
+import time
 
 from gpu_scheduler.agent.work import Work
 
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
 _KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock")
+_DAY_NS = 86_400 * 10**9
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -57,11 +59,15 @@ def write_stop_reason(work: Work, why: str) -> None:
 
 
 def checkpoint_time(work: Work) -> int:
-    """When the job last touched its checkpoint file, in nanoseconds; 0 if never."""
+    """When the job last touched its checkpoint file, in nanoseconds; 0 if never.
+
+    The user can set any time: one that is still to come by far says nothing.
+    """
     try:
-        return os.lstat(f"{work.scratch_dir}/{CHECKPOINT_FILE}").st_mtime_ns
+        touched = os.lstat(f"{work.scratch_dir}/{CHECKPOINT_FILE}").st_mtime_ns
     except OSError:
         return 0
+    return touched if touched < time.time_ns() + _DAY_NS else 0
 
 
 def remove(path: str) -> bool:

@@ -56,12 +56,14 @@ class Spawner:
     """Forks children, by the zygote while there is one: it is small, and so are its forks.
 
     Children that are asked for in one turn are forked while the next are being asked for;
-    `collect` then waits for all of them.
+    `collect` then waits for all of them, and calls back by `call`: each child has its own answer,
+    whatever happens over another.
     """
 
     def __init__(self, zygote: Zygote | None = None) -> None:
         self._zygote = zygote
         self._asked: list[tuple[Launch, socket.socket, Then]] = []
+        self.call: Callable[[Then, Spawned | OSError], object] = lambda then, child: then(child)
 
     def zygote_died(self) -> None:
         """From now on the launcher forks itself."""
@@ -89,7 +91,7 @@ class Spawner:
         """Wait for all that were asked for."""
         asked, self._asked = self._asked, []
         for launch, gate, then in asked:
-            then(self._answer(launch, gate))
+            self.call(then, self._answer(launch, gate))
 
     def fork_at_gate(self, launch: Launch) -> Spawned:
         """One child, at once. Raises OSError if there can be none."""

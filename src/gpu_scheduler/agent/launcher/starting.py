@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -320,7 +319,10 @@ class Starter:
     def _shim_asks(self, attempt: Attempt, session: _Session) -> None:
         if attempt.listener is None:
             return
-        shim, _ = attempt.listener.accept()
+        try:
+            shim, _ = attempt.listener.accept()
+        except OSError:
+            return
         shim.setblocking(False)
         credentials = shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         pid, uid, _ = struct.unpack("3i", credentials)
@@ -399,7 +401,7 @@ class Starter:
         """It cannot be relied on: it is ended, and with it the attempt."""
         attempt.details.append(why)
         self._hang_up(attempt, session)
-        _kill(attempt.pidfd)
+        processes.kill_exactly(attempt.pidfd)
 
     def _hang_up(self, attempt: Attempt, session: _Session) -> None:
         """Nothing that the session says after its one word is listened to."""
@@ -432,7 +434,7 @@ class Starter:
         self._hang_up(attempt, session)
         session.finish()
         if attempt.pidfd >= 0:
-            _kill(attempt.pidfd)
+            processes.kill_exactly(attempt.pidfd)
             os.close(attempt.pidfd)
             attempt.pid, attempt.pidfd = 0, -1
         self._refuse(attempt, why)
@@ -455,12 +457,6 @@ def _is_job(attempt: Attempt, pid: int) -> bool:
     """
     below, user = processes.line_of(pid, attempt.pid), processes.user_of(pid)
     return user == -1 or (bool(below) and user == attempt.work.uid)
-
-
-def _kill(pidfd: int) -> None:
-    """Exactly this process, if it still is there."""
-    with contextlib.suppress(OSError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
 def _understood(word: bytes) -> tuple[int, str]:

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import logs, processes, scratch
-from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.closing import Closer
+from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, concerned
+from gpu_scheduler.agent.launcher.closing import BROKEN, Closer
 from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
 from gpu_scheduler.agent.launcher.kit import Kit
-from gpu_scheduler.agent.launcher.loop import wall_ms
+from gpu_scheduler.agent.launcher.loop import wall_ms, write_down
 from gpu_scheduler.agent.launcher.spawn import Launch
 from gpu_scheduler.agent.launcher.starting import Starter
 from gpu_scheduler.agent.launcher.stopping import Stopper
@@ -25,6 +25,7 @@ from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
 BATCH = 16
 """Forks between two commits: enough to share a sync, few enough to answer soon."""
 LOOK_MS = 1_000
+CLOSE_MS = 500
 REWRITE_BYTES = 1 << 20
 SYNC_MS = 100
 """So long the disk may take its time with ends that were written and reported."""
@@ -44,6 +45,7 @@ class Supervisor:
         self._looking = False
         self._syncing = False
         self._forgotten = 0
+        kit.loop.failed = self._failed
 
     # --- orders -----------------------------------------------------------------------------------
 
@@ -147,7 +149,8 @@ class Supervisor:
         for _ in range(min(BATCH, len(self._waiting))):
             attempt, done = self._waiting.popleft()
             if attempt.phase is Phase.WAITING:
-                self.starter.begin(attempt, done)
+                attempt.recorded = done
+                self._kit.loop.call(self.starter.begin, attempt, done)
             else:
                 done("")
         self._kit.spawner.collect()
@@ -160,6 +163,14 @@ class Supervisor:
             self._kit.loop.after(SYNC_MS, self._sync)
         if self._forgotten > 500 and self._kit.journal.size > REWRITE_BYTES:
             self._rewrite()
+
+    def _failed(self, error: Exception) -> None:
+        """Something failed that never should. What it was about is closed, all else goes on."""
+        write_down(error)
+        attempt = concerned(error)
+        if attempt is not None and attempt.over is None:
+            again = BROKEN in attempt.details
+            self._kit.loop.after(CLOSE_MS if again else 0, lambda: self.closer.broken(attempt))
 
     def _sync(self) -> None:
         self._syncing = False

@@ -67,7 +67,7 @@ class SessionRunner(Runner):
         try:
             status = json.loads(inspected)["status"]
             code = os.waitstatus_to_exitcode(status)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return Ending(detail=f"the {self.name} session was killed: exit code unknown")
         return Ending(exit_code=code) if code >= 0 else Ending(signal=-code)
 

@@ -38,6 +38,8 @@ def test_a_job_is_told_by_its_environment_and_its_launcher() -> None:
     assert processes.owner_in(environment, "other") is None
     assert processes.owner_in(b"TGPU_LAUNCHER=abc\0", "abc") is None
     assert processes.owner_in(b"", "abc") is None
+    endless = b"TGPU_ALLOCATION_ID=a\0TGPU_LAUNCHER=abc\0TGPU_MEMBER=" + b"9" * 5000
+    assert processes.owner_in(endless, "abc") == ("a", 0)
 
 
 def test_signals_have_names() -> None:

@@ -168,3 +168,12 @@ def test_how_to_attach() -> None:
 )
 def test_a_script_names_its_interpreter(script: str, words: tuple[str, ...]) -> None:
     assert interpreter(script) == words
+
+
+@pytest.mark.parametrize(
+    "left",
+    ["", "[]", "[" * 4000, '{"status": 1e999}', '{"status": ' + "9" * 60 + "}", '{"status": "x"}'],
+)
+def test_an_end_that_makes_no_sense_is_unknown(left: str) -> None:
+    ending = runners()["tmux"].ending(WORK, left)
+    assert (ending.exit_code, ending.signal, ending.ran) == (None, None, True)
