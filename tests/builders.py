@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import SetNode, SetPool, SetTenant
+from gpu_scheduler.control.messages import SetNode, SetPools, SetTenant
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import Order, Policy
 from gpu_scheduler.engine.presets import preset
@@ -249,7 +249,7 @@ def a_core(
     for tenant in tenants:
         core.apply(SetTenant(tenant), 0)
     for pool in pools:
-        core.apply(SetPool(pool), 0)
+        core.apply(SetPools((pool,)), 0)
     return core
 
 

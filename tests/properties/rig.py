@@ -15,7 +15,7 @@ from gpu_scheduler.control.messages import (
     NodeFenced,
     RunCycle,
     SetNode,
-    SetPool,
+    SetPools,
     SetTenant,
     Started,
     StartOrder,
@@ -121,7 +121,7 @@ class Rig:
             self.apply(SetTenant(tenant))
         for pool in scenario.pools:
             self.audit.pools[pool.pool] = pool
-            self.apply(SetPool(pool))
+            self.apply(SetPools((pool,)))
         self._steps = list(reversed(scenario.steps))
         self._due_ms = self._steps[-1].pause_ms if self._steps else 0
 

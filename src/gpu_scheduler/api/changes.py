@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from gpu_scheduler.api.context import Context
@@ -20,7 +22,7 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called, read_priority
-from gpu_scheduler.model.states import ENDED
+from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.answers import Changed, JobForm
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest
@@ -36,16 +38,19 @@ async def update(context: Context, call: Call) -> Answer:
     row = _whole(context, call)
     asked = await call.read(_PATCH, context.settings.bounds.body_bytes)
     changes = dict(read_patch(asked, row.job))
-    hold = changes.pop("hold", None)
     if row.state in ENDED:
         raise WrongState(f"{called(row.job.id)} is {row.state}; only a pending job can be changed")
     if changes:
-        await context.service.apply(Update(row.job.id, tuple(changes.items())), call.caller)
-    if hold is not None:
-        message = Hold(row.job.id) if hold else Release(row.job.id)
-        await context.service.apply(message, call.caller)
+        await context.service.apply(_change(row.job.id, changes), call.caller)
     row, _ = context.job(call)
     return answer(JobViews(context.service, call.caller).job(row))
+
+
+def _change(job_id: str, changes: dict[str, Any]) -> Command:
+    """One message, so that all is done or nothing; what was started can still be held."""
+    if changes.keys() == {"hold"}:
+        return Hold(job_id) if changes["hold"] else Release(job_id)
+    return Update(job_id, tuple(changes.items()))
 
 
 async def hold_job(context: Context, call: Call) -> Answer:
@@ -88,8 +93,10 @@ async def cancel(context: Context, call: Call) -> Answer:
         tasks = read_tasks(chosen)
     if row.state in ENDED or (task is not None and task_state(row, task) in ENDED):
         ended = row.state if task is None else task_state(row, task)
-        raise WrongState(f"{called(call.params['job_id'])} has ended as {ended} already")
-    await context.service.apply(Cancel(row.job.id, tasks), call.caller)
+        if ended is not JobState.CANCELLED:
+            raise WrongState(f"{called(call.params['job_id'])} has ended as {ended} already")
+    else:
+        await context.service.apply(Cancel(row.job.id, tasks), call.caller)
     row, _ = context.job(call)
     state = row.state if task is None else task_state(row, task)
     is_over = state in ENDED

@@ -14,7 +14,7 @@ import msgspec
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation, Parameter
-from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPool
+from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.ledger.accounts import Totals
 from gpu_scheduler.model.caller import Caller
@@ -334,9 +334,9 @@ async def put_quota(context: Context, call: Call) -> Answer:
             f"online_percent {asked.online_percent} and batch_percent {batch} are more than 100"
         )
     elastic = _quota(context).elastic if asked.elastic is msgspec.UNSET else asked.elastic
-    for pool, percent in ((Pool.ONLINE, asked.online_percent), (Pool.BATCH, batch)):
-        quota = PoolQuota(pool=pool, percent=percent, elastic=elastic)
-        await context.service.apply(SetPool(quota), call.caller)
+    parts = ((Pool.ONLINE, asked.online_percent), (Pool.BATCH, batch))
+    quotas = tuple(PoolQuota(pool=pool, percent=part, elastic=elastic) for pool, part in parts)
+    await context.service.apply(SetPools(quotas), call.caller)
     return answer(_quota(context))
 
 

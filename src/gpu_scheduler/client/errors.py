@@ -14,6 +14,7 @@ from gpu_scheduler.model.errors import (
     Forbidden,
     InternalError,
     SchedulerError,
+    StoreError,
 )
 
 TYPE_CHECKING = False
@@ -30,6 +31,7 @@ _EXIT_CODES = {
     "quota_exceeded": EXIT_REFUSED,
     "forbidden": EXIT_REFUSED,
     "unauthenticated": EXIT_REFUSED,
+    "unavailable": ClusterError.exit_code,
 }
 _FIRST_SERVER_STATUS = 500
 
@@ -91,7 +93,7 @@ def error_of(status: int, answer: object) -> SchedulerError:
 
 def _kinds() -> dict[str, type[SchedulerError]]:
     found: dict[str, type[SchedulerError]] = {"unauthenticated": Forbidden}
-    waiting: list[type[SchedulerError]] = [CallerError, ClusterError, InternalError]
+    waiting: list[type[SchedulerError]] = [CallerError, ClusterError, StoreError, InternalError]
     while waiting:
         kind = waiting.pop()
         found.setdefault(kind.code, kind)

@@ -93,6 +93,10 @@ def update(
         if dependency.job_id in book.lives:
             wait_for_job(book, life, dependency)
     wait_for_begin(book, life, now_ms)
+    if job.hold:
+        life.wait_on(HELD, Reason(ReasonCode.HELD))
+    else:
+        life.wait_no_more(HELD)
     data = tuple((name, str(value)) for name, value in sorted(changes.items()))
     outcome.writes.append(
         EventRow(at_ms=now_ms, kind="updated", job_id=job.id, user=job.user, data=data)

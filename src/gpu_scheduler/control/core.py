@@ -27,7 +27,7 @@ from gpu_scheduler.control.messages import (
     Retry,
     RunCycle,
     SetNode,
-    SetPool,
+    SetPools,
     SetTenant,
     Started,
     Submit,
@@ -66,7 +66,7 @@ class Core:
                 self._checkpointed(allocation_id, now_ms)
             case NodeFound() | NodeSilent() | DevicesRead() | NodeFenced():
                 self._hear_of_node(message, now_ms, outcome)
-            case SetNode() | SetTenant() | RemoveTenant() | SetPool():
+            case SetNode() | SetTenant() | RemoveTenant() | SetPools():
                 self._set(message, now_ms, outcome)
             case _:
                 self._command(message, now_ms, outcome)
@@ -109,7 +109,7 @@ class Core:
                 observe.node_fenced(self.book, node_id, now_ms, outcome)
 
     def _set(
-        self, message: SetNode | SetTenant | RemoveTenant | SetPool, now_ms: int, outcome: Outcome
+        self, message: SetNode | SetTenant | RemoveTenant | SetPools, now_ms: int, outcome: Outcome
     ) -> None:
         """What the cluster is made of, and who may have how much of it."""
         book = self.book
@@ -121,9 +121,10 @@ class Core:
                 outcome.writes.append(tenant)
             case RemoveTenant(tenant_id):
                 commands.remove_tenant(book, tenant_id, now_ms, outcome)
-            case SetPool(pool):
-                book.picture.set_pool(pool)
-                outcome.writes.append(pool)
+            case SetPools(pools):
+                for pool in pools:
+                    book.picture.set_pool(pool)
+                outcome.writes += pools
         book.changed = True
 
     def _command(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:

@@ -141,10 +141,10 @@ class RemoveTenant:
 
 
 @dataclass(frozen=True, slots=True)
-class SetPool:
-    """A pool's part of all GPUs changed."""
+class SetPools:
+    """The parts of all GPUs that pools may have changed: all of these, or none."""
 
-    pool: PoolQuota
+    pools: tuple[PoolQuota, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ Command = (
     | SetNode
     | SetTenant
     | RemoveTenant
-    | SetPool
+    | SetPools
     | PauseDevice
     | ResumeDevice
     | RunCycle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import SetPool
+from gpu_scheduler.control.messages import SetPools
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.settings.groups import PolicySettings
@@ -26,8 +26,8 @@ async def set_up_pools(loop: Loop, policy: PolicySettings) -> None:
     ]
     stored = [quota for quota in loop.store.pools() if quota.percent < WHOLE]
     if not loop.store.pools():
-        for quota in wanted:
-            await loop.apply(SetPool(quota))
+        if wanted:
+            await loop.apply(SetPools(tuple(wanted)))
     elif wanted and _by_pool(wanted) != _by_pool(stored):
         log.warning(
             "the settings of the pools are not used, as others were set before; "

@@ -160,8 +160,26 @@ def test_a_waiting_job_is_cancelled_and_a_running_one_is_being_stopped(lab: ApiL
     lab.start(running)
     assert lab.call("DELETE", f"/jobs/{waiting}").json["status"] == "cancelled"
     assert lab.call("DELETE", f"/jobs/{running}").json["status"] == "cancelling"
-    again = lab.call("DELETE", f"/jobs/{waiting}")
-    assert (again.status, again.code) == (409, "wrong_state")
+
+
+def test_to_cancel_again_changes_nothing_and_is_no_error(lab: ApiLab) -> None:
+    cancelled, completed = lab.submit(hold=True), lab.submit()
+    for _ in range(2):
+        assert lab.call("DELETE", f"/jobs/{cancelled}").json["status"] == "cancelled"
+    lab.start(completed)
+    lab.end(completed, 0)
+    refused = lab.call("DELETE", f"/jobs/{completed}")
+    assert (refused.status, refused.code) == (409, "wrong_state")
+
+
+def test_a_change_that_is_refused_does_not_hold_the_job_either(lab: ApiLab) -> None:
+    job_id = lab.submit(hold=True, gpu_count=1)
+    refused = lab.call("PATCH", f"/jobs/{job_id}", {"gpu_count": 999, "hold": False})
+    assert refused.status == 422
+    assert lab.get(f"/jobs/{job_id}").json["hold"] is True
+    changed = lab.call("PATCH", f"/jobs/{job_id}", {"gpu_count": 2, "hold": False}).json
+    assert (changed["gpu_count"], changed["hold"]) == (2, False)
+    lab.start(job_id)
 
 
 def test_a_failed_job_can_be_retried_and_keeps_its_attempts(lab: ApiLab) -> None:

@@ -18,7 +18,7 @@ from gpu_scheduler.control.messages import (
     Retry,
     RunCycle,
     SetNode,
-    SetPool,
+    SetPools,
     SetTenant,
     Started,
     StartOrder,
@@ -139,7 +139,7 @@ def test_nodes_tenants_and_pools_can_be_set() -> None:
     assert core.apply(SetNode(a_node()), 0).writes == [a_node()]
     assert core.apply(SetTenant(a_tenant(gpus=1)), 0).writes == [a_tenant(gpus=1)]
     pool = PoolQuota(pool=Pool.BATCH, percent=50)
-    assert core.apply(SetPool(pool), 0).writes == [pool]
+    assert core.apply(SetPools((pool,)), 0).writes == [pool]
     assert core.book.picture.pools[Pool.BATCH].percent == 50
     assert core.book.picture.has_limits
 
