@@ -19,6 +19,9 @@ UV_READY := $(VENV)/.uv-$(PYTHON_TAG)
 PINS_READY := $(VENV)/.pins-$(PYTHON_TAG)
 READY := $(VENV)/.ready-$(PYTHON_TAG)
 
+# uv trusts the certificates that the system trusts, as pip does: some labs have their own.
+export UV_SYSTEM_CERTS ?= 1
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help venv demo test pytest parts chaos test-coverage lint fmt bench build proto pins clean
