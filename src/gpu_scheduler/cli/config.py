@@ -77,4 +77,6 @@ def _text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return os.pathsep.join(value) if value else "-"
+    if isinstance(value, dict):
+        return ", ".join(value) or "-"
     return "-" if value == "" else str(value)

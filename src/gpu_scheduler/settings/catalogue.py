@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from typing import Any
+
+import msgspec
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.groups import GROUPS
 
 PREFIX = "GPU_SCHEDULER_"
-Value = bool | int | float | str | tuple[str, ...]
+Value = bool | int | float | str | tuple[str, ...] | dict[str, Any]
 
-_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", tuple: "list"}
+_KINDS: dict[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    tuple: "list",
+    dict: "table",
+}
+_LONGEST_NAME = 100
 _TRUE = {"true", "yes", "on", "1"}
 _FALSE = {"false", "no", "off", "0"}
 
@@ -26,10 +37,11 @@ class Item:
     name: str
     default: Value
     about: str
-    note: str
-    least: float | None
-    most: float | None
-    choices: tuple[str, ...]
+    note: str = ""
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    form: Any = None
 
     @property
     def key(self) -> str:
@@ -43,7 +55,7 @@ class Item:
 
     @property
     def kind(self) -> str:
-        """The type, in JSON Schema's words (a list is a list of strings)."""
+        """The type, in JSON Schema's words (a list is a list of strings, a table an object)."""
         return _KINDS[type(self.default)]
 
     @property
@@ -53,6 +65,8 @@ class Item:
             return "one of " + ", ".join(self.choices)
         if self.kind == "list":
             return "a list of strings"
+        if self.kind == "table":
+            return "names with values"
         if self.kind == "boolean":
             return "true or false"
         if self.kind == "string":
@@ -62,13 +76,13 @@ class Item:
 
     def checked(self, value: object) -> Value:
         """The value in the setting's own type; refused with `InvalidRequest`, without the place."""
-        read = self._typed(value)
+        read = self._table(value) if self.kind == "table" else self._typed(value)
         if read is None or not self._in_range(read):
             raise InvalidRequest(f"{self.key} is {_shown(value)}; allowed is {self.allowed}")
         return read
 
     def from_text(self, text: str) -> Value:
-        """The value of a variable or a flag; a list is separated by commas."""
+        """The value of a variable or a flag; a list is separated by commas, a table is JSON."""
         word = text.strip()
         value: object = text
         if self.kind == "boolean":
@@ -79,6 +93,8 @@ class Item:
         elif self.kind in ("integer", "number"):
             value = _number(word)
             value = text if value is None else value
+        elif self.kind == "table":
+            value = _json(text)
         return self.checked(value)
 
     def _typed(self, value: object) -> Value | None:
@@ -97,11 +113,27 @@ class Item:
                 return tuple(parts)
         return None
 
+    def _table(self, value: object) -> dict[str, Any] | None:
+        """Every entry in its form; one that cannot be read is named."""
+        if not isinstance(value, dict):
+            return None
+        read = {}
+        for name, entry in value.items():
+            if not (isinstance(name, str) and name.isprintable() and 0 < len(name) < _LONGEST_NAME):
+                raise InvalidRequest(f"{self.key} has an entry {_shown(name)}; it needs a name")
+            try:
+                read[name] = msgspec.convert(entry, self.form)
+            except msgspec.ValidationError as error:
+                raise InvalidRequest(f"{self.key}, entry '{name}': {error}") from None
+        return read
+
     def _in_range(self, value: Value) -> bool:
         if self.choices:
             return value in self.choices
         if isinstance(value, str):
             return "\0" not in value
+        if isinstance(value, dict):
+            return True
         if isinstance(value, tuple):
             return not any("\0" in part for part in value)
         if self.least is not None and not value >= self.least:
@@ -114,6 +146,8 @@ def items() -> Iterator[Item]:
     for group, kind in GROUPS.items():
         for entry in fields(kind):
             default: Any = entry.default
+            if entry.default_factory is not MISSING:
+                default = entry.default_factory()
             yield Item(group=group, name=entry.name, default=default, **entry.metadata)
 
 
@@ -143,6 +177,13 @@ def _number(text: str) -> int | float | None:
         except ValueError:
             continue
     return None
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _figure(value: float | None) -> str:

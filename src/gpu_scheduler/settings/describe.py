@@ -11,6 +11,8 @@ import sys
 import textwrap
 from typing import Any
 
+import msgspec
+
 from gpu_scheduler.settings.catalogue import ITEMS, Item, Value
 from gpu_scheduler.settings.groups import FOR_LATER, GROUPS
 
@@ -25,7 +27,7 @@ A value comes from a flag, else from a variable, else from a file, else it is th
   exists of `/etc/gpu-scheduler/config.yaml` and `~/.config/gpu-scheduler/config.yaml` (by
   `$XDG_CONFIG_HOME`). It must belong to root or to you, and others must not be able to write it.
 - **Variables**: `GPU_SCHEDULER_<GROUP>_<NAME>`, such as `GPU_SCHEDULER_API_HTTP_PORT=8080`. A list
-  is separated by commas.
+  is separated by commas, a table (names with values) is JSON.
 - **Flags** of `tgpu up`.
 
 A key that does not exist, stands twice, has the wrong type or is out of range is refused with the
@@ -90,6 +92,8 @@ def reference_page() -> str:
         lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
         lines += [_row(item) for item in _items_of(group)]
         lines.append("")
+        for item in _items_of(group):
+            lines += _form_rows(item)
     later = ", ".join(f"`{key}`" for key in sorted(FOR_LATER))
     lines += [f"{later} are read and have no use yet: they belong to PostgreSQL.", ""]
     return "\n".join(lines)
@@ -109,8 +113,25 @@ def _row(item: Item) -> str:
     return f"| `{item.key}` | `{default}` | {item.allowed} | {item.about}{note} |"
 
 
+def _form_rows(item: Item) -> list[str]:
+    """What an entry of a table may have, for tables whose entries have fields."""
+    _, forms = msgspec.json.schema_components([item.form] if item.form else [])
+    if not forms:
+        return []
+    (form,) = forms.values()
+    lines = [f"Each entry of `{item.key}`:", "", "| field | default | meaning |", "|---|---|---|"]
+    for name, field in form["properties"].items():
+        default = f"`{json.dumps(field['default'])}`" if "default" in field else "(needed)"
+        choices = ", ".join(f"`{choice}`" for choice in field.get("enum", ()))
+        about = field.get("description", "") + (f" One of {choices}." if choices else "")
+        lines.append(f"| `{name}` | {default} | {about} |")
+    return [*lines, ""]
+
+
 def _property(item: Item) -> dict[str, Any]:
     described: dict[str, Any] = {"description": item.about, "default": _plain(item.default)}
+    if item.kind == "table":
+        return described | {"type": "object", "additionalProperties": _inline(item.form)}
     if item.kind == "list":
         return described | {"type": "array", "items": {"type": "string"}}
     described["type"] = item.kind
@@ -125,7 +146,15 @@ def _items_of(group: str) -> list[Item]:
     return [item for item in ITEMS.values() if item.group == group]
 
 
+def _inline(form: Any) -> Any:
+    """The schema of a form without references to elsewhere."""
+    (schema,), forms = msgspec.json.schema_components([form])
+    return next(iter(forms.values())) if forms else schema
+
+
 def _plain(value: Value) -> Any:
+    if isinstance(value, dict):
+        return msgspec.to_builtins(value)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -7,7 +7,9 @@ docs/reference/settings.md is made from this module.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from gpu_scheduler.settings.forms import Price, Target
 
 T = TypeVar("T")
 
@@ -35,6 +37,11 @@ def setting(
         default=default,
         metadata={"about": about, "least": least, "most": most, "choices": choices, "note": note},
     )
+
+
+def table(form: Any, about: str, *, note: str = "") -> dict[str, Any]:
+    """A field with entries of the reader's own naming, each of them read as `form` (msgspec)."""
+    return field(default_factory=dict, metadata={"about": about, "form": form, "note": note})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +375,77 @@ class PolicySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationSettings:
+    """Who is told what happens to jobs and GPUs."""
+
+    targets: dict[str, Target] = table(Target, "Who can be told, by name.")  # noqa: RUF009
+    default_target: str = setting(
+        "",
+        "Where `--notify end` goes if it names no target; empty: the only one that is `for_jobs`.",
+    )
+    allow_job_webhooks: bool = setting(
+        default=False,
+        about="Jobs may name an https address of their own, as in `--notify end:https://...`; it "
+        "must lie on the public network.",
+    )
+    timeout_s: float = setting(
+        10.0, "A receiver that takes longer has failed, for this time.", least=0.1, most=300
+    )
+    retry_first_s: float = setting(
+        10.0, "First wait before another try; it doubles.", least=0.1, most=3600
+    )
+    retry_most_s: float = setting(900.0, "Longest wait between two tries.", least=1, most=DAY_S)
+    give_up_hours: float = setting(
+        24.0,
+        "A notification that could not be delivered for so long is given up, with an event.",
+        least=0.001,
+        most=720,
+    )
+    max_waiting: int = setting(
+        10_000,
+        "So many notifications may wait for one target; more are dropped, with an event.",
+        least=1,
+        most=1_000_000,
+    )
+    budget_percent: int = setting(
+        90, "A budget of GPU-hours is nearly used from here on.", least=1, most=100
+    )
+    smtp_host: str = setting("localhost", "The mail server.")
+    smtp_port: int = setting(25, "Its port.", least=1, most=LAST_PORT)
+    smtp_security: str = setting(
+        "starttls",
+        "Whether the connection is encrypted: by STARTTLS (which the server then must offer), from "
+        "its beginning, or not.",
+        choices=("starttls", "tls", "none"),
+        note="A relay on the same machine usually needs `none`.",
+    )
+    smtp_login_file: str = setting(
+        "", "A file with `user:password` for the mail server, mode 600; empty: no login."
+    )
+    mail_from: str = setting("", "Sender of mails; empty: gpu-scheduler@ this machine.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSettings:
+    """Prices, for reports and invoices."""
+
+    currency: str = setting("EUR", "What prices are in.")
+    gpu_hour: dict[str, float] = table(  # noqa: RUF009
+        Price, "Price of a GPU for an hour, by model, as `tgpu gpus` names it."
+    )
+    other_gpu_hour: float = setting(
+        0.0, "Price of a GPU of any other model for an hour.", least=0, most=1_000_000
+    )
+    cpu_hour: float = setting(0.0, "Price of a CPU core for an hour.", least=0, most=1_000_000)
+    memory_gb_hour: float = setting(
+        0.0, "Price of a GiB of memory for an hour.", least=0, most=1_000_000
+    )
+    kwh: float = setting(
+        0.0, "Price of a kWh that GPUs have drawn; 0: not charged.", least=0, most=1_000_000
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All of them."""
 
@@ -382,6 +460,8 @@ class Settings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
+    notifications: NotificationSettings = field(default_factory=NotificationSettings)
+    costs: CostSettings = field(default_factory=CostSettings)
 
 
 GROUPS: dict[str, type] = {
@@ -396,6 +476,8 @@ GROUPS: dict[str, type] = {
     "agent": AgentSettings,
     "retention": RetentionSettings,
     "policy": PolicySettings,
+    "notifications": NotificationSettings,
+    "costs": CostSettings,
 }
 
 FOR_LATER = frozenset(

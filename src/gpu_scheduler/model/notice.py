@@ -1,0 +1,73 @@
+"""What people can be told about, and what a job's owner asked to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpu_scheduler.model.errors import InvalidRequest
+
+LONGEST_TARGET = 2000
+MOST_RULES = 10
+
+
+class Notice(StrEnum):
+    """A kind of notification. `END` is every end of a job, `FAIL` only a bad one."""
+
+    START = "start"
+    END = "end"
+    FAIL = "fail"
+    PREEMPTED = "preempted"
+    IDLE = "idle"
+    MEMORY = "memory"
+    GPU_FREE = "gpu_free"
+    BUDGET = "budget"
+    TROUBLE = "trouble"
+
+
+OF_JOBS = (
+    *(Notice.START, Notice.END, Notice.FAIL),
+    *(Notice.PREEMPTED, Notice.IDLE, Notice.MEMORY),
+)
+"""What a job can ask for; the others are about the machine or a tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyRule:
+    """Tell `target` (empty: the default one) about these things."""
+
+    notices: tuple[Notice, ...]
+    target: str = ""
+
+    def __str__(self) -> str:
+        kinds = ",".join(self.notices)
+        return f"{kinds}:{self.target}" if self.target else kinds
+
+
+def read_rules(texts: Iterable[str]) -> tuple[NotifyRule, ...]:
+    """Read `end,fail`, `end:TARGET` or `all:https://...`, each thing once."""
+    rules = tuple(dict.fromkeys(_rule(text) for text in texts))
+    if len(rules) > MOST_RULES:
+        raise InvalidRequest(f"notify has {len(rules)} rules; allowed are {MOST_RULES}")
+    return rules
+
+
+def _rule(text: str) -> NotifyRule:
+    kinds, _, target = text.strip().partition(":")
+    named = [kind.strip().lower() for kind in kinds.split(",") if kind.strip()]
+    allowed = [kind.value for kind in OF_JOBS]
+    for kind in named:
+        if kind not in (*allowed, "all"):
+            raise InvalidRequest(
+                f"notify is '{text[:80]}': there is no '{kind[:40]}'; write some of "
+                f"{', '.join(allowed)} or all, with :TARGET behind, as in end,fail:slack"
+            )
+    if not named:
+        raise InvalidRequest(
+            f"notify is '{text[:80]}' and names nothing; write for example end or end,fail:slack"
+        )
+    if len(target) > LONGEST_TARGET or not target.isprintable() or " " in target:
+        raise InvalidRequest(f"notify is '{text[:80]}': its target is no name and no address")
+    wanted = OF_JOBS if "all" in named else tuple(k for k in OF_JOBS if k.value in named)
+    return NotifyRule(wanted, target)

@@ -1,0 +1,67 @@
+"""Settings whose entries have names of the reader's own: targets of notifications, prices."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.settings import load
+
+
+def loaded(tmp_path: Path, text: str):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return load(str(path), environ={}).settings
+
+
+def test_entries_have_names_of_their_own(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path,
+        "notifications:\n  targets:\n    slack: {kind: webhook, url: https://hooks.example/x,"
+        " events: [fail, gpu_free]}\n    mail:\n      kind: email\n      to: '{user}@lab.example'\n"
+        "      for_jobs: true\ncosts:\n  gpu_hour: {A100: 1.5, RTX 4090: 1}\n",
+    )
+    targets = settings.notifications.targets
+    assert (targets["slack"].events, targets["mail"].to) == (
+        ("fail", "gpu_free"),
+        "{user}@lab.example",
+    )
+    assert settings.costs.gpu_hour == {"A100": 1.5, "RTX 4090": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{kind: pigeon, to: x}", "entry 'a'.*pigeon"),
+        ("{kind: webhook}", "needs url or url_file"),
+        ("{kind: webhook, url: 'ftp://x'}", "http:// or https://"),
+        ("{kind: email, to: x, url: 'https://x'}", "email has no url"),
+        ("{kind: command, command: [page]}", "give the whole path"),
+        ("{kind: email, to: x, event: [end]}", "unknown field `event`"),
+        ("{kind: email, to: x, events: [lunch]}", "lunch"),
+        ("5", "entry 'a'"),
+    ],
+)
+def test_a_wrong_entry_is_refused_with_file_line_and_name(
+    tmp_path: Path, entry: str, said: str
+) -> None:
+    with pytest.raises(SchedulerError, match=said) as refused:
+        loaded(tmp_path, f"notifications:\n  targets:\n    a: {entry}\n")
+    assert "config.yaml" in str(refused.value)
+    assert "line 3" in str(refused.value)
+
+
+def test_a_table_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match="names with values"):
+        loaded(tmp_path, "costs:\n  gpu_hour: [1, 2]\n")
+    with pytest.raises(SchedulerError, match="A100"):
+        loaded(tmp_path, "costs:\n  gpu_hour: {A100: -1}\n")
+
+
+def test_a_variable_holds_a_table_as_json() -> None:
+    variables = {"GPU_SCHEDULER_COSTS_GPU_HOUR": '{"A100": 2}'}
+    assert load(None, environ=variables | {"HOME": "/nonexistent"}).settings.costs.gpu_hour == {
+        "A100": 2.0
+    }
+    with pytest.raises(SchedulerError, match="GPU_SCHEDULER_COSTS_GPU_HOUR"):
+        load(None, environ={"GPU_SCHEDULER_COSTS_GPU_HOUR": "{", "HOME": "/nonexistent"})
