@@ -12,7 +12,7 @@ from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.model.node import Health, Node, NodeState
-from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.request import MB_PER_GB, Request
 
 
 def largest_node_gpus(index: Index, request: Request) -> int:
@@ -72,7 +72,7 @@ def offered(index: Index) -> str:
     models = "/".join(best.models) or "no"
     return (
         f"the largest node has {best.size} {models} GPUs, {best.cpu_milli / 1000:g} CPU cores and "
-        f"{best.memory_mb} MiB of memory"
+        f"{best.memory_mb / MB_PER_GB:,.0f} GB of memory"
     )
 
 
@@ -120,9 +120,11 @@ def _try_empty(index: Index, job_shape: JobShape) -> str:
     if gang.place(twin, Draft(empty), empty.find) is not None:
         return ""
     total = sum(member.request.gpu_milli for member in job_shape.members[: job_shape.min_members])
+    count = len(index.by_id)
+    nodes = "the one node" if count == 1 else f"the {count} nodes"
     return (
-        f"{job_shape.min_members} members with {total / 1000:g} GPUs in all do not fit together "
-        f"on {len(index.by_id)} nodes; {offered(index)}"
+        f"{total / 1000:g} GPUs in {job_shape.min_members} parts do not fit together on {nodes}; "
+        f"{offered(index)}"
     )
 
 

@@ -76,7 +76,7 @@ def test_a_node_that_is_gone_for_good_counts_no_more() -> None:
 
 def test_a_gang_that_did_not_fit_may_fit_when_a_node_comes() -> None:
     picture = a_picture(nodes=[a_node(ordinal=0, gpus=4)])
-    assert "2 members with 8 GPUs in all do not fit together on 1 nodes" in why_never(
+    assert "8 GPUs in 2 parts do not fit together on the one node" in why_never(
         picture, gpus=4, members=2
     )
     picture.set_node(a_node(ordinal=1, gpus=4))
@@ -168,6 +168,6 @@ def test_a_request_in_a_few_words(wishes, words) -> None:
 def test_the_largest_node_in_a_few_words() -> None:
     picture = a_picture(nodes=[a_node(ordinal=0, gpus=2), a_node(ordinal=1, gpus=4, cpus=32)])
     assert offered(picture.index) == (
-        "the largest node has 4 A100 GPUs, 32 CPU cores and 512000 MiB of memory"
+        "the largest node has 4 A100 GPUs, 32 CPU cores and 500 GB of memory"
     )
     assert offered(a_picture().index) == "no node is known"
