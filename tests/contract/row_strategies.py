@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
-from gpu_scheduler.model.launch import Launch, Mount, Runner
+from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
 from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -159,6 +159,10 @@ LAUNCHES = st.builds(
     warn_before_ms=TIME,
     grace_ms=MAYBE_TIME,
     max_processes=COUNT,
+    sweep=TEXT,
+    params=pairs(),
+    snapshot=st.none()
+    | st.builds(CodeSnapshot, path=TEXT, source=TEXT, tree=TEXT, dirty=st.booleans()),
 ) | st.builds(Launch, runner=st.just(Runner.CONTAINER), image=IMAGE)
 PLACEMENTS = listed(
     st.builds(

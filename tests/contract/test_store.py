@@ -282,6 +282,37 @@ def test_a_list_has_pages_by_offset_and_by_cursor(store: Store) -> None:
     assert store.find_jobs(JobQuery(limit=0)) == []
 
 
+def test_the_jobs_of_a_sweep_are_found_by_its_name_and_counted(store: Store) -> None:
+    rows = [
+        a_row(1, user="ada", submit_ms=5),
+        a_row(2, COMPLETED, user="ada", submit_ms=6),
+        a_row(3, FAILED, user="ada"),
+        a_row(4, user="bob"),
+        a_row(5, user="ada"),
+    ]
+    sweeps = ("grid", "grid", "grid", "grid", "")
+    store.commit(
+        [
+            *rows,
+            *(
+                LaunchRow(row.job.id, Launch(argv=("x",), sweep=name, params=(("lr", "1"),)))
+                for row, name in zip(rows, sweeps, strict=True)
+            ),
+        ]
+    )
+    query = JobQuery(sweep="grid", user="ada")
+    assert numbers(store.find_jobs(query)) == [1, 2, 3]
+    assert store.count_jobs(query) == 3
+    assert numbers(store.find_jobs(replace(query, states=(FAILED,)))) == [3]
+    assert store.find_jobs(JobQuery(sweep="no such")) == []
+    assert [(c.name, c.state, c.jobs, c.first, c.last) for c in store.sweeps("ada")] == [
+        ("grid", COMPLETED, 1, 2, 2),
+        ("grid", FAILED, 1, 3, 3),
+        ("grid", PENDING, 1, 1, 1),
+    ]
+    assert store.sweeps("cleo") == []
+
+
 def test_a_list_can_be_narrowed(store: Store) -> None:
     store.commit(
         [

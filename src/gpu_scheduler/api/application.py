@@ -13,6 +13,7 @@ from gpu_scheduler.api import (
     jobs,
     logs,
     submissions,
+    sweeps,
     tenants,
 )
 from gpu_scheduler.api.callers import Authenticator, KernelAuthenticator
@@ -27,6 +28,7 @@ from gpu_scheduler.api.service import ApiSettings, LogSource, Service
 DESCRIBED: tuple[Operation, ...] = (
     *submissions.OPERATIONS,
     *jobs.OPERATIONS,
+    *sweeps.OPERATIONS,
     *changes.OPERATIONS,
     *logs.OPERATIONS,
     *tenants.OPERATIONS,

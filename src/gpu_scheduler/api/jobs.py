@@ -59,7 +59,7 @@ _FILTERS = ("state", "tenant_id", "user", "name", "sort", "limit", "offset", "cu
 
 async def list_jobs(context: Context, call: Call) -> Answer:
     """A page of jobs that the caller may see."""
-    asked = _job_query(context, call, context.query(call, *_FILTERS, "since"))
+    asked = _job_query(context, call, context.query(call, *_FILTERS, "since", "sweep"))
     store = context.service.store
     rows = store.find_jobs(asked)
     views = JobViews(context.service, call.caller, context.settings.attach)
@@ -280,6 +280,7 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
         offset=query.number("offset", 0),
         after_number=query.optional("cursor"),
         archived=query.flag("archived"),
+        sweep=query.text("sweep"),
     )
 
 
@@ -314,6 +315,7 @@ _LIST_QUERY = (
     a_number("cursor", "`next_cursor` of the page before."),
     a_flag("archived", "Also jobs that were archived."),
     Parameter(name="since", description="Submitted at this time or later."),
+    Parameter(name="sweep", description="Jobs of this sweep."),
 )
 OPERATIONS = (
     Operation(

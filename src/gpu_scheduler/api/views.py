@@ -7,6 +7,7 @@ like secrets, and only to the job's owner.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from gpu_scheduler.api.explain import sentence
 from gpu_scheduler.api.service import Attach, Service
@@ -28,6 +29,7 @@ from gpu_scheduler.wire.answers import (
     HeldGpu,
     JobForm,
     Place,
+    SnapshotForm,
 )
 from gpu_scheduler.wire.tenants import per
 from gpu_scheduler.wire.times import write_time
@@ -131,7 +133,21 @@ class JobViews:
             runner=launch.runner.value,
             gpu_models=sorted({model for member in members for model in member.gpu_models}),
             output=launch.output,
+            **self._belonging(job, launch),
         )
+
+    def _belonging(self, job: Job, launch: Launch) -> dict[str, Any]:
+        """Sweep and snapshot, for the owner."""
+        if self._caller.user != job.user:
+            return {}
+        shot = launch.snapshot
+        return {
+            "sweep": launch.sweep,
+            "params": dict(launch.params),
+            "snapshot": None
+            if shot is None
+            else SnapshotForm(shot.path, shot.source, shot.tree, shot.commit, shot.dirty),
+        }
 
     def _why_it_waits(self, row: JobRow) -> str:
         """Why a queued job has not started, as the last cycle saw it."""

@@ -51,6 +51,7 @@ COMMANDS: dict[str, Command] = {
     "list": _row("listing", "list your jobs that wait or run"),
     "show": _row("show", "show everything about a job"),
     "logs": _row("logs", "show the output of a job"),
+    "sweep": _row("sweep_view", "show sweeps as grids, and retry what failed in them"),
     "cancel": _row("cancel", "stop jobs, or take them from the queue"),
     "hold": _row("change", "keep waiting jobs from starting", "hold"),
     "release": _row("change", "let held jobs start", "release"),

@@ -85,6 +85,9 @@ def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "image", str(job.get("image") or "")
     yield "directory", str(job.get("working_directory") or "")
     variables = job.get("environment") or {}
+    yield "sweep", str(job.get("sweep") or "")
+    shot = job.get("snapshot") or {}
+    yield "code", snapshot_text(shot) if shot else ""
     yield "variables", " ".join(f"{name}={value}" for name, value in sorted(variables.items()))
     yield "runner", str(job.get("runner") or "")
     yield "runs on", place_text({**job, "reason": ""})
@@ -97,6 +100,13 @@ def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for state, tasks in sorted((array.get("states") or {}).items()):
         yield f"  {state}", str(tasks)
     yield "attach", shlex.join(job["attach"]) if job.get("attach") else ""
+
+
+def snapshot_text(shot: dict[str, Any]) -> str:
+    """`commit 3f9a1c2 with changes, of /home/ann/project, in /home/ann/.local/...`."""
+    what = f"commit {shot['commit'][:12]}" if shot.get("commit") else f"copy {shot['tree'][:12]}"
+    changed = " with changes" if shot.get("dirty") else ""
+    return f"{what}{changed} of {shot['source']}, in {shot['path']}"
 
 
 def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:

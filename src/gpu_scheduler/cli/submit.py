@@ -52,7 +52,7 @@ def run(args: Namespace) -> int:
         else:
             answer = client.call("POST", f"{API}/jobs/bulk", bodies, once=True)
             ids = answer["job_ids"]
-        _say(args, answer, ids)
+        _say(args, answer, ids, bodies[0].get("sweep", ""))
         return _wait(client, ids) if args.wait else 0
 
 
@@ -71,13 +71,16 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         add_surroundings(body, args)
         _check(body)
     if args.param or args.param_file:
-        from gpu_scheduler.cli.sweep import combinations, filled
+        from gpu_scheduler.cli.sweep import combinations, filled, sweep_name
 
+        sweep = sweep_name(args.sweep, bodies[0].get("name", ""))
         bodies = [
-            filled(body, values)
+            filled(body, values, sweep)
             for body in bodies
             for values in combinations(args.param or [], args.param_file)
         ]
+    elif args.sweep:
+        raise InvalidRequest("--sweep names a sweep; give its parameters with --param")
     return bodies
 
 
@@ -144,7 +147,7 @@ def _check(body: dict[str, Any]) -> None:
         warn(f"warning: there is no program '{program}' here; the job will need it")
 
 
-def _say(args: Namespace, answer: dict[str, Any], ids: list[str]) -> None:
+def _say(args: Namespace, answer: dict[str, Any], ids: list[str], sweep: str) -> None:
     if args.json:
         from gpu_scheduler.cli.output import print_json
 
@@ -156,6 +159,8 @@ def _say(args: Namespace, answer: dict[str, Any], ids: list[str]) -> None:
         print(f"submitted {ids[0]}" + (f" with {tasks:,} tasks" if tasks > 1 else ""))
     else:
         print(f"submitted {len(ids):,} jobs: {ids[0]} to {ids[-1]}")
+    if sweep and not args.json and not args.parsable:
+        print(f"sweep {sweep}; see 'tgpu sweep {sweep}'")
     sys.stdout.flush()
 
 

@@ -109,4 +109,5 @@ def _add_sweep(parser: ArgumentParser) -> None:
     add("-a", "--array", metavar="TASKS", help="tasks, as 0-99 or 0-99%%10 (ten at once)")
     add("--param", action="append", metavar="NAME=A,B,...", help="one job for each combination")
     add("--param-file", metavar="FILE", help="one job for each row of a CSV file")
+    add("--sweep", metavar="NAME", help="name of the sweep; default: one of its own")
     add("--dry-run", action="store_true", help="show what would be submitted")

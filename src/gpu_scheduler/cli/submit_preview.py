@@ -9,8 +9,6 @@ from typing import Any
 from gpu_scheduler.cli.output import print_table
 from gpu_scheduler.client.surroundings import described
 
-_PARAM = "TGPU_PARAM_"
-
 
 def preview(body: dict[str, Any]) -> dict[str, Any]:
     """A submission without the values that it carries along, which may be secret."""
@@ -23,17 +21,14 @@ def preview(body: dict[str, Any]) -> dict[str, Any]:
 
 def print_sweep(bodies: list[dict[str, Any]]) -> None:
     """One line for each job: its parameters and its command."""
-    names = sorted(
-        {name for body in bodies for name in body.get("environment", {}) if name.startswith(_PARAM)}
-    )
-    headings = [name.removeprefix(_PARAM).lower() for name in names]
+    names = list(dict.fromkeys(name for body in bodies for name in body.get("params", {})))
     rows = [
         [
-            *(body.get("environment", {}).get(name, "") for name in names),
+            *(body.get("params", {}).get(name, "") for name in names),
             str(body.get("gpu_count", 0)),
             shlex.join(body.get("command", [])) or str(body.get("name", "")),
         ]
         for body in bodies
     ]
-    print_table([*headings, "GPUS", "COMMAND"], rows)
+    print_table([*names, "GPUS", "COMMAND"], rows)
     print(f"{len(bodies)} jobs would be submitted")

@@ -1,11 +1,12 @@
 """Parameter sweeps: values of parameters in, one submission for each combination out.
 
 `{lr}` in the command, name, output or variables becomes the value; the job also finds it in
-TGPU_PARAM_LR.
+TGPU_PARAM_LR, and the name of its sweep in TGPU_SWEEP.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from itertools import product
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MOST_JOBS = 100_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SWEEP = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}", re.ASCII)
+_RESERVED = ("last", "all", "retry", "cancel")
 _FILLED = ("command", "args", "name", "output", "working_directory")
 
 
@@ -27,6 +30,7 @@ def combinations(params: list[str], file: str | None) -> list[dict[str, str]]:
         name, equals, values = word.partition("=")
         if not equals or not _NAME.fullmatch(name) or not values or name in columns:
             raise InvalidRequest(f"--param is '{word}'; write different names as lr=0.1,0.01")
+        _check_variable(name, columns)
         columns[name] = values.split(",")
     rows = _rows(file) if file else [{}]
     count = len(rows)
@@ -37,6 +41,8 @@ def combinations(params: list[str], file: str | None) -> list[dict[str, str]]:
     clash = columns.keys() & rows[0].keys() if rows else set()
     if clash:
         raise InvalidRequest(f"parameter '{min(clash)}' is in --param and in {file}; use one")
+    for name in rows[0] if rows else ():
+        _check_variable(name, columns)
     return [
         row | dict(zip(columns, values, strict=True))
         for row in rows
@@ -44,9 +50,34 @@ def combinations(params: list[str], file: str | None) -> list[dict[str, str]]:
     ]
 
 
-def filled(body: dict[str, Any], values: dict[str, str]) -> dict[str, Any]:
+def _check_variable(name: str, others: dict[str, list[str]]) -> None:
+    """Two parameters must not share one variable."""
+    for other in others:
+        if other != name and other.upper() == name.upper():
+            raise InvalidRequest(
+                f"parameters '{other}' and '{name}' would share the variable "
+                f"TGPU_PARAM_{name.upper()}; rename one"
+            )
+
+
+def sweep_name(given: str | None, job_name: str) -> str:
+    """The name that was given, if it can be told from a job; else one of its own."""
+    if given is None:
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", job_name.partition(".")[0]).strip("-.")
+        made = f"{stem or 'sweep'}-{os.urandom(3).hex()}"[-64:]
+        return made if _SWEEP.fullmatch(made) else f"sweep-{made}"[:64]
+    if not _SWEEP.fullmatch(given) or given in _RESERVED or re.match(r"job-\d", given):
+        raise InvalidRequest(
+            f"--sweep is '{given}'; write a name that begins with a letter, of letters, digits, "
+            "dots and dashes, and is not the name of a job"
+        )
+    return given
+
+
+def filled(body: dict[str, Any], values: dict[str, str], sweep: str = "") -> dict[str, Any]:
     """A submission with the values in their places."""
     made = dict(body)
+    made["params"] = values
     for field in _FILLED:
         if field in made:
             made[field] = _replaced(made[field], values)
@@ -57,6 +88,8 @@ def filled(body: dict[str, Any], values: dict[str, str]) -> dict[str, Any]:
         name: _replaced(text, values) for name, text in body.get("environment", {}).items()
     }
     variables |= {f"TGPU_PARAM_{name.upper()}": value for name, value in values.items()}
+    if sweep:
+        made["sweep"] = variables["TGPU_SWEEP"] = sweep
     return made | {"environment": variables}
 
 

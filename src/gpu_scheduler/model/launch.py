@@ -47,13 +47,28 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSnapshot:
+    """The code as it was at submit: where the copy lies, and what it is a copy of.
+
+    Only told, never followed: the job's directory is named apart, and opened as its user.
+    """
+
+    path: str
+    source: str
+    tree: str
+    commit: str = ""
+    dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Everything an agent must know to run a job, besides the devices.
 
     `uid` and `gid` are those of the caller, never taken from a request. `environment` holds what
     was asked for by name; `captured` names a whole environment that is kept apart, as it can hold
     secrets. `script` is the text of a submitted script, run by its own first line with the job's
-    command as its arguments.
+    command as its arguments. `sweep` names the sweep that the job belongs to, `params` are its
+    place in it.
     """
 
     argv: tuple[str, ...] = ()
@@ -74,6 +89,9 @@ class Launch:
     warn_before_ms: int = 0
     grace_ms: int | None = None
     max_processes: int = 0
+    sweep: str = ""
+    params: tuple[tuple[str, str], ...] = ()
+    snapshot: CodeSnapshot | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no agent could run."""

@@ -55,7 +55,7 @@ def count_statements(query: JobQuery) -> Iterator[tuple[str, Values]]:
 
 def is_counted(query: JobQuery) -> bool:
     """Tell whether the kept counts answer the query."""
-    return not query.name and query.numbers is None and query.since_ms is None
+    return not (query.name or query.sweep) and query.numbers is None and query.since_ms is None
 
 
 def _parts(query: JobQuery) -> list[tuple[str, list[str]]]:
@@ -102,6 +102,7 @@ def _conditions(query: JobQuery) -> list[str]:
             ("user = :user", query.user),
             ("name = :name", query.name),
             ("submit_ms >= :since_ms", query.since_ms is not None),
+            (_SQL["in_sweep"], query.sweep),
         )
         if asked
     ]
@@ -129,6 +130,7 @@ def _values(query: JobQuery) -> Values:
         "user": query.user,
         "name": query.name,
         "since_ms": query.since_ms,
+        "sweep": query.sweep,
     }
     values |= {f"state{place}": state.value for place, state in enumerate(query.states)}
     if query.numbers is not None and len(query.numbers.ranges) > MOST_RANGES:

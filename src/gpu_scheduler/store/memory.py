@@ -34,6 +34,7 @@ from gpu_scheduler.store.rows import (
     RemovedNode,
     RemovedTenant,
     ShareRow,
+    SweepCount,
     TaskRow,
     UsageRow,
     Write,
@@ -187,16 +188,46 @@ class MemoryStore:
     def find_jobs(self, query: JobQuery) -> list[JobRow]:
         """A page of jobs."""
         marks = (row for row in self._all(archived=True) if row.job.number == query.after_number)
-        return page(self._all(archived=query.archived), query, next(marks, None))
+        return page(self._in_sweep(query), query, next(marks, None))
 
     def count_jobs(self, query: JobQuery) -> int:
         """How many jobs there are on all pages."""
-        return len(chosen(self._all(archived=query.archived), query))
+        return len(chosen(self._in_sweep(query), query))
+
+    def sweeps(self, user: str) -> list[SweepCount]:
+        """The sweeps of a user: how many of their jobs are in each state."""
+        found: dict[tuple[str, JobState], list[JobRow]] = {}
+        for row in self._jobs.values():
+            launch = self._launches.get(row.job.id)
+            if launch is not None and launch.sweep and row.job.user == user:
+                found.setdefault((launch.sweep, row.state), []).append(row)
+        return [
+            SweepCount(
+                name=name,
+                state=state,
+                jobs=len(rows),
+                first=min(row.job.number for row in rows),
+                last=max(row.job.number for row in rows),
+                submit_ms=min(row.job.submit_ms for row in rows),
+            )
+            for (name, state), rows in sorted(found.items())
+        ]
 
     def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
         """How many jobs (an array counts once) are in each state, archived ones left out."""
         query = JobQuery(user=user, tenant=tenant)
         return dict(Counter(row.state for row in chosen(self._jobs.values(), query)))
+
+    def _in_sweep(self, query: JobQuery) -> list[JobRow]:
+        """The rows to choose from; which sweep a job is of stands in its launch."""
+        rows = self._all(archived=query.archived)
+        if not query.sweep:
+            return rows
+        return [
+            row
+            for row in rows
+            if (launch := self._launches.get(row.job.id)) and launch.sweep == query.sweep
+        ]
 
     def _all(self, *, archived: bool) -> list[JobRow]:
         return [*self._jobs.values(), *(self._archived.values() if archived else ())]

@@ -235,10 +235,23 @@ SORTS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepCount:
+    """The jobs of one sweep that are in one state; `first` and `last` are numbers of jobs."""
+
+    name: str
+    state: JobState
+    jobs: int
+    first: int
+    last: int
+    submit_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
     """Which jobs to list, and in what order.
 
-    An empty `states` means all, `name` is the whole name, `since_ms` the earliest submission;
+    An empty `states` means all, `name` is the whole name, `since_ms` the earliest submission,
+    `sweep` the sweep that jobs belong to;
     `archived` adds jobs that were archived. `sort` is one of `SORTS`; what is missing comes before
     everything else, and ties go by rising number in both directions. `after_number` continues
     behind that job in the chosen order (a cursor; when sorted by anything but number and the job is
@@ -257,6 +270,7 @@ class JobQuery:
     offset: int = 0
     after_number: int | None = None
     archived: bool = False
+    sweep: str = ""
 
     def __post_init__(self) -> None:
         """Refuse an order that does not exist."""
@@ -311,6 +325,10 @@ class Store(Protocol):
 
     def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
         """How many jobs (an array counts once) are in each state, archived ones left out."""
+        ...
+
+    def sweeps(self, user: str) -> list[SweepCount]:
+        """The sweeps of a user by name and state, archived jobs left out."""
         ...
 
     def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:

@@ -47,6 +47,7 @@ from gpu_scheduler.store.rows import (
     JobQuery,
     JobRow,
     ShareRow,
+    SweepCount,
     TaskRow,
     UsageRow,
     Write,
@@ -150,6 +151,10 @@ class SqliteStore:
     def count_states(self, *, user: str = "", tenant: str = "") -> dict[JobState, int]:
         """How many jobs (an array counts once) are in each state, archived ones left out."""
         return self._counts(user, tenant, archived=False)
+
+    def sweeps(self, user: str) -> list[SweepCount]:
+        """The sweeps of a user: how many of their jobs are in each state."""
+        return self._rows(_sweep_count, reading("sweeps"), {"user": user})
 
     def _counts(self, user: str, tenant: str, *, archived: bool) -> dict[JobState, int]:
         values = {"user": user, "tenant": tenant, "archived": archived}
@@ -305,6 +310,13 @@ def _variables(row: tuple[str]) -> dict[str, str]:
 
 def _state_count(row: tuple[str, int]) -> tuple[JobState, int]:
     return STATES[row[0]], row[1]
+
+
+def _sweep_count(row: tuple[str, str, int, int, int, int]) -> SweepCount:
+    name, state, jobs, first, last, submit_ms = row
+    return SweepCount(
+        name=name, state=STATES[state], jobs=jobs, first=first, last=last, submit_ms=submit_ms
+    )
 
 
 def _attempt_row(row: tuple[Any, ...]) -> AttemptRow:

@@ -83,6 +83,16 @@ class ArrayForm(Struct):
     states: dict[str, str]
 
 
+class SnapshotForm(Struct):
+    """The code as it was at submit."""
+
+    path: str
+    source: str
+    tree: str
+    commit: str = ""
+    dirty: bool = False
+
+
 class JobForm(Struct):
     """A job as its owner sees it. `gpu_count` and the other amounts are over all members."""
 
@@ -129,6 +139,27 @@ class JobForm(Struct):
     output: str = ""
     task: int | None = None
     attach: list[str] = []
+    sweep: str = ""
+    params: dict[str, str] = {}
+    snapshot: SnapshotForm | None = None
+
+
+class SweepForm(Struct):
+    """Jobs that were submitted as one sweep; `states` counts them."""
+
+    name: str
+    user: str
+    jobs: int
+    states: dict[str, int]
+    first_job_id: str
+    last_job_id: str
+    submitted_at: str | None
+
+
+class SweepList(Struct):
+    """The caller's own sweeps, the newest first."""
+
+    sweeps: list[SweepForm]
 
 
 class JobPage(Struct):

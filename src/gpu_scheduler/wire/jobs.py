@@ -77,6 +77,16 @@ Dependencies = Annotated[
 ]
 
 
+class SnapshotRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the code was copied to when the job was submitted, and what it is a copy of."""
+
+    path: Text
+    source: Text
+    tree: Annotated[str, Meta(max_length=128)]
+    commit: Annotated[str, Meta(max_length=128)] = ""
+    dirty: bool = False
+
+
 class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     """A job to submit. One of command, script and image must be given."""
 
@@ -119,6 +129,9 @@ class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     signal: Name = ""
     grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     max_processes: Count = 0
+    sweep: Annotated[str, Meta(max_length=128)] = ""
+    params: Annotated[dict[Name, Argument], Meta(max_length=64)] = {}
+    snapshot: SnapshotRequest | None = None
 
 
 class JobPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):

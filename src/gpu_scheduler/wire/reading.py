@@ -25,7 +25,7 @@ from gpu_scheduler.model.job import (
     Job,
     read_priority,
 )
-from gpu_scheduler.model.launch import Launch, Mount, Runner
+from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.wire.jobs import (
     ArrayRequest,
@@ -33,6 +33,7 @@ from gpu_scheduler.wire.jobs import (
     JobPatch,
     JobRequest,
     MemberRequest,
+    SnapshotRequest,
     TaskRequest,
 )
 from gpu_scheduler.wire.names import check_ranges, check_task_count, read_job_name, read_tasks
@@ -175,6 +176,9 @@ class JobReader:
             warn_before_ms=warn_before_ms,
             grace_ms=None if asked.grace_seconds is None else round(asked.grace_seconds * 1000),
             max_processes=asked.max_processes,
+            sweep=_label(asked.sweep, "sweep"),
+            params=_params(asked.params),
+            snapshot=_snapshot(asked.snapshot),
         )
 
     def _environment_name(self, variables: tuple[tuple[str, str], ...]) -> str:
@@ -374,6 +378,32 @@ def _variables(given: dict[str, str], name: str) -> tuple[tuple[str, str], ...]:
             f"{name} has {size} characters; at most {MOST_ENVIRONMENT_BYTES} can be given"
         )
     return tuple(sorted(given.items()))
+
+
+def _label(text: str, name: str) -> str:
+    if text and not text.isprintable():
+        raise InvalidRequest(f"{name} holds a control character; remove it")
+    return text
+
+
+def _params(given: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """In the order in which they came: it is that of the grid."""
+    return tuple((_label(name, "params"), value) for name, value in given.items())
+
+
+def _snapshot(asked: SnapshotRequest | None) -> CodeSnapshot | None:
+    if asked is None:
+        return None
+    for path in (asked.path, asked.source):
+        if not path.startswith("/"):
+            raise InvalidRequest(f"snapshot has the path '{path}'; write whole paths, from / on")
+    return CodeSnapshot(
+        path=_label(asked.path, "snapshot"),
+        source=_label(asked.source, "snapshot"),
+        tree=_label(asked.tree, "snapshot"),
+        commit=_label(asked.commit, "snapshot"),
+        dirty=asked.dirty,
+    )
 
 
 def _mount(text: str) -> Mount:

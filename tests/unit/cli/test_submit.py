@@ -254,7 +254,11 @@ def test_a_sweep_is_one_job_for_each_combination(server: FakeServer) -> None:
         "TAG": "r0.1",
         "TGPU_PARAM_LR": "0.1",
         "TGPU_PARAM_BS": "32",
+        "TGPU_SWEEP": first["sweep"],
     }
+    assert first["sweep"].startswith("train-")
+    assert {body["sweep"] for body in server.bodies} == {first["sweep"]}
+    assert first["params"] == {"lr": "0.1", "bs": "32"}
     assert first["name"] == "train lr=0.1,bs=32"
 
 
@@ -282,6 +286,22 @@ def test_a_wrong_file_of_parameters_is_refused(
 def test_a_wrong_parameter_is_refused(refused: Callable[..., str], params: list[str]) -> None:
     words = [word for param in params for word in ("--param", param)]
     assert "--param is" in refused(*words, "x")
+
+
+def test_parameters_that_would_share_a_variable_are_refused(refused: Callable[..., str]) -> None:
+    told = refused("--param", "lr=1", "--param", "LR=2", "x")
+    assert "parameters 'lr' and 'LR' would share the variable TGPU_PARAM_LR" in told
+
+
+@pytest.mark.parametrize("name", ["12", "job-3", "last", "all", "retry", "a b", "", "x/y", "-x"])
+def test_the_name_of_a_sweep_cannot_be_taken_for_a_job(
+    refused: Callable[..., str], name: str
+) -> None:
+    assert "--sweep is" in refused(f"--sweep={name}", "--param", "a=1", "x")
+
+
+def test_the_name_of_a_sweep_goes_with_parameters(refused: Callable[..., str]) -> None:
+    assert "give its parameters with --param" in refused("--sweep", "grid", "x")
 
 
 def test_too_many_combinations_are_refused(refused: Callable[..., str]) -> None:

@@ -41,6 +41,17 @@ EXISTS (
     WHERE number BETWEEN json_extract(value, '$[0]') AND json_extract(value, '$[1]')
 )
 
+-- name: in_sweep
+launch IN (SELECT launches.id FROM launches WHERE launches.sweep = :sweep)
+
+-- name: sweeps
+SELECT launches.sweep, jobs.state, count(*), min(jobs.number), max(jobs.number), min(jobs.submit_ms)
+FROM jobs INDEXED BY jobs_by_user
+JOIN launches ON launches.id = jobs.launch
+WHERE jobs.user = :user AND launches.id IN (SELECT id FROM launches WHERE sweep IS NOT NULL)
+GROUP BY launches.sweep, jobs.state
+ORDER BY launches.sweep, jobs.state
+
 -- name: counts
 SELECT state, sum(jobs) FROM job_counts
 WHERE (:archived OR archived = 0) AND (:tenant = '' OR tenant = :tenant)

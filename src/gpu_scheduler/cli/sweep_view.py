@@ -1,0 +1,220 @@
+"""`tgpu sweep`: sweeps as grids of their parameters, and what failed in them tried again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.cli.durations import clock_text
+from gpu_scheduler.cli.history import exit_text, local_time
+from gpu_scheduler.cli.jobs_view import elapsed_s, id_text, state_code
+from gpu_scheduler.cli.listing import pages
+from gpu_scheduler.cli.output import (
+    coloured_state,
+    painted,
+    print_json,
+    print_table,
+    visible,
+)
+from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
+from gpu_scheduler.cli.references import one_reference
+from gpu_scheduler.client.errors import EXIT_NOT_FOUND
+from gpu_scheduler.client.forms import API, job_path
+from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
+
+if TYPE_CHECKING:
+    from gpu_scheduler.client.client import Client
+
+DEEDS = ("retry", "cancel")
+ORDER = ("completed", "running", "scheduled", "preempted", "pending", "failed", "cancelled")
+MOST_COLUMNS = 12
+"""A wider grid becomes a table."""
+
+
+class NoSweep(UnknownThing):
+    """What was named is no sweep of the caller."""
+
+    exit_code = EXIT_NOT_FOUND
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.usage = "%(prog)s [options] [NAME | JOB] | retry NAME | cancel NAME"
+    add = parser.add_argument
+    add("words", nargs="*", metavar="NAME", help="a sweep, or a job of it; none: all your sweeps")
+    add("--table", action="store_true", help="one line for each job, also with two parameters")
+    add("--cancelled", action="store_true", help="retry: also what was cancelled")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """List sweeps, show one, or do something to its jobs."""
+    words = list(args.words)
+    deed = words.pop(0) if words and words[0] in DEEDS else ""
+    if len(words) > 1 or (deed and not words):
+        raise InvalidRequest(
+            "name one sweep, as in 'tgpu sweep NAME' or 'tgpu sweep retry NAME'; "
+            "'tgpu sweep' lists them"
+        )
+    with client_for(args) as client:
+        if not words:
+            return _list(client, args)
+        name, jobs = found_sweep(client, words[0])
+        if deed:
+            return _each(client, args, deed, jobs)
+    if args.json:
+        print_json({"sweep": name, "jobs": jobs})
+    else:
+        show(name, jobs, as_table=args.table)
+    return 0
+
+
+def found_sweep(client: Client, word: str) -> tuple[str, list[dict[str, Any]]]:
+    """The name of a sweep and its jobs, for its name or one of its jobs."""
+    name = word
+    if word == "last" or word.startswith("@") or word.removeprefix("job-")[:1].isdigit():
+        job = client.call("GET", job_path(one_reference(client, word).job_id))
+        name = job.get("sweep") or ""
+        if not name:
+            raise NoSweep(f"{job['id']} is not part of a sweep; 'tgpu sweep' lists them")
+    query: dict[str, object] = {"sweep": name, "user": my_name(), "archived": "true"}
+    jobs, _ = pages(client, query | {"sort": "number"}, 0)
+    if not jobs:
+        raise NoSweep(f"there is no sweep '{name}' of yours; 'tgpu sweep' lists them")
+    return name, jobs
+
+
+def show(name: str, jobs: list[dict[str, Any]], *, as_table: bool = False) -> None:
+    """One sweep: a grid if two parameters differ, else a table, and the sum below it."""
+    counts = count_text(jobs)
+    print(f"{painted(name, 'bold')}  {len(jobs):,} jobs: {counts}")
+    names, fixed = varying(jobs)
+    if fixed:
+        print("with " + ", ".join(f"{key}={visible(value)}" for key, value in fixed.items()))
+    rows, columns = (values_of(jobs, key) for key in names) if len(names) == 2 else ([], [])
+    if len(names) == 2 and len(columns) <= MOST_COLUMNS and not as_table:
+        print()
+        heading = f"{names[0]} \\ {names[1]}"
+        print_table([heading, *columns], grid(jobs, names, rows, columns))
+    else:
+        print()
+        headings = ["JOBID", *names, "ST", "TIME", "EXIT"]
+        print_table(headings, (_line(job, names) for job in jobs), right=("TIME",))
+    failed = sum(job["state"] == "failed" for job in jobs)
+    if failed:
+        print(f"\n{failed:,} failed; 'tgpu sweep retry {name}' runs these again")
+
+
+def varying(jobs: list[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
+    """The parameters that differ between jobs, in their order, and those that do not."""
+    names = list(dict.fromkeys(key for job in jobs for key in job.get("params") or {}))
+    fixed = {}
+    for key in names:
+        values = values_of(jobs, key)
+        if len(values) == 1 and len(names) > 1:
+            fixed[key] = values[0]
+    return [key for key in names if key not in fixed], fixed
+
+
+def values_of(jobs: list[dict[str, Any]], key: str) -> list[str]:
+    """The values of a parameter, in the order in which they were submitted."""
+    return list(dict.fromkeys(str((job.get("params") or {}).get(key, "")) for job in jobs))
+
+
+def grid(
+    jobs: list[dict[str, Any]], names: list[str], rows: list[str], columns: list[str]
+) -> list[list[str]]:
+    """A line for each value of the first parameter, a cell for each of the second."""
+    now = time.time()
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for job in jobs:
+        params = job.get("params") or {}
+        place = (str(params.get(names[0], "")), str(params.get(names[1], "")))
+        cells.setdefault(place, []).append(job)
+    return [
+        [visible(row), *(_cell(cells.get((row, column), []), now) for column in columns)]
+        for row in rows
+    ]
+
+
+def count_text(jobs: list[dict[str, Any]]) -> str:
+    """`2 completed, 1 failed`."""
+    states = [job["state"] for job in jobs]
+    return ", ".join(
+        f"{states.count(state):,} {coloured_state(state)}" for state in ORDER if state in states
+    )
+
+
+def _cell(jobs: list[dict[str, Any]], now: float) -> str:
+    """The newest job of the cell; how many more there are stands behind it."""
+    if not jobs:
+        return "-"
+    job = jobs[-1]
+    text = state_code(job)
+    if job["state"] == "failed":
+        text += f" {exit_text(job)}"
+    elif job.get("started_at") and job["state"] in ("running", "completed"):
+        text += f" {clock_text(elapsed_s(job, now))}"
+    return text + (f" (+{len(jobs) - 1})" if len(jobs) > 1 else "")
+
+
+def _line(job: dict[str, Any], names: list[str]) -> list[str]:
+    params = job.get("params") or {}
+    ran = clock_text(elapsed_s(job, time.time())) if job.get("started_at") else "-"
+    return [
+        id_text(job),
+        *(visible(str(params.get(key, ""))) for key in names),
+        state_code(job),
+        ran,
+        exit_text(job) if job.get("ended_at") else "",
+    ]
+
+
+def _list(client: Client, args: Namespace) -> int:
+    found = client.call("GET", f"{API}/sweeps")
+    if args.json:
+        print_json(found)
+        return 0
+    if not found["sweeps"]:
+        warn("you have no sweeps; 'tgpu submit --param lr=0.1,0.01 -- ...' makes one")
+        return 0
+    rows = [
+        [
+            sweep["name"],
+            f"{sweep['jobs']:,}",
+            ", ".join(
+                f"{sweep['states'][state]:,} {state}" for state in ORDER if state in sweep["states"]
+            ),
+            f"{sweep['first_job_id']} to {sweep['last_job_id']}",
+            local_time(sweep["submitted_at"]),
+        ]
+        for sweep in found["sweeps"]
+    ]
+    print_table(("SWEEP", "JOBS", "STATES", "IDS", "SUBMITTED"), rows, right=("JOBS",))
+    return 0
+
+
+def _each(client: Client, args: Namespace, deed: str, jobs: list[dict[str, Any]]) -> int:
+    """Retry what failed, or cancel what has not ended; what cannot be done is said."""
+    wanted = {"failed", *(["cancelled"] if args.cancelled else [])}
+    if deed == "cancel":
+        wanted = {"pending", "running", "scheduled", "preempted"}
+    chosen = [job for job in jobs if job["state"] in wanted]
+    exit_code, answers = 0, []
+    for job in chosen:
+        try:
+            act = client.retry if deed == "retry" else client.cancel
+            answers.append(act(job["id"]))
+        except SchedulerError as error:
+            print(f"tgpu: error: {error}", file=sys.stderr)
+            exit_code = exit_code or error.exit_code
+    if args.json:
+        print_json(answers)
+    elif not chosen:
+        print("nothing failed" if deed == "retry" else "nothing of it waits or runs")
+    else:
+        done = "queued again" if deed == "retry" else "cancelled"
+        print(f"{len(answers):,} of {len(jobs):,} jobs {done}")
+    return exit_code
