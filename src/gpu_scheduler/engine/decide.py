@@ -246,7 +246,7 @@ class Cycle:
             return
         self._reservation(entry)
         refused = self._refusal(entry)
-        holds = self._place_as_reserved(kept) if refused is None else None
+        holds = self._place_as_reserved(entry, kept) if refused is None else None
         if holds is None:
             self._keep_promise(entry, kept)
         else:
@@ -281,7 +281,7 @@ class Cycle:
             self._reasons[entry.number] = refused
             return False
         allowed = None
-        kept = None if reservation is None else self._place_as_reserved(reservation)
+        kept = None if reservation is None else self._place_as_reserved(entry, reservation)
         if kept is not None:
             return self._start(entry, kept, duration_ms)
         if entry.shape.base not in self._no_room:
@@ -338,9 +338,14 @@ class Cycle:
             self._tenant_reasons[job.tenant, entry.shape.id] = refused
         return refused
 
-    def _place_as_reserved(self, reservation: Reservation) -> list[Hold] | None:
-        """The very place that was reserved, if it is due and free; the draft has it then."""
+    def _place_as_reserved(self, entry: Entry, reservation: Reservation) -> list[Hold] | None:
+        """The very place that was reserved, if it is due and free; the draft has it then.
+
+        Others may count on it by now: a place that is being cleared is not taken in the draft.
+        """
         if reservation.at_ms > self._now_ms + 1:
+            return None
+        if not self._calendar.has_room(reservation, self._duration_ms(entry)):
             return None
         mark = self._draft.mark()
         holds: list[Hold] = []

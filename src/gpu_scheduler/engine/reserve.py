@@ -135,6 +135,10 @@ class Calendar:
         else:
             self.keep(entry, duration_ms, old, place, value)
 
+    def has_room(self, reservation: Reservation, duration_ms: int) -> bool:
+        """Tell whether a reservation that is not booked is in the way of none that is."""
+        return not self.kept or self._as_promised(duration_ms, reservation) is not None
+
     def withdraw(self, number: int) -> Reservation | None:
         """Take a reservation out again, while its job looks for something better."""
         reservation = self.kept.pop(number, None)

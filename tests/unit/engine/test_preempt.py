@@ -300,6 +300,21 @@ def test_two_urgent_jobs_clear_their_places_on_one_node_in_one_cycle() -> None:
     assert {eviction.for_job_id for eviction in plan.evictions} == {"j1", "j2"}
 
 
+def test_a_due_reservation_does_not_take_what_was_claimed_in_the_same_cycle() -> None:
+    due = Reservation(
+        job_id="j2", job_number=2, at_ms=NOW, until_ms=NOW + HOUR, placements=(on("n1", [0]),)
+    )
+    picture = a_picture(
+        policy=CLASS,
+        nodes=a_cluster(nodes=2, gpus=2),
+        held=[low(8, on("n0", [0, 1]), gpus=2)],
+        queue=[urgent(gpus=2, members=2), a_job(number=2, gpus=1, priority=250, submit_ms=NOW)],
+        reservations=[due],
+    )
+    plan = decided(picture)
+    assert (evicted(plan), started(plan)) == (["j8"], [])
+
+
 def test_shares_are_cleared_like_whole_devices() -> None:
     held = [low(8, on("n0", {0: 500}), gpus=0.5), low(9, on("n0", {0: 400}), gpus=0.4)]
     nodes = [a_node(gpus=1)]
