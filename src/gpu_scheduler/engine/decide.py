@@ -534,8 +534,7 @@ class Cycle:
 
     def _count(self, job: Job, holds: list[Hold], duration_ms: int) -> None:
         """What starts now counts at once against quotas and shares."""
-        placements = [hold.placement() for hold in holds]
-        amounts = job_amounts(job, self._picture.limit_ms(job), len(placements))
+        amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
         self._job_of[id(holds)] = (job, amounts)
         if self._picture.has_limits:
             self._holdings.add(job, amounts)

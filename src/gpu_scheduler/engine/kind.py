@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpu_scheduler.model.allocation import DeviceShare
 from gpu_scheduler.model.node import Device, DeviceMode, Node
-from gpu_scheduler.model.request import Request, Topology
+from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology
 
 
 class Kind:
@@ -16,6 +17,7 @@ class Kind:
     """
 
     __slots__ = (
+        "_whole_shares",
         "absent_at",
         "cpu_milli",
         "cpu_unit",
@@ -50,6 +52,7 @@ class Kind:
         self.has_memory = any(device.memory_mb for device in self.devices)
         self.islands = self._island_masks()
         self.split = self._mask(lambda device: device.mode is DeviceMode.MIG)
+        self._whole_shares: dict[int, tuple[DeviceShare, ...]] = {}
 
     @staticmethod
     def signature(node: Node) -> tuple[object, ...]:
@@ -74,6 +77,17 @@ class Kind:
             return bool(request.mig_profile) or device.memory_mb >= least
 
         return self._mask(allows)
+
+    def whole_shares(self, mask: int) -> tuple[DeviceShare, ...]:
+        """These devices as a placement names them, all of each; one object for all who ask."""
+        shares = self._whole_shares.get(mask)
+        if shares is None:
+            shares = self._whole_shares[mask] = tuple(
+                DeviceShare(device.index, WHOLE_MILLI, device.memory_mb)
+                for position, device in enumerate(self.devices)
+                if mask >> position & 1
+            )
+        return shares
 
     def mig_count(self, profile: str, allowed: int) -> int:
         """How many slices of a profile the allowed devices offer."""

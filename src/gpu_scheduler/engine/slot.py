@@ -58,18 +58,17 @@ class Hold:
 
     def placement(self) -> Placement:
         """Write it in the model's words."""
-        devices = self.slot.kind.devices
-        shares = [
-            DeviceShare(devices[position].index, WHOLE_MILLI, devices[position].memory_mb)
-            for position in positions(self.mask)
-        ]
-        shares += [DeviceShare(devices[p].index, share, memory) for p, share, memory in self.parts]
-        shares += [
-            DeviceShare(devices[p].index, mig_share_milli(profile), 0, profile)
-            for p, profile in self.slices
-        ]
-        shares.sort(key=lambda share: share.index)
-        return Placement(self.member, self.slot.node.id, tuple(shares), self.cpu, self.memory)
+        kind = self.slot.kind
+        shares = kind.whole_shares(self.mask)
+        if self.parts or self.slices:
+            devices = kind.devices
+            split = [DeviceShare(devices[p].index, milli, mb) for p, milli, mb in self.parts]
+            split += [
+                DeviceShare(devices[p].index, mig_share_milli(profile), 0, profile)
+                for p, profile in self.slices
+            ]
+            shares = tuple(sorted((*shares, *split), key=lambda share: share.index))
+        return Placement(self.member, self.slot.node.id, shares, self.cpu, self.memory)
 
 
 class Slot:
@@ -437,13 +436,3 @@ def usable_mask(node: Node, kind: Kind) -> int:
         if device.index in taking:
             mask |= 1 << position
     return mask
-
-
-def positions(mask: int) -> list[int]:
-    """The set bits, rising."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found

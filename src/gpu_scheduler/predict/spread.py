@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from itertools import accumulate, repeat
 from operator import mul
 from typing import NamedTuple
 
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.predict.recent import Recent
 
 KEPT = (16, 40, 64, 128)
 RECENCY = (0.6, 0.9, 0.97, 0.997)
@@ -47,7 +48,7 @@ class Spread:
 
     def __init__(self) -> None:
         """Start knowing nothing."""
-        self._groups: dict[Hashable, _Group] = {}
+        self._groups: Recent[_Group] = Recent()
         self._views: OrderedDict[Hashable, _View] = OrderedDict()
 
     def quantile(self, job: Job, percent: int, elapsed_ms: int = 0) -> int:
@@ -67,17 +68,16 @@ class Spread:
     def learn(self, job: Job, run_ms: int) -> None:
         """A job ended by itself after this time."""
         for level, key in enumerate(_keys(job)):
-            group = self._groups.get(key)
-            if group is None:
-                group = self._groups[key] = _Group(KEPT[level])
-            group.runs.appendleft(run_ms / _scale(job, level))
+            group = self._groups.learning(key, _Group)
+            group.runs.insert(0, run_ms / _scale(job, level))
+            del group.runs[KEPT[level] :]
             group.learnt += 1
 
     def _view(self, job: Job) -> _View:
         """What every group has seen, made anew when one of them has learnt."""
         keys = _keys(job)
         groups = [self._groups.get(key) for key in keys]
-        learnt = sum(group.learnt for group in groups if group is not None)
+        learnt = [0 if group is None else group.learnt for group in groups]
         # The finest key tells the coarser ones, so it stands for all of them.
         view = self._views.get(keys[0])
         if view is None or view.learnt != learnt:
@@ -88,24 +88,24 @@ class Spread:
 
 
 class _Group:
-    """The last run times of a group, and how many it has ever learnt."""
+    """The last run times of a group, the latest first, and how many it has ever learnt."""
 
     __slots__ = ("learnt", "runs")
 
-    def __init__(self, kept: int) -> None:
-        self.runs: deque[float] = deque(maxlen=kept)
+    def __init__(self) -> None:
+        self.runs: list[float] = []
         self.learnt = 0
 
 
 class _View(NamedTuple):
     """What was seen of one kind of job, by run time, and how much weight is left for the rest."""
 
-    learnt: int
+    learnt: list[int]
     atoms: list[Atom]
     left: float
 
 
-def _seen(job: Job, groups: list[_Group | None], learnt: int) -> _View:
+def _seen(job: Job, groups: list[_Group | None], learnt: list[int]) -> _View:
     """The part of the distribution that the groups know."""
     atoms: list[Atom] = []
     left = 1.0

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Hashable, Sequence
 
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.predict.recent import Recent
 
 KEPT = 30
 PRIOR_WEIGHT = 0.25
@@ -25,7 +25,7 @@ class Typical:
 
     def __init__(self) -> None:
         """Start knowing nothing. Starts of what runs are kept by job, and sorted by account."""
-        self._groups: dict[Hashable, _Group] = {}
+        self._groups: Recent[_Group] = Recent()
         self._running: dict[str, list[int]] = {}
         self._starts: dict[tuple[str, str], list[int]] = {}
 
@@ -109,10 +109,7 @@ class Typical:
         """A job ended by itself after this time."""
         log = math.log(max(1, run_ms))
         for key in _keys(job):
-            group = self._groups.get(key)
-            if group is None:
-                group = self._groups[key] = _Group()
-            group.add(log)
+            self._groups.learning(key, _Group).add(log)
 
 
 class _Group:
@@ -121,12 +118,12 @@ class _Group:
     __slots__ = ("logs", "total")
 
     def __init__(self) -> None:
-        self.logs: deque[float] = deque(maxlen=KEPT)
+        self.logs: list[float] = []
         self.total = 0.0
 
     def add(self, log: float) -> None:
         if len(self.logs) == KEPT:
-            self.total -= self.logs[0]
+            self.total -= self.logs.pop(0)
         self.logs.append(log)
         self.total += log
 

@@ -1,0 +1,34 @@
+"""What is remembered of groups of jobs has an end."""
+
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.predict.recent import MAX_GROUPS, Recent
+from tests.builders import HOUR, MINUTE, a_job
+
+
+def test_the_group_that_has_learnt_nothing_for_longest_is_forgotten() -> None:
+    groups: Recent[list[int]] = Recent(most=2)
+    groups.learning("a", list).append(1)
+    groups.learning("b", list).append(2)
+    groups.learning("a", list).append(3)
+    groups.learning("c", list).append(4)
+    assert (groups.get("a"), groups.get("b"), groups.get("c")) == ([1, 3], None, [4])
+
+
+def test_to_look_at_a_group_does_not_keep_it() -> None:
+    groups: Recent[list[int]] = Recent(most=2)
+    groups.learning("a", list)
+    groups.learning("b", list)
+    groups.get("a")
+    groups.learning("c", list)
+    assert "a" not in groups
+
+
+def test_a_sweep_of_names_without_end_does_not_fill_the_memory() -> None:
+    history = History()
+    history.end(a_job(name="first"), 5 * HOUR, 0)
+    for number in range(MAX_GROUPS + 10):
+        history.end(a_job(name=f"run-{number}"), MINUTE, 0)
+    assert len(history._typical._groups) == MAX_GROUPS
+    assert len(history._spread._groups) == MAX_GROUPS
+    # The name is forgotten; what the user's jobs of that size do is known all the same.
+    assert history.expect(a_job(name="first"), 0) == history.expect(a_job(name="never seen"), 0)
