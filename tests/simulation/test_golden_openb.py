@@ -54,7 +54,9 @@ def allocated(policy: str, order: str = "by name") -> list[float]:
         nodes = renamed_nodes(nodes, seed=7)
     seeds = SEEDS if order != "renamed" else SEEDS[:4]
     runs = fill_by_seed(nodes, pods(), preset(policy), seeds)
-    return [run.allocated_percent[100] for run in runs]
+    percents = [run.allocated_percent[100] for run in runs]
+    print(f"openb/{policy}, nodes {order}: {mean(percents):.2f} %")  # noqa: T201
+    return percents
 
 
 def mean(values: list[float]) -> float:
