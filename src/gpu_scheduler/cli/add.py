@@ -6,12 +6,14 @@ import shlex
 from argparse import ArgumentParser, Namespace
 
 from gpu_scheduler.cli.durations import number
+from gpu_scheduler.cli.llm_option import add_model
 from gpu_scheduler.cli.output import print_json
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.client.forms import API
-from gpu_scheduler.client.jobs_file import PRIORITIES, llm_config, script_job
+from gpu_scheduler.client.jobs_file import PRIORITIES, llm_config, model_named, script_job
 from gpu_scheduler.client.surroundings import capture
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.predict.llm.model import can_be_sized
 
 
 def register(parser: ArgumentParser) -> None:
@@ -23,6 +25,7 @@ def register(parser: ArgumentParser) -> None:
     add("--conda-env", "--conda", dest="conda", default="", metavar="ENV", help="conda environment")
     add("--gpus", default="", metavar="LIST", help="devices that it may use, as 0,1 or 0-3")
     add("--gpu-count", type=number("--gpu-count"), metavar="N", help="GPUs; default by the model")
+    add("--llm", metavar="MODEL", help="GPUs as this model needs: qwen2.5-7b[,context=32k,...]")
     add("--llm-config", metavar="FILE", help="GPUs by model; default llm_config.json, if there")
     add("--screen", action="store_true", help="run it in a screen session")
     add_server_options(parser)
@@ -34,11 +37,21 @@ def run(args: Namespace) -> int:
         arguments = shlex.split(args.args)
     except ValueError as error:
         raise InvalidRequest(f"--args is '{args.args}': {error}") from None
-    models = llm_config(args.llm_config)
-    body = script_job(args.script, arguments, conda=args.conda, allowed=args.gpus, models=models)
+    body = script_job(
+        args.script,
+        arguments,
+        conda=args.conda,
+        allowed=args.gpus,
+        models=llm_config(args.llm_config),
+    )
     body["priority"] = PRIORITIES[args.priority]
     if args.gpu_count is not None:
         body["gpu_count"] = args.gpu_count
+    else:
+        named = model_named(arguments)
+        args.llm = args.llm or (named if can_be_sized(named) and "," not in named else "")
+        if args.llm:
+            add_model([body], args, stated=())
     if args.screen:
         body["runner"] = "screen"
     with client_for(args) as client:

@@ -71,6 +71,7 @@ COMMANDS: dict[str, Command] = {
     "health": _row("health", "ask whether the server and its parts are well"),
     "metrics": _row("metrics", "show how jobs and GPUs have fared"),
     "config": _row("config", "print, explain and check settings"),
+    "estimate": _row("estimate", "say how much GPU memory a language model needs"),
     "simulate": _row("simulate", "run a trace through the scheduler on virtual time"),
     "completions": _row("completions", "print a script that completes commands in your shell"),
     "demo": _row("demo", "show all this at work, on declared GPUs, in a minute"),

@@ -67,6 +67,10 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         bodies = _from_jobs_file(first, args)
     else:
         bodies = [_from_words(args)]
+    if args.llm:
+        from gpu_scheduler.cli.llm_option import add_model
+
+        add_model(bodies, args)
     for body in bodies:
         add_surroundings(body, args)
         _check(body)
@@ -134,10 +138,12 @@ def _from_file(path: str, args: Namespace) -> list[dict[str, Any]]:
 
 
 def _from_jobs_file(path: str, args: Namespace) -> list[dict[str, Any]]:
+    from gpu_scheduler.cli.llm_option import kinds_here
     from gpu_scheduler.client.jobs_file import llm_config, read_jobs_file
 
     given = body_of(args)
-    return [body | given for body in read_jobs_file(path, llm_config())]
+    bodies = read_jobs_file(path, llm_config(args.llm_config), kinds_here(args))
+    return [body | given for body in bodies]
 
 
 def _check(body: dict[str, Any]) -> None:

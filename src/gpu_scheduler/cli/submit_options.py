@@ -58,6 +58,8 @@ def _add_resources(parser: ArgumentParser) -> None:
     add("-N", "--members", type=whole("--members", least=1), metavar="N", help="a gang of N")
     add("--min-members", type=whole("--min-members"), metavar="N", help="start with so many")
     add("--same-rack", action="store_true", default=None, help="all members in one rack")
+    add("--llm", metavar="MODEL", help="GPUs as this model needs: qwen2.5-7b[,context=32k,...]")
+    add("--llm-config", metavar="FILE", help="GPUs by model; default llm_config.json, if there")
     add("--max-processes", type=whole("--max-processes"), metavar="N", help="processes at most")
 
 

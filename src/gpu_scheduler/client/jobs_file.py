@@ -1,7 +1,8 @@
 """`jobs.txt` and `llm_config.json`: lines of work in, submissions out.
 
 A line is `priority,script,conda environment,arguments,allowed GPUs`; priorities 0, 1 and 2 are
-high, normal and low. A job's GPUs come from the model that its arguments name.
+high, normal and low. A job's GPUs come from the model that its arguments name: as the file of
+models says, else as its size suggests, else the file's default.
 """
 
 from __future__ import annotations
@@ -11,29 +12,41 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from gpu_scheduler.client.llm_need import estimated_fields
 from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.predict.llm.memory import Use
+from gpu_scheduler.predict.llm.model import can_be_sized, named_model
 
 PRIORITIES = {"0": 1500, "1": 750, "2": 250}
 DEFAULT_CONFIG = "llm_config.json"
 _MODEL_OPTIONS = ("--llm", "--model")
 _COLUMNS = 5
 
+Kinds = dict[str, tuple[int, int]]
+"""The GPUs that there are: name to memory in MiB and how many."""
 
-def read_jobs_file(path: str, models: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+
+def read_jobs_file(
+    path: str, models: dict[str, Any] | None = None, kinds: Kinds | None = None
+) -> list[dict[str, Any]]:
     """Every line of a file as a submission; comments and empty lines are left out."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read: {error}", file=path) from error
     return [
-        read_line(line, path, number, models)
+        read_line(line, path, number, models, kinds)
         for number, line in enumerate(lines, start=1)
         if line.strip() and not line.lstrip().startswith("#")
     ]
 
 
 def read_line(
-    line: str, path: str, number: int, models: dict[str, Any] | None = None
+    line: str,
+    path: str,
+    number: int,
+    models: dict[str, Any] | None = None,
+    kinds: Kinds | None = None,
 ) -> dict[str, Any]:
     """One line. Arguments may hold commas: the first three and the last are the other columns."""
     parts = [part.strip() for part in line.split(",")]
@@ -53,9 +66,8 @@ def read_line(
         raise InvalidInput(
             f"the arguments cannot be read: {error}", file=path, line=number
         ) from error
-    return script_job(script, arguments, conda=conda, allowed=allowed, models=models) | {
-        "priority": PRIORITIES[priority]
-    }
+    body = script_job(script, arguments, conda=conda, allowed=allowed, models=models, kinds=kinds)
+    return body | {"priority": PRIORITIES[priority]}
 
 
 def script_job(
@@ -65,13 +77,14 @@ def script_job(
     conda: str = "",
     allowed: str = "",
     models: dict[str, Any] | None = None,
+    kinds: Kinds | None = None,
 ) -> dict[str, Any]:
     """The submission of a script with its arguments."""
     program = ["python", script] if script.endswith(".py") else [script]
     body: dict[str, Any] = {
         "name": script.rpartition("/")[2],
         "command": [*program, *arguments],
-        "gpu_count": gpus_for(arguments, models),
+        **gpu_fields(arguments, models, kinds),
     }
     if conda:
         body["conda"] = conda
@@ -80,16 +93,27 @@ def script_job(
     return body
 
 
-def gpus_for(arguments: list[str], models: dict[str, Any] | None) -> float:
-    """GPUs that the model named in the arguments needs, else the default, else one."""
+def gpu_fields(
+    arguments: list[str], models: dict[str, Any] | None, kinds: Kinds | None = None
+) -> dict[str, Any]:
+    """What the model named in the arguments needs: by the file, by its size, by default."""
     config = models or {}
-    default = float(config.get("default_requirement", 1.0))
+    name = model_named(arguments)
+    listed = config.get("models", {})
+    if name in listed:
+        return {"gpu_count": float(listed[name])}
+    if name and kinds and can_be_sized(name):
+        return estimated_fields(named_model(name), Use(), kinds)[0]
+    return {"gpu_count": float(config.get("default_requirement", 1.0))}
+
+
+def model_named(arguments: list[str]) -> str:
+    """The model that the arguments of a script name; empty if they name none."""
     for place, word in enumerate(arguments):
         option, equals, value = word.partition("=")
         if option in _MODEL_OPTIONS:
-            name = value if equals else "".join(arguments[place + 1 : place + 2])
-            return float(config.get("models", {}).get(name, default))
-    return default
+            return value if equals else "".join(arguments[place + 1 : place + 2])
+    return ""
 
 
 def llm_config(path: str | None = None) -> dict[str, Any]:

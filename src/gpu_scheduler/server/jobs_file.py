@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from gpu_scheduler.client.jobs_file import llm_config, read_line
+from gpu_scheduler.client.llm_need import gpu_kinds
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Outcome, Submit
 from gpu_scheduler.model.caller import Caller
@@ -98,6 +99,14 @@ class JobsFile:
     def _gpus_by_model(self) -> dict[str, Any]:
         return llm_config(self._models) if Path(self._models).is_file() else {}
 
+    def _kinds(self) -> dict[str, tuple[int, int]]:
+        """The GPUs that there are, for models that the file does not name."""
+        return gpu_kinds(
+            {"model": device.model, "memory_mb": device.memory_mb}
+            for node in self._loop.store.nodes()
+            for device in node.devices
+        )
+
     async def _submit(
         self, text: str, number: int, nth: int, caller: Caller, models: dict[str, Any]
     ) -> int:
@@ -105,7 +114,7 @@ class JobsFile:
         key = hashlib.sha256(f"{self._path}\0{nth}\0{text}".encode()).hexdigest()
         if self._loop.store.answer(caller.user, key) is not None:
             return 0
-        body = read_line(text, str(self._path), number, models)
+        body = read_line(text, str(self._path), number, models, self._kinds())
         body["working_directory"] = str(self._path.parent)
         reader = JobReader(caller, lambda tenant: tenant)
         submission = reader.read(msgspec.convert(body, JobRequest))

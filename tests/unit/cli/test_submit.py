@@ -435,3 +435,26 @@ def test_a_wrong_llm_config_is_refused(refused: Callable[..., str], tmp_path: Pa
         path.write_text(text)
         assert str(path) in refused("x.py", "--llm-config", str(path), command="add")
     assert "--args" in refused("x.py", "--args", "'open", command="add")
+
+
+def test_a_model_of_the_file_sets_the_gpus_unless_they_were_stated(
+    server: FakeServer, tmp_path: Path
+) -> None:
+    models = tmp_path / "models.json"
+    models.write_text(json.dumps({"models": {"ours": 1.5}}))
+    words = ["submit", "--llm", "ours", "--llm-config", str(models)]
+    assert main([*words, "--", "true"]) == 0
+    assert main([*words, "-G", "3", "--", "true"]) == 0
+    assert [body["gpu_count"] for body in server.bodies] == [1.5, 3]
+
+
+def test_a_model_that_no_file_names_is_estimated_and_the_reason_told(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--llm", "llama-3.1-8b,context=4k", "--", "true"]) == 0
+    assert "llama-3.1-8b needs 16." in capsys.readouterr().err
+    assert 0 < server.bodies[0]["gpu_count"] <= 1
+
+
+def test_a_model_whose_size_nobody_knows_is_refused(refused: Callable[..., str]) -> None:
+    assert "cannot be told from its name" in refused("--llm", "mystery", "x")

@@ -55,8 +55,8 @@ def test_every_line_becomes_one_job_however_often_the_file_is_read(tmp_path: Pat
         rows = store.jobs()
         assert [(row.job.name, row.job.priority, row.job.gpu_milli) for row in rows] == [
             ("evaluate.py", 1500, 500),
-            ("train.py", 750, 1000),
-            ("inference.py", 250, 1000),
+            ("train.py", 750, 250),  # not in the file: estimated for a GPU of 80 GB
+            ("inference.py", 250, 1000),  # says no size: the default
         ]
         assert {row.job.user for row in rows} == {owner}
         assert rows[1].job.members[0].device_ids == (4, 5, 6, 7)

@@ -1,0 +1,58 @@
+"""`tgpu estimate` says what it found and how."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No server answers, and none is needed."""
+    for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("TGPU_SERVER", str(tmp_path / "none"))
+
+
+def test_the_parts_and_the_gpus_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "qwen2.5-32b", "--context", "32k", "--dtype", "bf16"]) == 0
+    shown = capsys.readouterr().out
+    assert "weights\t61.03\t32.8 B parameters x 2 bytes (bf16)" in shown
+    assert "fits on: 1 x A100-80GB / H100-80GB" in shown
+    assert "         2 x A100-40GB" in shown
+
+
+def test_programs_get_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["estimate", "llama-3.1-8b", "--train", "lora", "--batch", "2", "--json"]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["parameters"] == 8_030_261_248
+    assert document["train"] == "lora"
+    total = sum(part["memory_mb"] for part in document["parts"]) + document["per_gpu_memory_mb"]
+    assert total == pytest.approx(document["total_memory_mb"], abs=5)
+    assert {"gpus": 1, "gpu": "A100-80GB"}.items() <= next(
+        fit for fit in document["fits_on"] if fit["gpu"] == "A100-80GB"
+    ).items()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["foo"], "how large 'foo' is cannot be told"),
+        (["x-7b", "--context", "long"], "--context is 'long'"),
+        (["x", "--params", "many"], "--params is 'many'"),
+        (["./nowhere"], "cannot be told"),
+    ],
+)
+def test_wrong_words_are_refused(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["estimate", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_parameters_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "ours", "--params", "13b", "--all"]) == 0
+    assert "parameters  13 B: as given" in capsys.readouterr().out
