@@ -121,7 +121,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     waiting = book.picture.queue.entries[job.number].waiting
     book.picture.dequeue(job.number)
     if start.task is not None:
-        life.pending = life.pending.without(start.task)
+        life.take_pending(start.task, now_ms)
     life.queued = bool(life.pending)
     clock_ms = waiting.waited_at(now_ms)
     if life.pending:

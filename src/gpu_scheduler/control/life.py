@@ -78,8 +78,8 @@ class JobLife:
     `waiting_on` has what keeps it from the queue, with the reason that is shown. `waited_ms` is how
     long it has stood in the queue so far, but for the wait that began at `since_ms`: time on hold,
     before its begin time, before its dependencies are met and in a pause is not waiting for a turn.
-    Of an array, `pending` tasks may be queued and `tasks` are those that have started and not
-    ended; both are empty for a plain job.
+    Of an array, `pending` tasks may be queued, `tasks` are those that have started and not ended,
+    and `first_start_ms` is when the first one did; a plain job has none of these.
     """
 
     __slots__ = (
@@ -87,6 +87,7 @@ class JobLife:
         "_retried",
         "end_ms",
         "expected_ms",
+        "first_start_ms",
         "job",
         "last_attempt",
         "pending",
@@ -110,6 +111,7 @@ class JobLife:
         self.waited_ms = 0
         self.since_ms = 0
         self.last_attempt = 0
+        self.first_start_ms: int | None = None
         self._only: TaskLife | None = None
         self._retried: tuple[IntervalSet, int, int] | None = None
         if job.array is None:
@@ -205,6 +207,12 @@ class JobLife:
             self.last_attempt = max(self.last_attempt, self.tasks.pop(number).attempt)
         return len(gone)
 
+    def take_pending(self, number: int, now_ms: int) -> None:
+        """A task of the array starts."""
+        self.pending = self.pending.without(number)
+        if self.first_start_ms is None:
+            self.first_start_ms = now_ms
+
     def retry_tasks(self, clock_ms: int) -> int:
         """Of an array: failed and cancelled tasks wait again; says how many.
 
@@ -261,6 +269,8 @@ class JobLife:
                 job=self.job,
                 state=self.state,
                 reason=reason,
+                first_start_ms=self.first_start_ms,
+                start_ms=self.first_start_ms,
                 end_ms=self.end_ms,
                 waited_ms=self.waited_ms,
                 since_ms=since_ms,

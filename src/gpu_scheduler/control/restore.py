@@ -118,6 +118,9 @@ def _learn(book: Book, store: Store) -> None:
     for row in reversed(store.recent_ends(LEARNT_FROM)):
         if row.start_ms is None or row.end_ms is None or row.stop_why:
             continue
+        if row.job.array is not None:
+            # Its times are those of all tasks together.
+            continue
         if row.state in {JobState.COMPLETED, JobState.FAILED}:
             run_ms = row.attained_ms + max(0, row.end_ms - row.start_ms)
             book.predictor.begin(row.job, row.start_ms)
@@ -161,6 +164,7 @@ def _fill(life: JobLife, row: JobRow, tasks: list[TaskRow]) -> None:
         if row.attempt or row.protected or row.state is not JobState.PENDING:
             _fill_task(life.task(None), row)
         return
+    life.first_start_ms = row.first_start_ms
     states = dict(row.tasks)
     life.pending = states.pop(JobState.PENDING, life.pending.minus(life.pending))
     life.states = {state: numbers for state, numbers in states.items() if state in ENDED}

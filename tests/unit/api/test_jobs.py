@@ -208,6 +208,8 @@ def test_an_array_shows_its_tasks(lab: ApiLab) -> None:
     assert (job["array"]["tasks"], job["array"]["max_running"]) == ("0-9", 2)
     assert job["array"]["states"] == {"pending": "2-9", "running": "0", "scheduled": "1"}
     assert sorted(place["task"] for place in job["allocation"]) == [0, 1]
+    assert job["started_at"] is not None
+    assert job["started_at"] in lab.get(f"/jobs/{job_id}/explain").json["reason"]
     one = lab.get("/jobs/1_0").json
     assert (one["id"], one["task"], one["state"], one["attempt"]) == (
         f"{job_id}_0",
