@@ -67,12 +67,15 @@ def test_no_field_of_a_request_changes_the_user(server: RealServer, field: str) 
 
 def test_others_jobs_cannot_be_seen_or_touched(server: RealServer) -> None:
     job = server.submit("--name", "private", "--", "sleep", "60")
-    assert as_nobody(server, "GET", f"/jobs/{job}")["code"] == "not_found"
-    assert as_nobody(server, "DELETE", f"/jobs/{job}")["code"] == "not_found"
-    assert as_nobody(server, "GET", f"/jobs/{job}/logs")["code"] == "not_found"
-    assert job not in json.dumps(as_nobody(server, "GET", "/jobs"))
-    assert "private" not in json.dumps(as_nobody(server, "GET", "/events?after=0"))
+    for method, path in (("DELETE", ""), ("GET", "/logs"), ("GET", "/attempts"), ("POST", "/hold")):
+        assert as_nobody(server, method, f"/jobs/{job}{path}")["code"] == "forbidden"
+    seen = as_nobody(server, "GET", f"/jobs/{job}")
+    assert (seen["user"], seen["name"], seen["command"]) == ("root", "", [])
+    for path in ("/jobs", "/events?after=0", f"/jobs/{job}", f"/jobs/{job}/explain"):
+        assert "private" not in json.dumps(as_nobody(server, "GET", path))
     server.tgpu("cancel", job)
+    server.json("wait", job)
+    assert as_nobody(server, "GET", f"/jobs/{job}")["code"] == "not_found"
 
 
 def test_what_only_admins_may_do_is_refused(server: RealServer) -> None:

@@ -59,7 +59,7 @@ def build(
 ) -> Applications:
     """Join the parts. Further authenticators are asked before the kernel is believed."""
     context = Context(service, settings, logs=logs)
-    known = (*authenticators, KernelAuthenticator(settings.server_uid, settings.admins))
+    known = (*authenticators, KernelAuthenticator(context.people))
     pages = _pages(settings.version)
     main = Front(context, (*DESCRIBED, *pages), known)
     metrics = Metrics(context, main.requests).operation()

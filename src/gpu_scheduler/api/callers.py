@@ -10,19 +10,16 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
-import pwd
 import socket
 import struct
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.api.people import Directory
+from gpu_scheduler.model.caller import Caller
 
-ROOT = 0
-FORGET_NAMES_AFTER_S = 60.0
 OPEN_STATES = frozenset({1, 4, 5, 8})
 """Established, or being closed by one side while its owner still has it: fin_wait, close_wait."""
 
@@ -34,6 +31,7 @@ class Peer:
     uid: int | None
     gid: int | None = None
     unix: bool = False
+    host: str = ""
 
 
 class Authenticator(Protocol):
@@ -45,45 +43,17 @@ class Authenticator(Protocol):
 
 
 class KernelAuthenticator:
-    """Believes the kernel. Root, whoever runs the server, and those named are admins."""
+    """Believes the kernel about the account at the other end."""
 
-    def __init__(
-        self,
-        server_uid: int,
-        admins: Sequence[str] = (),
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Names of accounts are remembered for a minute, as looking them up can be slow."""
-        self._server_uid = server_uid
-        self._admins = frozenset(admins)
-        self._clock = clock
-        self._known: dict[tuple[int, int | None], tuple[float, Caller]] = {}
+    def __init__(self, people: Directory) -> None:
+        """Who these accounts are, and where they belong, is asked of the directory."""
+        self._people = people
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:  # noqa: ARG002
         """The account of the peer's uid; without a uid, nobody."""
         if peer.uid is None:
             return None
-        key = (peer.uid, peer.gid)
-        found = self._known.get(key)
-        now = self._clock()
-        if found is not None and found[0] > now:
-            return found[1]
-        caller = self._looked_up(peer.uid, peer.gid)
-        if len(self._known) > 10_000:
-            self._known.clear()
-        self._known[key] = (now + FORGET_NAMES_AFTER_S, caller)
-        return caller
-
-    def _looked_up(self, uid: int, gid: int | None) -> Caller:
-        try:
-            account = pwd.getpwuid(uid)
-            user, gid = account.pw_name, account.pw_gid
-        except KeyError:
-            user = str(uid)
-        is_admin = uid in {ROOT, self._server_uid} or user in self._admins
-        role = Role.ADMIN if is_admin else Role.USER
-        return Caller(user=user, uid=uid, gid=uid if gid is None else gid, role=role)
+        return self._people.caller(peer.uid, peer.gid, peer.host)
 
 
 def peer_of(connection: socket.socket) -> Peer:
@@ -92,12 +62,12 @@ def peer_of(connection: socket.socket) -> Peer:
         size = struct.calcsize("3i")
         packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         _, uid, gid = struct.unpack("3i", packed)
-        return Peer(uid=uid & 0xFFFFFFFF, gid=gid & 0xFFFFFFFF, unix=True)
+        return Peer(uid=uid & 0xFFFFFFFF, gid=gid & 0xFFFFFFFF, unix=True, host="unix")
     try:
         here, there = connection.getsockname(), connection.getpeername()
     except OSError:
         return Peer(uid=None)
-    return Peer(uid=owner_of_socket(here[:2], there[:2]))
+    return Peer(uid=owner_of_socket(here[:2], there[:2]), host=there[0])
 
 
 def owner_of_socket(here: tuple[str, int], there: tuple[str, int]) -> int | None:

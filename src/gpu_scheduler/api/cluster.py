@@ -6,7 +6,7 @@ Everybody may see what runs where and for whom; what exactly it runs, only its o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,7 +21,7 @@ from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.node import Device, Health, NodeState
-from gpu_scheduler.model.readings import DeviceReading
+from gpu_scheduler.model.readings import DeviceProcess, DeviceReading
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
@@ -126,6 +126,12 @@ async def list_gpus(context: Context, call: Call) -> Answer:
 def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
     """One form for each device."""
     given = uses(context)
+    running = context.service.core.book.picture.running
+
+    def sees(process: DeviceProcess) -> bool:
+        entry = running.get(process.allocation_id)
+        return caller.may_see(process.user, "" if entry is None else entry.running.job.tenant)
+
     for slot in slots(context):
         node_id = slot.node.id
         found = context.service.telemetry.get(node_id)
@@ -145,7 +151,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 users=use.users,
                 paused=device.paused,
             )
-            _add_reading(form, readings.get(device.index), caller)
+            _add_reading(form, readings.get(device.index), sees)
             yield form
 
 
@@ -164,7 +170,9 @@ def _device_state(device: Device, use: Use) -> str:
     return "hot" if device.hot else "free"
 
 
-def _add_reading(form: GpuForm, reading: DeviceReading | None, caller: Caller) -> None:
+def _add_reading(
+    form: GpuForm, reading: DeviceReading | None, sees: Callable[[DeviceProcess], bool]
+) -> None:
     if reading is None:
         return
     form.utilisation_percent = reading.utilisation_percent
@@ -177,7 +185,7 @@ def _add_reading(form: GpuForm, reading: DeviceReading | None, caller: Caller) -
             user=process.user,
             memory_mb=process.memory_mb,
             job_id=process.allocation_id.rpartition(".")[0],
-            command=process.command if caller.may_touch(process.user) else "",
+            command=process.command if sees(process) else "",
         )
         for process in reading.processes
     ]
@@ -288,7 +296,7 @@ async def usage(context: Context, call: Call) -> Answer:
     forms = []
     for row in context.service.store.usage():
         name = "all" if row.period_ms is None else kept.name_of(row.period_ms)
-        if not call.caller.is_admin and row.user != call.caller.user:
+        if not call.caller.may_see(row.user or "", row.tenant):
             continue
         if (tenant_id and row.tenant != tenant_id) or (user and row.user != user):
             continue

@@ -7,16 +7,17 @@ import time
 
 from gpu_scheduler.api.exchange import Call, Query
 from gpu_scheduler.api.explain import Explainer
+from gpu_scheduler.api.people import Directory
 from gpu_scheduler.api.repeats import Repeats
 from gpu_scheduler.api.service import ApiSettings, LogSource, Service
 from gpu_scheduler.api.slots import Slots
-from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
+from gpu_scheduler.control.permit import not_a_member
+from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.job import called
+from gpu_scheduler.model.states import ENDED
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.names import read_job_name
-
-DEFAULT_TENANT = "default"
 
 
 class Context:
@@ -36,6 +37,9 @@ class Context:
         self.log_streams = Slots(settings.bounds.logs_per_user, "logs")
         self.explainer = Explainer(service)
         self.repeats = Repeats(service)
+        self.people = Directory(
+            settings.server_uid, settings.admins, lambda: service.core.book.roster
+        )
         self.choosing_ids = asyncio.Lock()
         self.started = time.monotonic()
 
@@ -51,18 +55,49 @@ class Context:
             raise InvalidRequest(
                 f"tenant '{named}' is the name of {' and '.join(found)}; give the id"
             )
-        raise UnknownThing(
+        raise self.no_tenant(named)
+
+    def no_tenant(self, named: str) -> UnknownThing:
+        """The refusal of a tenant that there is not, or not for the caller."""
+        return UnknownThing(
             f"tenant '{named}' is not known; create it first, or use '{DEFAULT_TENANT}'"
         )
 
-    def job(self, call: Call) -> tuple[JobRow, int | None]:
-        """The job that the path names, and the task if it names one.
+    def own_tenant(self, caller: Caller, named: str) -> str:
+        """The id of the tenant that a job of the caller goes to; its own one if none is named."""
+        if not named:
+            return caller.tenant
+        if caller.is_admin:
+            return self.tenant_of(named)
+        try:
+            tenant_id = self.tenant_of(named)
+        except SchedulerError:
+            tenant_id = ""
+        # The same answer whether there is such a tenant or not.
+        if not caller.may_submit_to(tenant_id):
+            raise not_a_member(caller, named)
+        return tenant_id
 
-        A job of somebody else is not there, as far as the caller is told.
+    def job(self, call: Call) -> tuple[JobRow, int | None]:
+        """The job that the path names, in full, and the task if it names one."""
+        row, task = self.known_job(call)
+        if not call.caller.may_see(row.job.user, row.job.tenant):
+            raise Forbidden(
+                f"{called(row.job.id)} belongs to '{row.job.user}'; only that user, admins of its "
+                "tenant and admins may do this"
+            )
+        return row, task
+
+    def known_job(self, call: Call) -> tuple[JobRow, int | None]:
+        """The same for a job that the caller may know of, but not always see in full.
+
+        What others had is not there any more once it has ended.
         """
         job_id, task = read_job_name(call.params["job_id"])
         row = self.service.store.job(job_id)
-        if row is None or not call.caller.may_touch(row.job.user):
+        if row is None or not (
+            row.state not in ENDED or call.caller.may_see(row.job.user, row.job.tenant)
+        ):
             raise UnknownThing(f"{called(job_id)} is not known")
         if task is not None and (row.job.array is None or task not in row.job.array.tasks):
             raise UnknownThing(f"{called(job_id)} has no task {task}")

@@ -1,7 +1,8 @@
 """History as it happens: a WebSocket that resumes behind any sequence number, and pages of it.
 
 Old events come from the store and new ones from the loop, without a gap and without repetition.
-Callers who are not admins get events of their own jobs, and of nodes and devices.
+Callers who are not admins get events of the jobs that they may see in full, and of nodes and
+devices.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLOSE_S = 5.0
 DEFAULT_PAGE = 100
 MOST_SCANNED = 20_000
 SCANNED_AT_ONCE = 1_000
-REMEMBERED_OWNERS = 10_000
+REMEMBERED_JOBS = 10_000
 
 Send = Callable[[Any], Awaitable[None]]
 Receive = Callable[[], Awaitable[Any]]
@@ -39,27 +40,34 @@ class Sight:
     """What of the history one caller may see."""
 
     def __init__(self, context: Context, caller: Caller) -> None:
-        """Owners of jobs are looked up, once, only where an old event does not name them."""
+        """Jobs are looked up, once, only where an event does not say enough about them."""
         self._store = context.service.store
         self._caller = caller
-        self._owners: OrderedDict[str, str] = OrderedDict()
+        self._seen: OrderedDict[str, bool] = OrderedDict()
 
     def __call__(self, event: EventRow) -> bool:
         """Tell whether the caller may see the event."""
-        if self._caller.is_admin:
+        caller = self._caller
+        if caller.is_admin:
             return True
-        if event.user or not event.job_id:
-            return event.user in {"", self._caller.user}
-        return self._owner(event) == self._caller.user
+        if not event.job_id:
+            return event.user in {"", caller.user}
+        if event.user and not caller.administers:
+            if event.user != caller.user:
+                return False
+            if not caller.confined:
+                return True
+        return self._may_see_job(event.job_id)
 
-    def _owner(self, event: EventRow) -> str:
-        owner = self._owners.get(event.job_id)
-        if owner is None:
-            row = self._store.job(event.job_id)
-            owner = self._owners[event.job_id] = "" if row is None else row.job.user
-            if len(self._owners) > REMEMBERED_OWNERS:
-                self._owners.popitem(last=False)
-        return owner
+    def _may_see_job(self, job_id: str) -> bool:
+        seen = self._seen.get(job_id)
+        if seen is None:
+            row = self._store.job(job_id)
+            seen = row is not None and self._caller.may_see(row.job.user, row.job.tenant)
+            self._seen[job_id] = seen
+            if len(self._seen) > REMEMBERED_JOBS:
+                self._seen.popitem(last=False)
+        return seen
 
 
 def form(sequence: int, event: EventRow) -> EventForm:

@@ -14,11 +14,12 @@ from gpu_scheduler.api.views import (
     task_form,
     task_state,
 )
+from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called
 from gpu_scheduler.model.states import HOLDING, JobState
-from gpu_scheduler.store.rows import JobQuery, JobRow
+from gpu_scheduler.store.rows import JobQuery, JobRow, Sight
 from gpu_scheduler.wire.answers import (
     ArrayTaskPage,
     AttemptForm,
@@ -44,6 +45,7 @@ SORTS = {
     "tenant_id": "tenant",
     "state": "state",
 }
+HIDDEN_COLUMNS = frozenset({"name", "priority"})
 DEFAULT_PAGE = 100
 SHORT_STATES = {
     JobState.PENDING: "pending",
@@ -73,8 +75,8 @@ async def list_jobs(context: Context, call: Call) -> Answer:
 
 
 async def get_job(context: Context, call: Call) -> Answer:
-    """One job, or one task of an array."""
-    row, task = context.job(call)
+    """One job, or one task of an array; of others only that it is there, its size and its end."""
+    row, task = context.known_job(call)
     context.query(call)
     views = JobViews(context.service, call.caller, context.settings.attach)
     return answer(views.job(row) if task is None else views.task(row, task))
@@ -152,8 +154,8 @@ async def list_array_tasks(context: Context, call: Call) -> Answer:
 
 
 async def explain_job(context: Context, call: Call) -> Answer:
-    """Why a job waits (or how it ended), and when it should start."""
-    row, task = context.job(call)
+    """Why a job waits (or how it ended), and when it should start; of others only when."""
+    row, task = context.known_job(call)
     context.query(call)
     state = row.state if task is None else task_state(row, task)
     job = row.job
@@ -185,6 +187,8 @@ async def explain_job(context: Context, call: Call) -> Answer:
             form.expected_end = write_time(entry.running.expected_end_ms)
     else:
         form.reason = row.reason or _how_it_ended(row)
+    if not call.caller.may_see(job.user, job.tenant):
+        form.reason, form.code, form.details = state.value, state.value, {}
     return answer(form)
 
 
@@ -218,7 +222,7 @@ async def list_tasks(context: Context, call: Call) -> Answer:
             )
     asked = JobQuery(
         states=states,
-        user="" if call.caller.is_admin else call.caller.user,
+        sight=sight_of(call.caller, others=False),
         descending=True,
         limit=query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page),
         offset=query.number("offset", 0),
@@ -262,17 +266,14 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
             f"sort '{sort[:80]}' is not known; use one of {', '.join(sorted(SORTS))}, "
             "with - before it for the largest first"
         )
-    user = query.text("user")
-    if not call.caller.is_admin:
-        # Others' jobs are not there; a name that is not the caller's matches nothing.
-        user = call.caller.user if user in {"", call.caller.user} else "\n"
+    name, sweep = query.text("name"), query.text("sweep")
     tenant = query.text("tenant_id")
     since = query.text("since")
     return JobQuery(
         states=_states(query.text("state")),
         tenant=context.tenant_of(tenant) if tenant else "",
-        user=user,
-        name=query.text("name"),
+        user=query.text("user"),
+        name=name,
         since_ms=read_time(since, "since") if since else None,
         sort=column,
         descending=sort.startswith("-"),
@@ -280,7 +281,21 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
         offset=query.number("offset", 0),
         after_number=query.optional("cursor"),
         archived=query.flag("archived"),
-        sweep=query.text("sweep"),
+        sweep=sweep,
+        # To choose or order by what others do not show would show it.
+        sight=sight_of(call.caller, others=not (name or sweep) and column not in HIDDEN_COLUMNS),
+    )
+
+
+def sight_of(caller: Caller, *, others: bool) -> Sight | None:
+    """What a caller may list; for an admin, everything."""
+    if caller.is_admin:
+        return None
+    return Sight(
+        user=caller.user,
+        within=caller.tenants if caller.confined else None,
+        tenants=caller.administers,
+        others=others,
     )
 
 
@@ -300,7 +315,7 @@ def _states(text: str) -> tuple[JobState, ...]:
 _LIST_QUERY = (
     Parameter(name="state", description="One or more states, with commas between them."),
     Parameter(name="tenant_id", description="Id or name of a tenant."),
-    Parameter(name="user", description="Jobs of this user (for admins)."),
+    Parameter(name="user", description="Jobs of this user."),
     Parameter(name="name", description="Jobs with exactly this name."),
     Parameter(
         name="sort",
@@ -323,7 +338,7 @@ OPERATIONS = (
         path=f"{V1}/jobs",
         handler=list_jobs,
         name="list_jobs",
-        summary="List jobs, the newest first. Who is not an admin sees only their own.",
+        summary="List jobs, the newest first; of others only what waits or runs, without details.",
         tag="jobs",
         answer=JobPage,
         query=_LIST_QUERY,
@@ -334,7 +349,7 @@ OPERATIONS = (
         path=f"{V1}/jobs/{{job_id}}",
         handler=get_job,
         name="get_job",
-        summary="One job, or one task of an array (12_4).",
+        summary="One job, or one task of an array (12_4); of others without details.",
         tag="jobs",
         answer=JobForm,
         errors=(404,),
@@ -358,7 +373,7 @@ OPERATIONS = (
         tag="jobs",
         answer=AttemptList,
         query=(a_number("task", "Only of this task of an array."),),
-        errors=(404,),
+        errors=(403, 404),
     ),
     Operation(
         method="GET",
@@ -372,7 +387,7 @@ OPERATIONS = (
             a_number("after", "Behind this task.", least=-1),
             a_number("limit", "How many tasks at most.", least=1, most=1000),
         ),
-        errors=(404, 409),
+        errors=(403, 404, 409),
     ),
     Operation(
         method="GET",
@@ -400,6 +415,6 @@ OPERATIONS = (
         summary="One job in the short form.",
         tag="tasks",
         answer=TaskForm,
-        errors=(404,),
+        errors=(403, 404),
     ),
 )

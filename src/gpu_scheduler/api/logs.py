@@ -207,6 +207,6 @@ OPERATIONS = (
             ),
             a_number("limit", "So many bytes at most."),
         ),
-        errors=(404, 429, 503),
+        errors=(403, 404, 429, 503),
     ),
 )

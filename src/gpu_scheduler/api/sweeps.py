@@ -14,10 +14,12 @@ async def list_sweeps(context: Context, call: Call) -> Answer:
     """The caller's own sweeps, the newest first."""
     context.query(call)
     by_name: dict[str, list[SweepCount]] = {}
-    for count in context.service.store.sweeps(call.caller.user):
+    caller = call.caller
+    within = caller.tenants if caller.confined else None
+    for count in context.service.store.sweeps(caller.user, within):
         by_name.setdefault(count.name, []).append(count)
     newest_first = sorted(by_name.values(), key=lambda counts: -max(c.last for c in counts))
-    return answer(SweepList([_form(call.caller.user, counts) for counts in newest_first]))
+    return answer(SweepList([_form(caller.user, counts) for counts in newest_first]))
 
 
 def _form(user: str, counts: list[SweepCount]) -> SweepForm:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from gpu_scheduler.api.context import DEFAULT_TENANT, Context, expect_admin
+from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import JSON, Answer, Call, answer, decode
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.api.service import Also
 from gpu_scheduler.control.messages import Outcome, RemoveTenant, SetTenant
-from gpu_scheduler.model.errors import AlreadyExists, UnknownThing, WrongState
+from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller
+from gpu_scheduler.model.errors import AlreadyExists, WrongState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.wire.answers import Removed
 from gpu_scheduler.wire.tenants import (
@@ -50,9 +51,10 @@ async def create_tenant(context: Context, call: Call) -> Answer:
 
 
 async def list_tenants(context: Context, call: Call) -> Answer:
-    """All tenants, with what they hold now."""
+    """The caller's tenants, for admins all, with what they hold now."""
     context.query(call)
-    return answer(TenantList([_form(context, tenant) for tenant in _all(context)]))
+    seen = [tenant for tenant in _all(context) if _may_see(call.caller, tenant)]
+    return answer(TenantList([_form(context, tenant) for tenant in seen]))
 
 
 async def get_tenant(context: Context, call: Call) -> Answer:
@@ -97,9 +99,13 @@ def _default() -> Tenant:
 def _named(context: Context, call: Call) -> Tenant:
     tenant_id = context.tenant_of(call.params["tenant_id"])
     for tenant in _all(context):
-        if tenant.id == tenant_id:
+        if tenant.id == tenant_id and _may_see(call.caller, tenant):
             return tenant
-    raise UnknownThing(f"tenant '{tenant_id}' is not known")
+    raise context.no_tenant(call.params["tenant_id"])
+
+
+def _may_see(caller: Caller, tenant: Tenant) -> bool:
+    return caller.is_admin or tenant.id in caller.tenants
 
 
 def _next_id(context: Context) -> str:
@@ -172,7 +178,7 @@ OPERATIONS = (
         path=f"{V1}/tenants",
         handler=list_tenants,
         name="list_tenants",
-        summary="List all tenants, with what they hold now.",
+        summary="List your tenants (admins: all), with what they hold now.",
         tag="tenants",
         answer=TenantList,
     ),

@@ -1,7 +1,8 @@
 """Rows of jobs become the forms that people read. Only committed rows are shown.
 
 Values of captured environments are never shown, and of named variables only those that do not look
-like secrets, and only to the job's owner.
+like secrets, and only to the job's owner. Whoever may not see a job in full gets a form that has
+nothing but what everybody may know.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ HIDDEN = "***"
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.IGNORECASE)
 MOST_PLACES = 1000
 MINUTE_MS = 60_000
+FOR_EVERYBODY = frozenset(
+    (
+        *("id", "job_id", "number", "tenant_id", "user", "state", "submitted_at", "started_at"),
+        *("gpu_count", "gpu_memory_mb", "cpu_cores", "memory_mb", "members", "min_members"),
+    )
+)
+"""What of a job everybody may see, besides where it runs and when it should end."""
 _NO_LAUNCH = Launch(argv=("",))
 
 
@@ -55,12 +63,43 @@ class JobViews:
     def job(self, row: JobRow) -> JobForm:
         """A job, or an array as a whole."""
         job = row.job
+        if not self._caller.may_see(job.user, job.tenant):
+            return self._of_somebody_else(row)
         launch = self._store.launch(job.id) or _NO_LAUNCH
         form = self._form(row, job, launch)
         form.allocation = self._places(row)
+        form.expected_end = self._expected_end(row)
         if job.array is None and row.state is JobState.RUNNING:
             form.attach = self._way_in(job, launch, f"{job.id}.{row.attempt}")
         return form
+
+    def _of_somebody_else(self, row: JobRow) -> JobForm:
+        """Only that it is there, whose, how large, where, and until when.
+
+        All other fields are emptied, also those that somebody adds later.
+        """
+        form = self._form(row, row.job, _NO_LAUNCH)
+        for name in form.__struct_fields__:
+            if name not in FOR_EVERYBODY:
+                value = getattr(form, name)
+                is_plain = isinstance(value, str | bool | int | float | list | dict)
+                setattr(form, name, type(value)() if is_plain else None)
+        form.allocation = self._places(row)
+        for place in form.allocation:
+            place.task = None
+        if row.job.array is not None:
+            count = len(row.job.array.tasks)
+            form.array = ArrayForm(tasks="", count=count, max_running=0, states={})
+        form.expected_end = self._expected_end(row)
+        form.redacted = True
+        return form
+
+    def _expected_end(self, row: JobRow) -> str | None:
+        """When what runs should end."""
+        running = self._service.core.book.picture.running.get(f"{row.job.id}.{row.attempt}")
+        if row.state not in HOLDING or running is None:
+            return None
+        return write_time(running.running.expected_end_ms)
 
     def _way_in(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
         """What enters the session of a job that runs in one."""
@@ -72,6 +111,8 @@ class JobViews:
     def task(self, row: JobRow, number: int) -> JobForm:
         """One task of an array, in the form of a job."""
         form = self.job(row)
+        if form.redacted:
+            return form
         form.id = form.job_id = f"{row.job.id}_{number}"
         form.task = number
         form.array = None

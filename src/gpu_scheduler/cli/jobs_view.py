@@ -43,7 +43,9 @@ def id_text(job: Mapping[str, Any]) -> str:
 
 
 def short_name(job: Mapping[str, Any]) -> str:
-    """The name, cut."""
+    """The name, cut; a dash if it is nobody else's business."""
+    if job.get("redacted"):
+        return "-"
     name = str(job.get("name") or "")
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 

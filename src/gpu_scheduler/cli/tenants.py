@@ -18,7 +18,7 @@ HEADINGS = ("ID", "NAME", "TIER", "WEIGHT", "GPUS", "GPU MEMORY", "JOBS", "GPU H
 FIELDS = (
     *("max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb", "max_concurrent_jobs"),
     *("max_gpu_hours", "priority_tier", "fair_share_weight", "allow_preemption"),
-    *("can_preempt_others", "max_preemptions", "elastic", "id"),
+    *("can_preempt_others", "max_preemptions", "elastic", "id", "linux_groups", "users", "admins"),
 )
 
 
@@ -67,6 +67,12 @@ def register(parser: ArgumentParser) -> None:
     add("--can-preempt-others", choices=("yes", "no"), help="its jobs may stop others")
     add("--max-preemptions", type=whole("--max-preemptions"), metavar="N", help="for each job")
     add("--elastic", choices=("yes", "no"), help="may use what others leave idle")
+    for name, about in (
+        ("--linux-groups", "whose members belong to it, with commas between; '' for none"),
+        ("--users", "who else belongs to it"),
+        ("--admins", "who may see and touch all its jobs"),
+    ):
+        add(name, type=_names, metavar="A,B", help=about)
     add_server_options(parser)
 
 
@@ -94,6 +100,10 @@ def run(args: Namespace) -> int:
             tenant = client.call("GET", path)
     _say(args, tenant)
     return 0
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _list(args: Namespace) -> int:
@@ -134,4 +144,10 @@ def _say(args: Namespace, tenant: dict[str, Any]) -> None:
     else:
         if args.action != "show":
             print(f"tenant {tenant.get('id')} {args.action}d")
-        print_pairs((name, "" if value is None else str(value)) for name, value in tenant.items())
+        print_pairs((name, _value_text(value)) for name, value in tenant.items())
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

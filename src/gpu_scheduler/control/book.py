@@ -15,6 +15,7 @@ from gpu_scheduler.ledger.shares import Account, Shares
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import called
 from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.roster import Roster
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.socket import Predictor
@@ -66,6 +67,7 @@ class End:
 
     state: JobState
     user: str
+    tenant: str
     life: JobLife | None = None
 
 
@@ -109,6 +111,7 @@ class Book:
         self._sweep_timers_at = FEW_TIMERS
         self._members: dict[tuple[Request, ...], tuple[Request, ...]] = {}
         self._sweep_members_at = MANY_MEMBERS
+        self._roster: Roster | None = None
 
     def life(self, job_id: str) -> JobLife:
         """A job that has not ended."""
@@ -141,6 +144,7 @@ class Book:
     def set_tenant(self, tenant: Tenant) -> None:
         """A tenant appeared or changed."""
         self.picture.set_tenant(tenant)
+        self._roster = None
         if tenant.elastic and tenant.quota.gpu_milli is not None:
             self.lenders[tenant.id] = None
         else:
@@ -149,7 +153,15 @@ class Book:
     def remove_tenant(self, tenant_id: str) -> None:
         """A tenant is gone."""
         self.picture.remove_tenant(tenant_id)
+        self._roster = None
         self.lenders.pop(tenant_id, None)
+
+    @property
+    def roster(self) -> Roster:
+        """Who belongs to which tenants; another object whenever that may have changed."""
+        if self._roster is None:
+            self._roster = Roster.of(self.picture.tenants.values())
+        return self._roster
 
     def set_timer(self, at_ms: int, kind: str, name: str, task: int | None = None) -> None:
         """Look at something at a later time."""
@@ -191,6 +203,6 @@ class Book:
         del self.lives[job_id]
         self.unplaced.pop(job_id, None)
         kept = None if state is JobState.COMPLETED else life
-        self.ended[job_id] = End(state, life.job.user, kept)
+        self.ended[job_id] = End(state, life.job.user, life.job.tenant, kept)
         if len(self.ended) > self.limits.remembered_ends:
             self.ended.popitem(last=False)

@@ -1,6 +1,7 @@
 """Who may do what. A caller and a message come in; silence, or a refusal, comes out.
 
-A job of somebody else is refused as if it did not exist, so that a refusal tells nothing about it.
+What others have waiting or running may be known of and not touched; a job of theirs that has ended
+is refused as if it did not exist.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gpu_scheduler.control.messages import (
     Update,
 )
 from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.job import Dependency, called
 
 
@@ -28,6 +29,8 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
     """Refuse what the caller may not do."""
     if caller.is_admin:
         return
+    if not caller.may_change:
+        raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
     match message:
         case Submit():
             _check_own(book, caller, message)
@@ -35,8 +38,8 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
             for submission in submissions:
                 _check_own(book, caller, submission)
         case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
-            if not caller.may_touch(owner_of(book, message.job_id)):
-                raise UnknownThing(f"{called(message.job_id)} is not known")
+            if not caller.may_touch(*owner_of(book, message.job_id)):
+                raise _not_yours(book, message.job_id)
             if isinstance(message, Update):
                 _check_dependencies(book, caller, dict(message.changes).get("dependencies", ()))
         case _:
@@ -46,30 +49,51 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
             )
 
 
+def _not_yours(book: Book, job_id: str) -> SchedulerError:
+    """Everybody may know of what waits or runs; what has ended is gone for others."""
+    if job_id not in book.lives:
+        return UnknownThing(f"{called(job_id)} is not known")
+    return Forbidden(
+        f"{called(job_id)} belongs to '{book.lives[job_id].job.user}'; only that user, admins of "
+        "its tenant and admins may change it"
+    )
+
+
 def _check_dependencies(book: Book, caller: Caller, dependencies: tuple[Dependency, ...]) -> None:
     """To wait for a job of somebody else would tell how that one ends."""
     for dependency in dependencies:
-        if not caller.may_touch(owner_of(book, dependency.job_id)):
+        if not caller.may_see(*owner_of(book, dependency.job_id)):
             raise InvalidRequest(
                 f"the job depends on {called(dependency.job_id)}, which is not known; "
                 "submit that one first"
             )
 
 
-def owner_of(book: Book, job_id: str) -> str:
-    """Whose job this is; of a job that is not known, nobody's."""
+def owner_of(book: Book, job_id: str) -> tuple[str, str]:
+    """Whose job this is, and of which tenant; of a job that is not known, nobody's."""
     life = book.lives.get(job_id)
     if life is not None:
-        return life.job.user
+        return life.job.user, life.job.tenant
     end = book.ended.get(job_id)
-    return end.user if end is not None else ""
+    return (end.user, end.tenant) if end is not None else ("", "")
 
 
 def _check_own(book: Book, caller: Caller, submission: Submit | Series) -> None:
-    _check_dependencies(book, caller, submission.job.dependencies)
-    launch = submission.launch
-    if submission.job.user != caller.user or (launch is not None and launch.uid != caller.uid):
+    job, launch = submission.job, submission.launch
+    _check_dependencies(book, caller, job.dependencies)
+    if job.user != caller.user or (launch is not None and launch.uid != caller.uid):
         raise Forbidden(
-            f"user '{caller.user}' tried to submit a job as '{submission.job.user}'; "
+            f"user '{caller.user}' tried to submit a job as '{job.user}'; "
             "jobs run as the user who submits them"
         )
+    if not caller.may_submit_to(job.tenant):
+        raise not_a_member(caller, job.tenant)
+
+
+def not_a_member(caller: Caller, tenant: str) -> Forbidden:
+    """The refusal of a tenant that the caller does not belong to, or that there is not."""
+    own = ", ".join(sorted(caller.tenants)) or "none"
+    return Forbidden(
+        f"user '{caller.user}' does not belong to tenant '{tenant}', and may submit to: {own}; "
+        "ask an admin"
+    )

@@ -80,7 +80,7 @@ def recall(book: Book, row: JobRow, tasks: list[TaskRow]) -> None:
     _fill(life, row, tasks)
     life.end_ms = row.end_ms
     kept = None if row.state is JobState.COMPLETED else life
-    book.ended[job.id] = End(row.state, job.user, kept)
+    book.ended[job.id] = End(row.state, job.user, job.tenant, kept)
     if len(book.ended) > book.limits.remembered_ends:
         book.ended.popitem(last=False)
 

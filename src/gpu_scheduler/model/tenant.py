@@ -52,7 +52,8 @@ class Tenant:
     """A group of users with a quota, a tier and a weight.
 
     With `elastic`, the quota is what the tenant is sure of: it may hold more while others leave
-    theirs idle, and gives it back (by preemption) when they want it.
+    theirs idle, and gives it back (by preemption) when they want it. Members of its Linux groups
+    and its users may submit to it; its admins may touch all its jobs, too.
     """
 
     id: str
@@ -64,6 +65,9 @@ class Tenant:
     allow_preemption: bool = True
     can_preempt_others: bool = True
     max_preemptions: int = 3
+    linux_groups: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a weight that would divide by nothing."""

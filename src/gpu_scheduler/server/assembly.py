@@ -28,6 +28,7 @@ from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetTenant
+from gpu_scheduler.model.caller import DEFAULT_TENANT
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.history import History
@@ -48,11 +49,11 @@ from gpu_scheduler.server.jobs_file import JobsFile
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.pools import set_up_pools
 from gpu_scheduler.server.site_rules import SiteRules
+from gpu_scheduler.server.tenants import set_up_tenants
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.sqlite import SqliteStore
 
-DEFAULT_TENANT = "default"
 FIRST_AGENT_S = 15.0
 YOUNG_OBJECTS = 50_000
 MESSAGE_BYTES = 64 << 20
@@ -97,7 +98,7 @@ class Server:
                     ),
                 ]
                 if self._settings.files.jobs_file:
-                    watcher = JobsFile(loop, self._settings.files)
+                    watcher = JobsFile(loop, self._settings.files, self._settings.security.admins)
                     tasks.append(asyncio.create_task(watcher.watch()))
                 await _either(stop.wait(), agents.wait_for(config.node), FIRST_AGENT_S)
                 facts = self._facts(config.node, agents.problems.get(config.node, ""))
@@ -123,6 +124,7 @@ class Server:
         """What every server has: the default tenant, and the pools as they are set."""
         if DEFAULT_TENANT not in {tenant.id for tenant in self._store.tenants()}:
             await loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
+        await set_up_tenants(loop, self._settings.tenants)
         await set_up_pools(loop, self._settings.policy)
 
     @asynccontextmanager

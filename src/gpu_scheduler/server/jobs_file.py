@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import pwd
 import stat
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from gpu_scheduler.api.people import Directory
 from gpu_scheduler.client.jobs_file import llm_config, read_line
 from gpu_scheduler.client.llm_need import gpu_kinds
 from gpu_scheduler.control.loop import Loop
@@ -40,9 +40,10 @@ log = structlog.get_logger("jobs_file")
 class JobsFile:
     """One file, looked at now and then."""
 
-    def __init__(self, loop: Loop, settings: FileSettings) -> None:
+    def __init__(self, loop: Loop, settings: FileSettings, admins: Sequence[str] = ()) -> None:
         """Nothing is read yet."""
         self._loop = loop
+        self._people = Directory(os.geteuid(), admins, lambda: loop.core.book.roster)
         self._path = Path(settings.jobs_file)
         self._models = settings.llm_config_file
         self.interval_s = settings.monitor_interval_s
@@ -116,7 +117,7 @@ class JobsFile:
             return 0
         body = read_line(text, str(self._path), number, models, self._kinds())
         body["working_directory"] = str(self._path.parent)
-        reader = JobReader(caller, lambda tenant: tenant)
+        reader = JobReader(caller, lambda tenant: tenant or caller.tenant)
         submission = reader.read(msgspec.convert(body, JobRequest))
 
         def remember(outcomes: Sequence[Outcome]) -> Sequence[Write]:
@@ -149,11 +150,7 @@ class JobsFile:
                 f"{self._path} belongs to uid {status.st_uid}, and a server that is not root runs "
                 f"jobs only as itself (uid {os.geteuid()})"
             )
-        try:
-            account = pwd.getpwuid(status.st_uid)
-        except KeyError:
-            return Caller(user=str(status.st_uid), uid=status.st_uid, gid=status.st_gid)
-        return Caller(user=account.pw_name, uid=account.pw_uid, gid=account.pw_gid)
+        return self._people.caller(status.st_uid, status.st_gid, str(self._path))
 
     def _complain(self, problem: str) -> None:
         """Once: the same line is read again and again."""

@@ -25,7 +25,8 @@ A value comes from a flag, else from a variable, else from a file, else it is th
 
 - **File**: YAML or JSON, named by `--config` or `$GPU_SCHEDULER_CONFIG`, else the first that
   exists of `/etc/gpu-scheduler/config.yaml` and `~/.config/gpu-scheduler/config.yaml` (by
-  `$XDG_CONFIG_HOME`). It must belong to root or to you, and others must not be able to write it.
+  `$XDG_CONFIG_HOME`). It must belong to root or to you, and neither others nor a shared
+  group may be able to write it.
 - **Variables**: `GPU_SCHEDULER_<GROUP>_<NAME>`, such as `GPU_SCHEDULER_API_HTTP_PORT=8080`. A list
   is separated by commas, a table (names with values) is JSON.
 - **Flags** of `tgpu up`.
@@ -44,6 +45,32 @@ The state directory is `--state-dir`, `$GPU_SCHEDULER_STATE_DIR` or `files.state
 `/var/lib/gpu-scheduler` for root, and `$XDG_STATE_HOME/gpu-scheduler` or
 `~/.local/state/gpu-scheduler` for others.
 """
+TENANTS_PAGE = """\
+## tenants
+
+Tenants by id, each with [the fields of the REST API](rest.md). At every start each tenant is made
+if it is not there, and gets the values that the file names; what the file does not name stays as it
+was set by `tgpu tenants`. Only in a file.
+
+```yaml
+tenants:
+  vision:
+    linux_groups: [vision, cameras] # members of these groups belong to the tenant
+    users: [mia]                    # and these users
+    admins: [ann]                   # these may see and touch all its jobs
+    max_gpus: 16
+```
+"""
+TENANTS_SAMPLE = (
+    "# Tenants by id: who belongs to them, and what they may have. For example:",
+    "#   vision: {linux_groups: [vision], admins: [ann], max_gpus: 8}",
+    "tenants:",
+)
+TENANTS_SCHEMA = {
+    "type": ["object", "null"],
+    "description": "Tenants by id, each with the fields of the REST API.",
+    "additionalProperties": {"type": ["object", "null"]},
+}
 WIDTH = 96
 
 
@@ -57,6 +84,7 @@ def sample() -> str:
         for item in _items_of(group):
             lines += _wrapped(f"{item.about} Allowed: {item.allowed}.", "  # ")
             lines.append(f"  #{item.name}: {json.dumps(_plain(item.default))}")
+    lines += ["", *TENANTS_SAMPLE]
     return "\n".join(lines) + "\n"
 
 
@@ -80,7 +108,8 @@ def json_schema() -> dict[str, Any]:
                 },
             }
             for group, kind in GROUPS.items()
-        },
+        }
+        | {"tenants": TENANTS_SCHEMA},
     }
 
 
@@ -94,6 +123,7 @@ def reference_page() -> str:
         lines.append("")
         for item in _items_of(group):
             lines += _form_rows(item)
+    lines += [TENANTS_PAGE]
     later = ", ".join(f"`{key}`" for key in sorted(FOR_LATER))
     lines += [f"{later} are read and have no use yet: they belong to PostgreSQL.", ""]
     return "\n".join(lines)

@@ -7,11 +7,10 @@ docs/reference/settings.md is made from this module.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
+from gpu_scheduler.settings.access import AuthSettings, TenantEntry
+from gpu_scheduler.settings.field import setting, table
 from gpu_scheduler.settings.forms import Price, Target
-
-T = TypeVar("T")
 
 PRESETS = (
     *("fair", "fifo", "sjf", "srtf", "las", "skip", "easy", "conservative"),
@@ -21,27 +20,6 @@ PRESETS = (
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 LAST_PORT = 65_535
 DAY_S = 86_400.0
-
-
-def setting(
-    default: T,
-    about: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    choices: tuple[str, ...] = (),
-    note: str = "",
-) -> T:
-    """A field with its meaning; `note` says which of several wishes the default follows."""
-    return field(
-        default=default,
-        metadata={"about": about, "least": least, "most": most, "choices": choices, "note": note},
-    )
-
-
-def table(form: Any, about: str, *, note: str = "") -> dict[str, Any]:
-    """A field with entries of the reader's own naming, each of them read as `form` (msgspec)."""
-    return field(default_factory=dict, metadata={"about": about, "form": form, "note": note})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +93,44 @@ class ApiSettings:
     """Where the server listens."""
 
     host: str = setting(
-        "127.0.0.1", "Address for HTTP; loopback only, as callers are known by their uid."
+        "127.0.0.1",
+        "Address for HTTP. On loopback callers are known by their uid; any other address needs "
+        "`tls_certificate`, and callers there need a token.",
+    )
+    host_names: tuple[str, ...] = setting(
+        (),
+        "Further names by which browsers may call the server, besides localhost, `host` and the "
+        "machine's own name.",
+    )
+    tls_certificate: str = setting(
+        "", "File with the certificate chain (PEM) for HTTPS; read again when it changes."
+    )
+    tls_key: str = setting(
+        "", "File with its private key; only its owner, and perhaps a group, may read it."
+    )
+    allow_plain_http: bool = setting(
+        default=False,
+        about="Serve other addresses than loopback without TLS: only where something before the "
+        "server encrypts, as tokens can be read on the way otherwise.",
+    )
+    requests_per_second: float = setting(
+        500.0,
+        "Most requests of one caller (admins excepted), in the long run; 0 means no limit. Beyond "
+        "that they are answered with 429 and `Retry-After`.",
+        least=0,
+        most=1_000_000,
+    )
+    requests_burst: int = setting(
+        2000, "So many requests of one caller may come at once.", least=1, most=10_000_000
+    )
+    connections_per_caller: int = setting(
+        512, "Most connections that one user, or one address, may hold open.", least=1, most=65_536
+    )
+    slow_request_s: float = setting(
+        30.0,
+        "A request whose head, or whose body, has not arrived after this time is given up.",
+        least=0.1,
+        most=3600,
     )
     http_port: int = setting(
         8080, "Port of the REST API; 0 takes a free one.", least=0, most=LAST_PORT
@@ -299,6 +314,11 @@ class SecuritySettings:
     enable_resource_limits: bool = setting(
         default=True, about="CPU, memory and process limits are enforced where the host can."
     )
+    forbidden_environment: tuple[str, ...] = setting(
+        (),
+        "Variables that no job may set or bring along, such as `LD_PRELOAD` or `LD_*`; a "
+        "submission that has one is refused.",
+    )
     admins: tuple[str, ...] = setting(
         (), "Users who may do everything, besides root and the user who started the server."
     )
@@ -336,6 +356,12 @@ class RetentionSettings:
     events_days: float = setting(90.0, "Events are dropped after this.", least=0.01, most=36_500)
     logs_days: float = setting(
         30.0, "Output of ended jobs is dropped after this.", least=0.01, most=36_500
+    )
+    audit_days: float = setting(
+        365.0,
+        "Who changed what, and what was refused, is kept for this long.",
+        least=0.01,
+        most=36_500,
     )
     environments_days: float = setting(
         7.0,
@@ -462,6 +488,8 @@ class Settings:
     policy: PolicySettings = field(default_factory=PolicySettings)
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
     costs: CostSettings = field(default_factory=CostSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    tenants: tuple[TenantEntry, ...] = ()
 
 
 GROUPS: dict[str, type] = {
@@ -478,6 +506,7 @@ GROUPS: dict[str, type] = {
     "policy": PolicySettings,
     "notifications": NotificationSettings,
     "costs": CostSettings,
+    "auth": AuthSettings,
 }
 
 FOR_LATER = frozenset(

@@ -8,22 +8,29 @@ line or the variable, the value, and what is allowed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.settings.access import TenantEntry
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
 from gpu_scheduler.settings.groups import FOR_LATER, GROUPS, Settings
 from gpu_scheduler.settings.places import STATE_VARIABLE, config_candidates
+from gpu_scheduler.settings.trusted import read_trusted
+from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 LARGEST_FILE = 1_000_000
-_OTHERS_MAY_WRITE = 0o002
+TENANTS = "tenants"
+TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +62,10 @@ def load(
     notices: list[str] = []
     file = config_file(config, variables)
     found = {key: Found(value=item.default, origin="default") for key, item in ITEMS.items()}
+    tenants: tuple[TenantEntry, ...] = ()
     if file is not None:
-        found.update(read_file(file, notices))
+        values, tenants = read_file(file, notices)
+        found.update(values)
     found.update(read_variables(variables, notices))
     found.update(read_flags(flags or {}))
     groups = {
@@ -64,7 +73,7 @@ def load(
         for group, kind in GROUPS.items()
     }
     return Loaded(
-        settings=Settings(**groups),
+        settings=Settings(**groups, tenants=tenants),
         origins={key: one.origin for key, one in found.items()},
         file=file,
         notices=tuple(notices),
@@ -79,13 +88,16 @@ def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
     return next((path for path in config_candidates(variables) if Path(path).is_file()), None)
 
 
-def read_file(file: str, notices: list[str]) -> dict[str, Found]:
+def read_file(file: str, notices: list[str]) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
     """The values of a YAML or JSON file. YAML reads both, and knows the line of every value."""
     text = _text(file)
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
-        return _groups(_Reader(file, loader, notices), root) if root is not None else {}
+        if root is None:
+            return {}, ()
+        reader = _Reader(file, loader, notices)
+        return _groups(reader, root), reader.tenants()
     except yaml.YAMLError as error:
         raise _not_yaml(file, error) from error
     finally:
@@ -137,6 +149,11 @@ class _Reader:
     file: str
     loader: yaml.SafeLoader
     notices: list[str]
+    tenant_nodes: list[yaml.Node] = field(default_factory=list)
+
+    def tenants(self) -> tuple[TenantEntry, ...]:
+        """The tenants that were met."""
+        return tuple(_tenants(self, self.tenant_nodes[0])) if self.tenant_nodes else ()
 
     def refuse(self, message: str, node: yaml.Node) -> InvalidInput:
         return InvalidInput(message, file=self.file, line=node.start_mark.line + 1)
@@ -162,9 +179,18 @@ class _Reader:
 def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
     found: dict[str, Found] = {}
     for group, group_key, group_node in reader.entries(root, "the file"):
+        if group == TENANTS:
+            reader.tenant_nodes.append(group_node)
+            continue
         if group not in GROUPS:
             raise reader.refuse(unknown_key(group), group_key)
         if isinstance(group_node, yaml.ScalarNode) and reader.value(group_node) is None:
+            continue
+        if group == "auth" and isinstance(reader.value(group_node), bool):
+            line = group_key.start_mark.line + 1
+            found["auth.enabled"] = Found(
+                value=reader.value(group_node), origin=f"{reader.file}, line {line}"
+            )
             continue
         for name, name_node, node in reader.entries(group_node, f"group '{group}'"):
             key = f"{group}.{name}"
@@ -184,25 +210,28 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
     return found
 
 
+def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
+    """Tenants by id, each with the fields that the REST API knows."""
+    if isinstance(root, yaml.ScalarNode) and reader.value(root) is None:
+        return
+    for tenant_id, key, node in reader.entries(root, "tenants"):
+        if not TENANT_ID.fullmatch(tenant_id):
+            raise reader.refuse(
+                f"tenant '{tenant_id[:80]}' cannot be an id; use letters, digits, '.', '_' and '-'",
+                key,
+            )
+        value = reader.value(node)
+        try:
+            patch = msgspec.convert({} if value is None else value, TenantPatch)
+            read_tenant(patch, Tenant(id=tenant_id))
+        except (msgspec.ValidationError, InvalidRequest) as error:
+            raise reader.refuse(f"tenant '{tenant_id}': {error}", node) from None
+        origin = f"{reader.file}, line {key.start_mark.line + 1}"
+        yield TenantEntry(tenant_id, patch, origin)
+
+
 def _text(file: str) -> str:
-    try:
-        with Path(file).open("rb") as stream:
-            status = os.fstat(stream.fileno())
-            if status.st_mode & _OTHERS_MAY_WRITE:
-                raise InvalidInput(
-                    f"everybody may write this file; it is not trusted, use 'chmod o-w {file}'",
-                    file=file,
-                )
-            if status.st_uid not in (0, os.geteuid()):
-                raise InvalidInput(
-                    f"belongs to uid {status.st_uid}; settings must belong to root or to you",
-                    file=file,
-                )
-            raw = stream.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror or error}", file=file) from error
-    if len(raw) > LARGEST_FILE:
-        raise InvalidInput(f"is larger than {LARGEST_FILE:,} bytes", file=file)
+    raw = read_trusted(file, LARGEST_FILE)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

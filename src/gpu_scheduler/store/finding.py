@@ -7,7 +7,7 @@ page costs as much as its rows and not as much as the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.queries import named_queries
-from gpu_scheduler.store.rows import JobQuery
+from gpu_scheduler.store.rows import JobQuery, Sight
 
 _SQL = named_queries("read.sql")
 _COLUMNS = {"columns": _SQL["job_columns"], "spec": _SQL["spec_of_job"]}
@@ -55,7 +55,8 @@ def count_statements(query: JobQuery) -> Iterator[tuple[str, Values]]:
 
 def is_counted(query: JobQuery) -> bool:
     """Tell whether the kept counts answer the query."""
-    return not (query.name or query.sweep) and query.numbers is None and query.since_ms is None
+    plain = not (query.name or query.sweep) and query.numbers is None and query.since_ms is None
+    return plain and query.sight is None
 
 
 def _parts(query: JobQuery) -> list[tuple[str, list[str]]]:
@@ -68,9 +69,15 @@ def _parts(query: JobQuery) -> list[tuple[str, list[str]]]:
         if index == "jobs_by_state":
             # Said in these words, as the index is.
             live.append("state <> 'pending'")
+        if query.sight is not None and not query.sight.others:
+            live.append(_covered(query.sight))
         parts.append((f"jobs{_along(query, index)}", live + shared))
     if wanted & ENDED:
         index = "jobs_by_end" if query.sort == "end_ms" else _index_of_owner(query)
+        if query.sight is not None:
+            shared = [*shared, _covered(query.sight)]
+            if index == "jobs_by_number" and not query.sight.tenants:
+                index = "jobs_by_user"
         parts.append((f"jobs{_along(query, index)}", ["ended = 1", *shared]))
         if query.archived:
             parts.append(("archived_jobs", ["ended = 1", *shared]))
@@ -115,6 +122,12 @@ def _conditions(query: JobQuery) -> list[str]:
     return conditions
 
 
+def _covered(sight: Sight) -> str:
+    """The condition for jobs that are seen whether they live or not."""
+    own = _SQL["seen_own"] if sight.within is None else _SQL["seen_own_within"]
+    return f"({own} OR {_SQL['seen_tenants']})" if sight.tenants else own
+
+
 def _in_ranges(numbers: IntervalSet) -> str:
     if not numbers:
         return "0"
@@ -133,9 +146,18 @@ def _values(query: JobQuery) -> Values:
         "sweep": query.sweep,
     }
     values |= {f"state{place}": state.value for place, state in enumerate(query.states)}
+    if query.sight is not None:
+        values["seen_by"] = query.sight.user
+        values["seen_within"] = listed(query.sight.within or ())
+        values["seen_tenants"] = listed(query.sight.tenants)
     if query.numbers is not None and len(query.numbers.ranges) > MOST_RANGES:
         values["ranges"] = msgspec.json.encode(query.numbers.ranges).decode()
     return values
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as one value that SQL can look into."""
+    return msgspec.json.encode(sorted(names)).decode()
 
 
 def _order(query: JobQuery) -> str:

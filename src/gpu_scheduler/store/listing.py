@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from gpu_scheduler.store.rows import JobQuery, JobRow
+from gpu_scheduler.model.states import ENDED
+from gpu_scheduler.store.rows import JobQuery, JobRow, Sight
 
 
 def chosen(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:
@@ -39,7 +40,13 @@ def _matches(row: JobRow, query: JobQuery) -> bool:
         and (not query.name or job.name == query.name)
         and (query.since_ms is None or job.submit_ms >= query.since_ms)
         and (query.numbers is None or job.number in query.numbers)
+        and (query.sight is None or _seen(row, query.sight))
     )
+
+
+def _seen(row: JobRow, sight: Sight) -> bool:
+    is_others = sight.others and row.state not in ENDED
+    return is_others or sight.covers(row.job.user, row.job.tenant)
 
 
 def _follows(row: JobRow, mark: JobRow | None, query: JobQuery) -> bool:

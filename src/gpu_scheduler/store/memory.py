@@ -194,11 +194,13 @@ class MemoryStore:
         """How many jobs there are on all pages."""
         return len(chosen(self._in_sweep(query), query))
 
-    def sweeps(self, user: str) -> list[SweepCount]:
+    def sweeps(self, user: str, within: frozenset[str] | None = None) -> list[SweepCount]:
         """The sweeps of a user: how many of their jobs are in each state."""
         found: dict[tuple[str, JobState], list[JobRow]] = {}
         for row in self._jobs.values():
             launch = self._launches.get(row.job.id)
+            if within is not None and row.job.tenant not in within:
+                continue
             if launch is not None and launch.sweep and row.job.user == user:
                 found.setdefault((launch.sweep, row.state), []).append(row)
         return [

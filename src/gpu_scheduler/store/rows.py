@@ -247,6 +247,25 @@ class SweepCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """Which jobs somebody gets to see: their own, those of some tenants, and of others what lives.
+
+    `within` are the tenants in which own jobs count (None: in all). Without `others`, jobs of
+    others are left out even while they live.
+    """
+
+    user: str
+    within: frozenset[str] | None = None
+    tenants: frozenset[str] = frozenset()
+    others: bool = True
+
+    def covers(self, user: str, tenant: str) -> bool:
+        """Tell whether a job is one of those that are seen whether they live or not."""
+        own = user == self.user and (self.within is None or tenant in self.within)
+        return own or tenant in self.tenants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobQuery:
     """Which jobs to list, and in what order.
 
@@ -255,7 +274,8 @@ class JobQuery:
     `archived` adds jobs that were archived. `sort` is one of `SORTS`; what is missing comes before
     everything else, and ties go by rising number in both directions. `after_number` continues
     behind that job in the chosen order (a cursor; when sorted by anything but number and the job is
-    not there, nothing follows), `offset` then counts rows. A `limit` of 0 lists nothing.
+    not there, nothing follows), `offset` then counts rows. A `limit` of 0 lists nothing. With
+    `sight`, only what that one sees is there.
     """
 
     states: tuple[JobState, ...] = ()
@@ -271,6 +291,7 @@ class JobQuery:
     after_number: int | None = None
     archived: bool = False
     sweep: str = ""
+    sight: Sight | None = None
 
     def __post_init__(self) -> None:
         """Refuse an order that does not exist."""
@@ -327,8 +348,11 @@ class Store(Protocol):
         """How many jobs (an array counts once) are in each state, archived ones left out."""
         ...
 
-    def sweeps(self, user: str) -> list[SweepCount]:
-        """The sweeps of a user by name and state, archived jobs left out."""
+    def sweeps(self, user: str, within: frozenset[str] | None = None) -> list[SweepCount]:
+        """The sweeps of a user by name and state, archived jobs left out.
+
+        `within` are the tenants whose jobs count (None: all).
+        """
         ...
 
     def tasks(self, job_id: str, *, only: IntervalSet | None = None) -> list[TaskRow]:

@@ -36,7 +36,13 @@ from gpu_scheduler.store.codec import (
 )
 from gpu_scheduler.store.faults import understood
 from gpu_scheduler.store.files import Steps, open_reader, open_writer
-from gpu_scheduler.store.finding import count_statements, is_counted, page_statement, reading
+from gpu_scheduler.store.finding import (
+    count_statements,
+    is_counted,
+    listed,
+    page_statement,
+    reading,
+)
 from gpu_scheduler.store.job_reader import job_row
 from gpu_scheduler.store.job_writer import number_in
 from gpu_scheduler.store.queries import migrations
@@ -152,9 +158,10 @@ class SqliteStore:
         """How many jobs (an array counts once) are in each state, archived ones left out."""
         return self._counts(user, tenant, archived=False)
 
-    def sweeps(self, user: str) -> list[SweepCount]:
+    def sweeps(self, user: str, within: frozenset[str] | None = None) -> list[SweepCount]:
         """The sweeps of a user: how many of their jobs are in each state."""
-        return self._rows(_sweep_count, reading("sweeps"), {"user": user})
+        values = {"user": user, "within": None if within is None else listed(within)}
+        return self._rows(_sweep_count, reading("sweeps"), values)
 
     def _counts(self, user: str, tenant: str, *, archived: bool) -> dict[JobState, int]:
         values = {"user": user, "tenant": tenant, "archived": archived}

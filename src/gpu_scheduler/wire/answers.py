@@ -94,7 +94,11 @@ class SnapshotForm(Struct):
 
 
 class JobForm(Struct):
-    """A job as its owner sees it. `gpu_count` and the other amounts are over all members."""
+    """A job as its owner sees it. `gpu_count` and the other amounts are over all members.
+
+    With `redacted` it is somebody else's: only who has it, its size, where it runs and its expected
+    end are told; all else is empty and means nothing.
+    """
 
     id: str
     job_id: str
@@ -142,6 +146,8 @@ class JobForm(Struct):
     sweep: str = ""
     params: dict[str, str] = {}
     snapshot: SnapshotForm | None = None
+    expected_end: str | None = None
+    redacted: bool = False
 
 
 class SweepForm(Struct):

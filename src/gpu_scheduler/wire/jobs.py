@@ -88,10 +88,13 @@ class SnapshotRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
-    """A job to submit. One of command, script and image must be given."""
+    """A job to submit. One of command, script and image must be given.
+
+    Without `tenant_id` it goes to the caller's own tenant.
+    """
 
     name: Name = ""
-    tenant_id: Name = "default"
+    tenant_id: Name = ""
     priority: Priority = 750
     command: Arguments = []
     args: Arguments = []

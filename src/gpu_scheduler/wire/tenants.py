@@ -17,6 +17,8 @@ Limit = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Amount = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 MemoryLimit = Annotated[int, Meta(ge=0, le=MAX_MB)]
 Weight = Annotated[float, Meta(gt=0, le=1_000_000)]
+Account = Annotated[str, Meta(max_length=256, pattern="^[^:,\\x00-\\x1f\\x7f]+$")]
+Accounts = Annotated[list[Account], Meta(max_length=10_000)]
 TenantName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -36,6 +38,9 @@ class TenantPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
     can_preempt_others: bool | UnsetType = UNSET
     max_preemptions: Annotated[int, Meta(ge=0, le=1_000_000)] | UnsetType = UNSET
     elastic: bool | UnsetType = UNSET
+    linux_groups: Accounts | UnsetType = UNSET
+    users: Accounts | UnsetType = UNSET
+    admins: Accounts | UnsetType = UNSET
 
 
 class TenantRequest(TenantPatch, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -70,6 +75,9 @@ class TenantForm(Struct):
     current_memory_mb: int = 0
     current_jobs: int = 0
     used_gpu_hours: float = 0
+    linux_groups: list[str] = []
+    users: list[str] = []
+    admins: list[str] = []
 
 
 class TenantList(Struct):
@@ -100,6 +108,10 @@ def read_tenant(asked: TenantPatch, known: Tenant) -> Tenant:
         raise InvalidRequest("the tenant's name holds a control character; remove it")
     if asked.fair_share_weight is not UNSET:
         changes["weight_milli"] = max(1, round(asked.fair_share_weight * WEIGHT_ONE_MILLI))
+    for name in ("linux_groups", "users", "admins"):
+        named = getattr(asked, name)
+        if named is not UNSET:
+            changes[name] = tuple(dict.fromkeys(named))
     return replace(known, quota=replace(known.quota, **quota), **changes)
 
 
@@ -139,6 +151,9 @@ def write_tenant(tenant: Tenant) -> TenantForm:
         can_preempt_others=tenant.can_preempt_others,
         max_preemptions=tenant.max_preemptions,
         elastic=tenant.elastic,
+        linux_groups=list(tenant.linux_groups),
+        users=list(tenant.users),
+        admins=list(tenant.admins),
     )
 
 

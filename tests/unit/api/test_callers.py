@@ -6,12 +6,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_scheduler.api import callers
 from gpu_scheduler.api.callers import KernelAuthenticator, Peer, peer_of
+from gpu_scheduler.api.people import Directory, account_named
 from gpu_scheduler.model.caller import Role
+from gpu_scheduler.model.roster import Roster
+from gpu_scheduler.model.tenant import Tenant
 
 NOBODY_UID = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
@@ -26,6 +30,13 @@ def a_pair(host: str = "127.0.0.1") -> tuple[socket.socket, socket.socket]:
     return near, far
 
 
+def a_kernel(
+    server_uid: int = 0, tenants: list[Tenant] | None = None, **more: Any
+) -> KernelAuthenticator:
+    roster = Roster.of(tenants or [])
+    return KernelAuthenticator(Directory(server_uid, (), lambda: roster, **more))
+
+
 def ends(far: socket.socket) -> tuple[callers._End, callers._End]:
     here, there = far.getsockname(), far.getpeername()
     return (callers._plain(there[0]), there[1]), (callers._plain(here[0]), here[1])
@@ -37,7 +48,7 @@ def test_over_loopback_the_caller_is_the_owner_of_the_other_socket(host: str) ->
         pytest.skip("this machine has no IPv6")
     near, far = a_pair(host)
     with near, far:
-        assert peer_of(far) == Peer(uid=os.getuid())
+        assert peer_of(far) == Peer(uid=os.getuid(), host=host)
 
 
 def test_both_ways_to_ask_the_kernel_agree() -> None:
@@ -54,14 +65,14 @@ def test_a_socket_that_was_closed_belongs_to_nobody() -> None:
     near, far = a_pair()
     with far:
         near.close()
-        assert peer_of(far) == Peer(uid=None)
+        assert peer_of(far).uid is None
         assert callers._read_table(*ends(far)) is None
 
 
 def test_over_a_unix_socket_the_caller_is_the_peer() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert peer_of(one) == Peer(uid=os.getuid(), gid=os.getgid(), unix=True)
+        assert peer_of(one) == Peer(uid=os.getuid(), gid=os.getgid(), unix=True, host="unix")
 
 
 def test_a_mapped_address_is_the_same_caller() -> None:
@@ -74,7 +85,7 @@ def test_a_mapped_address_is_the_same_caller() -> None:
                 pytest.skip("this machine has no IPv6")
             far, _ = server.accept()
             with far:
-                assert peer_of(far) == Peer(uid=os.getuid())
+                assert peer_of(far).uid == os.getuid()
 
 
 def test_an_address_of_another_machine_has_no_owner_here() -> None:
@@ -99,7 +110,7 @@ def test_another_user_is_told_apart() -> None:
 
 
 def test_root_and_whoever_runs_the_server_are_admins() -> None:
-    known = KernelAuthenticator(server_uid=1234)
+    known = a_kernel(server_uid=1234)
     roles = {uid: known.caller(Peer(uid=uid, gid=7), {}) for uid in (0, 1234, 4242)}
     assert {uid: caller.role for uid, caller in roles.items() if caller} == {
         0: Role.ADMIN,
@@ -109,7 +120,7 @@ def test_root_and_whoever_runs_the_server_are_admins() -> None:
 
 
 def test_an_account_has_its_name_and_a_uid_without_one_its_number() -> None:
-    known = KernelAuthenticator(server_uid=0)
+    known = a_kernel()
     root = known.caller(Peer(uid=0, gid=99), {})
     assert root is not None
     assert (root.user, root.gid) == (pwd.getpwuid(0).pw_name, pwd.getpwuid(0).pw_gid)
@@ -121,10 +132,33 @@ def test_an_account_has_its_name_and_a_uid_without_one_its_number() -> None:
 
 def test_names_are_looked_up_again_after_a_while() -> None:
     now = [0.0]
-    known = KernelAuthenticator(server_uid=0, clock=lambda: now[0])
+    known = a_kernel(clock=lambda: now[0])
     first = known.caller(Peer(uid=0), {})
     assert known.caller(Peer(uid=0), {}) is first
     now[0] += 61
     again = known.caller(Peer(uid=0), {})
     assert again == first
     assert again is not first
+
+
+def test_groups_of_an_account_lead_to_its_tenants() -> None:
+    root = account_named("root")
+    assert root is not None
+    vision = Tenant(id="vision", linux_groups=(root.groups[0],))
+    caller = a_kernel(tenants=[vision]).caller(Peer(uid=0), {})
+    assert caller is not None
+    assert (caller.tenant, caller.tenants) == ("vision", frozenset({"vision"}))
+    assert account_named("nobody-has-this-name") is None
+    assert account_named("a\0b") is None
+
+
+def test_a_tenant_that_changes_counts_at_once() -> None:
+    rosters = [Roster.of([])]
+    kernel = KernelAuthenticator(Directory(0, (), lambda: rosters[-1]))
+    stranger = Peer(uid=3_999_999)
+    before = kernel.caller(stranger, {})
+    rosters.append(Roster.of([Tenant(id="vision", users=("3999999",))]))
+    after = kernel.caller(stranger, {})
+    assert before is not None
+    assert after is not None
+    assert (before.tenant, after.tenant) == ("default", "vision")

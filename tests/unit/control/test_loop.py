@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from gpu_scheduler.control.messages import (
     SubmitAll,
     Update,
 )
-from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,
@@ -39,8 +40,11 @@ from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow, Write
 from tests.builders import a_core, a_job, a_node, a_request, after, an_array
 
-ANN = Caller(user="ann", uid=1000)
-BOB = Caller(user="bob", uid=1001)
+VISION = frozenset({"vision"})
+ANN = Caller(user="ann", uid=1000, tenant="vision", tenants=VISION)
+BOB = Caller(user="bob", uid=1001, tenant="vision", tenants=VISION)
+CHIEF = Caller(user="eve", role=Role.TENANT_ADMIN, tenants=VISION, administers=VISION)
+SPECTATOR = replace(ANN, role=Role.VIEWER)
 
 
 class Disk(MemoryStore):
@@ -241,17 +245,50 @@ def test_a_job_that_ended_before_the_restart_can_be_retried_and_depended_on() ->
     with_loop(second, disk)
 
 
-def test_nobody_touches_the_jobs_of_others_or_learns_that_they_exist() -> None:
+def test_nobody_touches_the_jobs_of_others() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)
-        for message in (Cancel("job-1"), Hold("job-1"), Retry("job-1")):
-            with pytest.raises(UnknownThing, match="job 1 is not known"):
+        for message in (Cancel("job-1"), Hold("job-1"), Retry("job-1"), Update("job-1", ())):
+            with pytest.raises(Forbidden, match="job 1 belongs to 'ann'"):
                 await bench.loop.apply(message, BOB)
         with pytest.raises(Forbidden):
             await bench.loop.apply(a_submission(gpus=1, user="ann"), BOB)
         with pytest.raises(Forbidden):
             await bench.loop.apply(PauseDevice("n0", 0), ANN)
         await bench.loop.apply(Cancel("job-1"), ANN)
+        await bench.loop.apply(Ended("job-1.1", signal=15))
+        with pytest.raises(UnknownThing, match="job 1 is not known"):
+            await bench.loop.apply(Retry("job-1"), BOB)
+
+    with_loop(test)
+
+
+def test_a_tenants_admin_touches_the_jobs_of_that_tenant_and_no_other() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)
+        await bench.loop.apply(a_submission(number=2, gpus=1, user="ann", tenant="audio"))
+        await bench.loop.apply(Cancel("job-1"), CHIEF)
+        with pytest.raises(Forbidden, match="job 2 belongs to 'ann'"):
+            await bench.loop.apply(Cancel("job-2"), CHIEF)
+
+    with_loop(test)
+
+
+def test_jobs_go_only_to_tenants_that_their_user_belongs_to() -> None:
+    async def test(bench: Bench) -> None:
+        with pytest.raises(Forbidden, match="'ann' does not belong to tenant 'audio'"):
+            await bench.loop.apply(a_submission(user="ann", tenant="audio"), ANN)
+        await bench.loop.apply(a_submission(user="ann", tenant="vision"), ANN)
+
+    with_loop(test)
+
+
+def test_a_viewer_changes_nothing_of_its_own_either() -> None:
+    async def test(bench: Bench) -> None:
+        await bench.loop.apply(a_submission(user="ann"), ANN)
+        for message in (Cancel("job-1"), a_submission(user="ann")):
+            with pytest.raises(Forbidden, match="viewer"):
+                await bench.loop.apply(message, SPECTATOR)
 
     with_loop(test)
 

@@ -197,3 +197,46 @@ def test_variables_for_postgresql_do_not_stop_a_server_on_sqlite(tmp_path: Path)
         "GPU_SCHEDULER_API_HTTP_PORT": "8080",
     }
     assert load(environ=environ).settings.api.http_port == 8080
+
+
+# --- tenants and `auth: off`
+
+
+def test_tenants_stand_in_the_file_with_the_fields_of_the_api(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("tenants:\n  vision: {linux_groups: [vision], max_gpus: 8}\n  audio:\n")
+    vision, audio = load(str(file), environ={}).settings.tenants
+    assert (vision.id, vision.patch.linux_groups, vision.patch.max_gpus) == (
+        "vision",
+        ["vision"],
+        8,
+    )
+    assert (audio.id, audio.origin) == ("audio", f"{file}, line 3")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tenants:\n  a b: {}\n", "line 2: tenant 'a b' cannot be an id"),
+        ("tenants:\n  vision: {max_gpu: 8}\n", "line 2: tenant 'vision': .*max_gpu"),
+        ("tenants:\n  vision: {max_gpus: -1}\n", "line 2: tenant 'vision': "),
+        ("tenants:\n  vision: [1]\n", "line 2: tenant 'vision': "),
+        ("tenants: 3\n", "line 1: tenants must be names with values"),
+        ("auth: maybe\n", "line 1: group 'auth' must be names with values"),
+    ],
+)
+def test_a_tenant_that_cannot_be_is_refused_with_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        load(str(file), environ={})
+
+
+def test_auth_off_is_short_for_the_setting(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("auth: off\n")
+    loaded = load(str(file), environ={})
+    assert loaded.settings.auth.enabled is False
+    assert loaded.origins["auth.enabled"] == f"{file}, line 1"

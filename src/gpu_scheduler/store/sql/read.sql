@@ -49,8 +49,18 @@ SELECT launches.sweep, jobs.state, count(*), min(jobs.number), max(jobs.number),
 FROM jobs INDEXED BY jobs_by_user
 JOIN launches ON launches.id = jobs.launch
 WHERE jobs.user = :user AND launches.id IN (SELECT id FROM launches WHERE sweep IS NOT NULL)
+    AND (:within IS NULL OR jobs.tenant IN (SELECT value FROM json_each(:within)))
 GROUP BY launches.sweep, jobs.state
 ORDER BY launches.sweep, jobs.state
+
+-- name: seen_own
+user = :seen_by
+
+-- name: seen_own_within
+(user = :seen_by AND tenant IN (SELECT value FROM json_each(:seen_within)))
+
+-- name: seen_tenants
+tenant IN (SELECT value FROM json_each(:seen_tenants))
 
 -- name: counts
 SELECT state, sum(jobs) FROM job_counts

@@ -1,0 +1,29 @@
+"""One setting: a field of a dataclass with its meaning and range beside it."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def setting(
+    default: T,
+    about: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+    note: str = "",
+) -> T:
+    """A field with its meaning; `note` says which of several wishes the default follows."""
+    return field(
+        default=default,
+        metadata={"about": about, "least": least, "most": most, "choices": choices, "note": note},
+    )
+
+
+def table(form: Any, about: str, *, note: str = "") -> dict[str, Any]:
+    """A field with entries of the reader's own naming, each of them read as `form` (msgspec)."""
+    return field(default_factory=dict, metadata={"about": about, "form": form, "note": note})

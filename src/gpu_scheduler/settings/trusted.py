@@ -1,0 +1,102 @@
+"""Files that must not be anybody else's: settings, keys and tokens.
+
+A path comes in; bytes go out, or a refusal that says who else may write (or read) the file and
+what to do. What is judged is the very file that is read, after links, and the directory it is in.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from gpu_scheduler.model.errors import InvalidInput
+
+_GROUP_WRITES, _GROUP_READS = 0o020, 0o040
+_OTHERS_WRITE, _OTHERS_READ = 0o002, 0o004
+ROOT = 0
+
+
+def read_trusted(
+    file: str, most_bytes: int, *, secret: bool = False, group_may_read: bool = False
+) -> bytes:
+    """What a file holds, if nobody but root, us and its owner can have put it there.
+
+    A `secret` must not be readable by others; with `group_may_read` its group may, as for keys
+    that several services share.
+    """
+    try:
+        # Without O_NONBLOCK a pipe of that name would hold us up for ever.
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            _check(file, os.fstat(descriptor), secret=secret, group_may_read=group_may_read)
+            _check_directory(file)
+            raw = stream.read(most_bytes + 1)
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", file=file) from error
+    if len(raw) > most_bytes:
+        raise InvalidInput(f"is larger than {most_bytes:,} bytes", file=file)
+    return raw
+
+
+def _check(file: str, status: os.stat_result, *, secret: bool, group_may_read: bool) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise InvalidInput("is not a file", file=file)
+    if status.st_uid not in (ROOT, os.geteuid()):
+        raise InvalidInput(
+            f"belongs to uid {status.st_uid}; it must belong to root or to you", file=file
+        )
+    if status.st_mode & _OTHERS_WRITE:
+        raise InvalidInput(
+            f"everybody may write this file; it is not trusted, use 'chmod o-w {file}'", file=file
+        )
+    if status.st_mode & _GROUP_WRITES and not _is_own_group(status):
+        raise InvalidInput(
+            f"group {_group_name(status.st_gid)} may write this file; it is not trusted, "
+            f"use 'chmod g-w {file}'",
+            file=file,
+        )
+    if secret and status.st_mode & _OTHERS_READ:
+        raise InvalidInput(
+            f"everybody may read this file, which holds a secret; use 'chmod 600 {file}' and "
+            "make a new secret, as others may know this one",
+            file=file,
+        )
+    if secret and not group_may_read and status.st_mode & _GROUP_READS:
+        raise InvalidInput(
+            f"group {_group_name(status.st_gid)} may read this file, which holds a secret; "
+            f"use 'chmod 600 {file}'",
+            file=file,
+        )
+
+
+def _check_directory(file: str) -> None:
+    """Whoever may write to the directory can put another file there."""
+    directory = Path(os.path.realpath(file)).parent
+    mode = directory.stat().st_mode
+    if mode & _OTHERS_WRITE and not mode & stat.S_ISVTX:
+        raise InvalidInput(
+            f"everybody may exchange this file, as {directory} is writable for all; "
+            f"use 'chmod o-w {directory}'",
+            file=file,
+        )
+
+
+def _is_own_group(status: os.stat_result) -> bool:
+    """Tell whether nobody but the owner, or root, is in the group of the file."""
+    if status.st_gid == ROOT:
+        return True
+    try:
+        owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return False
+    return group.gr_name == owner.pw_name and set(group.gr_mem) <= {owner.pw_name}
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return f"'{grp.getgrgid(gid).gr_name}'"
+    except KeyError:
+        return str(gid)

@@ -1,0 +1,245 @@
+"""What callers see of others' jobs: that they are there, whose, how large, and until when."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.model.caller import Caller, Role
+from tests.unit.api.lab import ApiLab
+
+SECRET = "only-for-ada"
+VISION, AUDIO = frozenset({"vision"}), frozenset({"audio"})
+PEOPLE = {
+    "ada": Caller(user="ada", uid=5000, gid=5000, tenant="vision", tenants=VISION),
+    "bob": Caller(user="bob", uid=5001, gid=5001),
+    "eve": Caller(
+        user="eve",
+        uid=5002,
+        gid=5002,
+        role=Role.TENANT_ADMIN,
+        tenant="vision",
+        tenants=VISION,
+        administers=VISION,
+    ),
+    "ada-elsewhere": Caller(
+        user="ada", uid=5000, gid=5000, tenant="audio", tenants=AUDIO, confined=True
+    ),
+    "ada-looking": Caller(user="ada", uid=5000, gid=5000, role=Role.VIEWER),
+    "boss": Caller(user="boss", uid=5003, gid=5003, role=Role.ADMIN),
+}
+OUTSIDERS = ("bob", "ada-elsewhere")
+
+
+class ByHeader:
+    """Believes a header, as a stand-in for accounts."""
+
+    def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
+        return PEOPLE.get(headers.get(b"x-test-user", b"").decode())
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[ApiLab]:
+    with ApiLab(authenticators=[ByHeader()], server_uid=0) as lab:
+        for tenant in ("vision", "audio"):
+            lab.post("/tenants", {"id": tenant, "name": tenant}, headers=as_user("boss"))
+        yield lab
+
+
+def as_user(name: str) -> dict[str, str]:
+    return {"X-Test-User": name}
+
+
+def submit(lab: ApiLab, **job: Any) -> str:
+    body = {
+        "command": [f"/bin/{SECRET}"],
+        "name": SECRET,
+        "environment": {SECRET.replace("-", "_"): SECRET},
+        "working_directory": f"/{SECRET}",
+        "output": f"/{SECRET}/log",
+        "gpu_count": 2,
+        "max_runtime_minutes": 60,
+        "priority": 987,
+    }
+    reply = lab.post("/jobs", body | job, headers=as_user("ada"))
+    assert reply.status == 201, reply.body
+    return str(reply.json["job_id"])
+
+
+def has_secret(text: bytes) -> bool:
+    return any(word in text for word in (SECRET.encode(), SECRET.replace("-", "_").encode()))
+
+
+@pytest.mark.parametrize("outsider", OUTSIDERS)
+def test_of_others_jobs_one_sees_size_user_place_and_expected_end_and_nothing_else(
+    lab: ApiLab, outsider: str
+) -> None:
+    job = submit(lab)
+    lab.start(job)
+    for path in (f"/jobs/{job}", "/jobs", "/jobs?user=ada", "/jobs?state=running"):
+        reply = lab.get(path, headers=as_user(outsider))
+        assert not has_secret(reply.body), path
+    form = lab.get(f"/jobs/{job}", headers=as_user(outsider)).json
+    assert form["redacted"] is True
+    told = {"id", "job_id", "number", "tenant_id", "user", "state", "gpu_count", "gpu_memory_mb"}
+    told |= {"cpu_cores", "memory_mb", "members", "min_members", "gang_scheduling", "pool"}
+    told |= {"submitted_at", "started_at", "allocation", "expected_end", "redacted", "runner"}
+    assert {name for name, value in form.items() if value and name not in told} == set()
+    assert (form["user"], form["gpu_count"], form["state"]) == ("ada", 2, "running")
+    assert form["expected_end"] is not None
+    assert len(form["allocation"][0]["gpus"]) == 2
+    lab.end(job)
+
+
+@pytest.mark.parametrize("outsider", OUTSIDERS)
+def test_others_jobs_cannot_be_read_followed_or_changed(lab: ApiLab, outsider: str) -> None:
+    job = submit(lab, hold=True)
+    for method, path, body in (
+        ("GET", "/logs", None),
+        ("GET", "/logs?follow=true", None),
+        ("GET", "/attempts", None),
+        ("GET", "/tasks", None),
+        ("DELETE", "", None),
+        ("POST", "/hold", None),
+        ("POST", "/release", None),
+        ("POST", "/retry", None),
+        ("POST", "/priority", {"priority": 1}),
+        ("PATCH", "", {"name": "x"}),
+    ):
+        reply = lab.call(method, f"/jobs/{job}{path}", body, headers=as_user(outsider))
+        assert (reply.status, reply.code) == (403, "forbidden"), path
+        assert "belongs to 'ada'" in reply.error
+    for method in ("GET", "DELETE"):
+        assert lab.call(method, f"/tasks/{job}", headers=as_user(outsider)).status == 403
+    lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+
+
+@pytest.mark.parametrize("outsider", OUTSIDERS)
+def test_what_others_had_is_gone_for_others_when_it_has_ended(lab: ApiLab, outsider: str) -> None:
+    job = submit(lab)
+    lab.start(job)
+    lab.end(job, exit_code=3)
+    for method, path in (("GET", ""), ("GET", "/explain"), ("GET", "/logs"), ("DELETE", "")):
+        reply = lab.call(method, f"/jobs/{job}{path}", headers=as_user(outsider))
+        assert (reply.status, reply.code) == (404, "not_found"), path
+        unknown = lab.call(method, f"/jobs/job-99999{path}", headers=as_user(outsider))
+        assert unknown.error.replace("99999", "") == reply.error.replace(job[4:], "")
+    listed = lab.get("/jobs?limit=1000", headers=as_user(outsider)).json
+    assert job not in {one["id"] for one in listed["jobs"]}
+    assert listed["total"] == len(listed["jobs"])
+    assert lab.get(f"/jobs/{job}", headers=as_user("ada")).json["exit_code"] == 3
+
+
+def test_why_others_wait_is_not_told_but_where_and_until_when_is(lab: ApiLab) -> None:
+    first = submit(lab, gpu_count=8)
+    lab.start(first)
+    second = submit(lab, gpu_count=8)
+    own = lab.get(f"/jobs/{second}/explain", headers=as_user("ada")).json
+    other = lab.get(f"/jobs/{second}/explain", headers=as_user("bob")).json
+    assert own["reason"] != "pending"
+    assert (other["reason"], other["code"], other["details"]) == ("pending", "pending", {})
+    assert other["position"] == own["position"] == 1
+    assert other["expected_start"] == own["expected_start"] is not None
+    lab.call("DELETE", f"/jobs/{second}", headers=as_user("ada"))
+    lab.end(first)
+
+
+@pytest.mark.parametrize(
+    "query", [f"name={SECRET}", "sort=name", "sort=-priority", "sort=priority"]
+)
+def test_nobody_finds_out_by_choosing_or_ordering(lab: ApiLab, query: str) -> None:
+    job = submit(lab, hold=True)
+    listed = lab.get(f"/jobs?{query}", headers=as_user("bob")).json
+    assert (listed["jobs"], listed["total"]) == ([], 0)
+    assert job in json.dumps(lab.get(f"/jobs?{query}", headers=as_user("ada")).json)
+    lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+
+
+@pytest.mark.parametrize("outsider", OUTSIDERS)
+def test_events_short_forms_usage_and_metrics_tell_nothing_about_others(
+    lab: ApiLab, outsider: str
+) -> None:
+    job = submit(lab)
+    lab.start(job)
+    events = lab.get("/events?after=0&limit=1000", headers=as_user(outsider)).json["events"]
+    assert {event["job_id"] for event in events} <= {None}
+    assert lab.get("/tasks", headers=as_user(outsider)).json["total"] == 0
+    assert lab.get("/usage", headers=as_user(outsider)).json["usage"] == []
+    for path in ("/gpus", "/nodes", "/cluster/status"):
+        assert not has_secret(lab.get(path, headers=as_user(outsider)).body), path
+    assert not has_secret(lab.call("GET", "/metrics", root=True).body)
+    lab.end(job)
+    assert lab.get("/usage", headers=as_user("ada")).json["usage"] != []
+
+
+@pytest.mark.parametrize("insider", ["ada", "eve", "boss"])
+def test_owner_tenants_admins_and_admins_see_everything(lab: ApiLab, insider: str) -> None:
+    job = submit(lab)
+    lab.start(job)
+    form = lab.get(f"/jobs/{job}", headers=as_user(insider)).json
+    assert (form["name"], form["redacted"]) == (SECRET, False)
+    assert lab.get(f"/jobs/{job}/logs", headers=as_user(insider)).status == 200
+    events = lab.get("/events?after=0&limit=1000", headers=as_user(insider)).json["events"]
+    assert job in {event["job_id"] for event in events}
+    assert lab.call("DELETE", f"/jobs/{job}", headers=as_user(insider)).status == 200
+    lab.end(job)
+    listed = lab.get(f"/jobs?name={SECRET}&limit=1000", headers=as_user(insider)).json
+    assert job in {one["id"] for one in listed["jobs"]}
+    assert lab.get("/usage", headers=as_user(insider)).json["usage"] != []
+
+
+def test_an_array_of_somebody_else_shows_how_many_tasks_it_has(lab: ApiLab) -> None:
+    job = submit(lab, array="0-9", hold=True)
+    form = lab.get(f"/jobs/{job}", headers=as_user("bob")).json
+    assert form["array"] == {"tasks": "", "count": 10, "max_running": 0, "states": {}}
+    assert lab.get(f"/jobs/{job}_3", headers=as_user("bob")).json["redacted"] is True
+    lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+
+
+def test_a_job_goes_to_its_users_own_tenant_if_none_is_named(lab: ApiLab) -> None:
+    job = submit(lab, hold=True)
+    assert lab.get(f"/jobs/{job}", headers=as_user("ada")).json["tenant_id"] == "vision"
+    lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+
+
+@pytest.mark.parametrize("tenant", ["audio", "default", "there-is-none"])
+def test_a_tenant_of_others_is_refused_whether_it_exists_or_not(lab: ApiLab, tenant: str) -> None:
+    body = {"command": ["x"], "tenant_id": tenant}
+    reply = lab.post("/jobs", body, headers=as_user("ada"))
+    assert (reply.status, reply.code) == (403, "forbidden")
+    assert reply.error.startswith(f"user 'ada' does not belong to tenant '{tenant}'")
+
+
+def test_only_own_tenants_are_listed_and_only_admins_change_them(lab: ApiLab) -> None:
+    listed = lab.get("/tenants", headers=as_user("ada")).json["tenants"]
+    assert [tenant["id"] for tenant in listed] == ["vision"]
+    assert lab.get("/tenants/audio", headers=as_user("ada")).status == 404
+    for name in ("ada", "eve"):
+        reply = lab.call("PATCH", "/tenants/vision", {"max_gpus": 9}, headers=as_user(name))
+        assert reply.status == 403
+
+
+def test_a_viewer_reads_its_own_and_changes_nothing(lab: ApiLab) -> None:
+    job = submit(lab, hold=True)
+    assert lab.get(f"/jobs/{job}", headers=as_user("ada-looking")).json["name"] == SECRET
+    for method, path, body in (
+        ("DELETE", f"/jobs/{job}", None),
+        ("POST", f"/jobs/{job}/release", None),
+        ("POST", "/jobs", {"command": ["x"]}),
+    ):
+        reply = lab.call(method, path, body, headers=as_user("ada-looking"))
+        assert (reply.status, reply.code) == (403, "forbidden")
+    lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+
+
+def test_members_of_a_tenant_are_set_and_shown(lab: ApiLab) -> None:
+    body = {"linux_groups": ["lab", "lab"], "users": ["mia"], "admins": ["tom"]}
+    reply = lab.call("PATCH", "/tenants/audio", body, headers=as_user("boss"))
+    assert (reply.json["linux_groups"], reply.json["users"]) == (["lab"], ["mia"])
+    again = lab.get("/tenants/audio", headers=as_user("boss")).json
+    assert again["admins"] == ["tom"]
+    for bad in (["a:b"], ["a\nb"], [""], "lab"):
+        refused = lab.call("PATCH", "/tenants/audio", {"users": bad}, headers=as_user("boss"))
+        assert refused.status == 400

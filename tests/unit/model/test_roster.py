@@ -1,0 +1,57 @@
+"""Who belongs to which tenants."""
+
+from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.model.roster import Belonging, Roster
+from gpu_scheduler.model.tenant import Tenant
+
+VISION = Tenant(id="vision", linux_groups=("vision", "cameras"), admins=("ann",))
+AUDIO = Tenant(id="audio", linux_groups=("audio",), users=("ben",))
+ROSTER = Roster.of([VISION, AUDIO])
+
+
+def test_a_linux_group_leads_to_its_tenant() -> None:
+    found = ROSTER.belonging("eve", ("eve", "cameras"))
+    assert found == Belonging("vision", frozenset({"vision"}), frozenset())
+
+
+def test_whoever_belongs_to_none_belongs_to_the_default_tenant() -> None:
+    assert ROSTER.belonging("eve", ("eve",)).tenants == {"default"}
+    assert ROSTER.belonging("eve", ()).tenant == "default"
+
+
+def test_whoever_belongs_to_one_does_not_belong_to_the_default_tenant_too() -> None:
+    assert "default" not in ROSTER.belonging("ben", ("ben",)).tenants
+
+
+def test_the_primary_group_goes_before_the_name_and_that_before_other_groups() -> None:
+    assert ROSTER.belonging("ben", ("vision", "audio")).tenant == "vision"
+    assert ROSTER.belonging("ben", ("ben", "vision")).tenant == "audio"
+    assert ROSTER.belonging("ben", ("ben", "vision")).tenants == {"audio", "vision"}
+
+
+def test_a_tenants_admin_belongs_to_it() -> None:
+    found = ROSTER.belonging("ann", ("ann",))
+    assert (found.tenant, found.administers) == ("vision", {"vision"})
+
+
+def test_roles_are_ordered() -> None:
+    assert sorted(Role, key=lambda role: role.rank) == [
+        Role.VIEWER,
+        Role.USER,
+        Role.TENANT_ADMIN,
+        Role.ADMIN,
+    ]
+
+
+def test_a_confined_caller_has_nothing_to_do_with_its_jobs_elsewhere() -> None:
+    token = Caller(user="ann", tenants=frozenset({"vision"}), confined=True)
+    assert token.may_touch("ann", "vision")
+    assert not token.may_see("ann", "audio")
+    assert Caller(user="ann").may_see("ann", "audio")
+
+
+def test_a_viewer_sees_its_own_and_changes_nothing() -> None:
+    viewer = Caller(user="ann", role=Role.VIEWER)
+    assert viewer.may_see("ann", "default")
+    assert not viewer.may_touch("ann", "default")
+    assert not viewer.may_submit_to("default")

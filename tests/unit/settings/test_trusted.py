@@ -1,0 +1,83 @@
+"""Files that others can write, or read where they hold a secret, are refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.settings.trusted import read_trusted
+
+NOBODY = 65_534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "file"
+    made.write_bytes(b"what it holds")
+    made.chmod(0o600)
+    return made
+
+
+def test_a_file_of_ones_own_is_read(file: Path) -> None:
+    assert read_trusted(str(file), 100) == b"what it holds"
+    assert read_trusted(str(file), 100, secret=True) == b"what it holds"
+
+
+def test_settings_may_be_read_by_everybody(file: Path) -> None:
+    file.chmod(0o644)
+    assert read_trusted(str(file), 100) == b"what it holds"
+
+
+def test_what_everybody_may_write_is_refused(file: Path) -> None:
+    file.chmod(0o666)
+    with pytest.raises(InvalidInput, match=r"everybody may write this file.*chmod o-w"):
+        read_trusted(str(file), 100)
+
+
+@needs_root
+def test_what_a_shared_group_may_write_is_refused(file: Path) -> None:
+    file.chmod(0o664)
+    os.chown(file, 0, NOBODY)
+    with pytest.raises(InvalidInput, match="group 'nogroup' may write this file"):
+        read_trusted(str(file), 100)
+
+
+@pytest.mark.parametrize(("mode", "who"), [(0o604, "everybody"), (0o640, "group")])
+def test_a_secret_that_others_may_read_is_refused(file: Path, mode: int, who: str) -> None:
+    file.chmod(mode)
+    with pytest.raises(InvalidInput, match=f"{who}.* may read this file, which holds a secret"):
+        read_trusted(str(file), 100, secret=True)
+
+
+def test_the_group_of_a_key_may_read_it_where_that_is_said(file: Path) -> None:
+    file.chmod(0o640)
+    assert read_trusted(str(file), 100, secret=True, group_may_read=True) == b"what it holds"
+
+
+@needs_root
+def test_a_file_of_somebody_else_is_refused_also_behind_a_link(file: Path) -> None:
+    os.chown(file, NOBODY, NOBODY)
+    link = file.with_name("link")
+    link.symlink_to(file)
+    for path in (file, link):
+        with pytest.raises(InvalidInput, match=f"belongs to uid {NOBODY}"):
+            read_trusted(str(path), 100)
+
+
+def test_a_file_that_anybody_can_exchange_is_refused(file: Path) -> None:
+    file.parent.chmod(0o777)
+    with pytest.raises(InvalidInput, match="everybody may exchange this file"):
+        read_trusted(str(file), 100)
+    file.parent.chmod(0o1777)
+    assert read_trusted(str(file), 100) == b"what it holds"
+
+
+def test_what_is_no_file_or_too_large_or_not_there_is_refused(tmp_path: Path, file: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("pipe", "is not a file"), ("none", "cannot be read")):
+        with pytest.raises(InvalidInput, match=said):
+            read_trusted(str(tmp_path / name), 100)
+    with pytest.raises(InvalidInput, match="is larger than 3 bytes"):
+        read_trusted(str(file), 3)
