@@ -74,7 +74,8 @@ def test_others_jobs_cannot_be_seen_or_touched(server: RealServer) -> None:
     for path in ("/jobs", "/events?after=0", f"/jobs/{job}", f"/jobs/{job}/explain"):
         assert "private" not in json.dumps(as_nobody(server, "GET", path))
     server.tgpu("cancel", job)
-    server.json("wait", job)
+    with server.client() as client:
+        client.wait(job, timeout=30)
     assert as_nobody(server, "GET", f"/jobs/{job}")["code"] == "not_found"
 
 
