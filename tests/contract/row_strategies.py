@@ -1,5 +1,6 @@
 """Rows of every kind with anything in them that the types allow."""
 
+from dataclasses import fields
 from typing import Any
 
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
 from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
+from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -94,6 +96,7 @@ def jobs(draw: st.DrawFn, number: int) -> Job:
             retry_exit_codes=listed(COUNT),
             requeue_on_node_loss=st.booleans(),
             same_rack=st.booleans(),
+            allow_idle=st.booleans(),
         )
     )
 
@@ -183,7 +186,18 @@ _DEVICE: dict[str, st.SearchStrategy[Any]] = {
     "hot": st.booleans(),
     "health": st.sampled_from(Health),
     "paused": st.booleans(),
-    "foreign": st.none() | st.builds(ForeignUse, pid=COUNT, user=TEXT, memory_mb=AMOUNT),
+    "foreign": st.none()
+    | st.builds(
+        ForeignUse,
+        pid=COUNT,
+        user=TEXT,
+        memory_mb=AMOUNT,
+        command=TEXT,
+        leaked=st.booleans(),
+        job=TEXT,
+    ),
+    "why": TEXT,
+    "forgiven": listed(COUNT),
 }
 DEVICES = st.builds(
     Device, index=COUNT, mode=st.sampled_from([DeviceMode.WHOLE, DeviceMode.SHARED]), **_DEVICE
@@ -194,6 +208,12 @@ DEVICES = st.builds(
     mig_slices=listed(st.tuples(TEXT, COUNT), least=1),
     **_DEVICE,
 )
+
+_MEASURED = [field.name for field in fields(Measure)]
+_OF_HOUR = [
+    *("read_ms", "gpu_ms", "busy_percent_ms", "peak_percent", "memory_mb_ms", "peak_memory_mb"),
+    *("power_ms", "energy_uj", "peak_power_mw", "held_milli_ms"),
+]
 
 ROWS: dict[str, st.SearchStrategy[Any]] = {
     "job": job_rows(),
@@ -215,6 +235,23 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         exit_code=st.none() | COUNT,
         signal=st.none() | COUNT,
         detail=TEXT,
+    ),
+    "measure": st.builds(
+        AttemptMeasure,
+        allocation_id=TEXT,
+        job_id=TEXT,
+        task=st.none() | COUNT,
+        attempt=COUNT,
+        measure=st.builds(Measure, **dict.fromkeys(_MEASURED, AMOUNT)),
+        warning=TEXT,
+    ),
+    "hour": st.builds(
+        DeviceHour,
+        hour_ms=TIME,
+        node_id=TEXT,
+        index=COUNT,
+        peak_temperature_c=st.integers(-40, 120),
+        **dict.fromkeys(_OF_HOUR, AMOUNT),
     ),
     "usage": st.builds(
         UsageRow, MAYBE_TIME, TEXT, st.none() | TEXT, listed(st.integers(0, 2**100))

@@ -14,6 +14,7 @@ from gpu_scheduler.model.errors import InternalError, InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.measures import HOUR_MS, AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.memory import MemoryStore
@@ -173,6 +174,8 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
         EnvironmentRow(row.name, tuple(store.environment(row.name).items()))
     ],
     "attempt": lambda store, row: store.attempts(row.job_id),
+    "measure": lambda store, row: store.attempt_measures(row.job_id),
+    "hour": lambda store, row: store.device_hours(row.hour_ms, row.hour_ms + 1),
     "usage": lambda store, row: store.usage(),
     "share": lambda store, row: store.shares(),
     "answer": lambda store, row: [store.answer(row.user, row.key)],
@@ -522,6 +525,39 @@ def test_old_answers_events_and_environments_are_forgotten(store: Store) -> None
     assert (store.environment("e1"), store.environment("e2")) == (None, {"A": "1"})
     assert (store.events(), store.commit([an_event(9)])) == ([], 5)
     assert store.events() == [(5, an_event(9))]
+
+
+def test_measures_of_a_job_are_summed_over_its_attempts(store: Store) -> None:
+    def measure(job: str, attempt: int, energy_uj: int, peak_percent: int) -> AttemptMeasure:
+        return AttemptMeasure(
+            allocation_id=f"{job}.{attempt}",
+            job_id=job,
+            attempt=attempt,
+            measure=Measure(power_ms=1, energy_uj=energy_uj, peak_percent=peak_percent),
+        )
+
+    first, second, other = measure("a", 1, 10, 90), measure("a", 2, 5, 40), measure("b", 1, 7, 1)
+    store.commit([second, other, measure("a", 1, 1, 1), first])
+    assert store.attempt_measures("a") == [first, second]
+    assert store.attempt_measures("c") == []
+    assert store.job_measures(["a", "c"]) == {
+        "a": Measure(power_ms=2, energy_uj=15, peak_percent=90)
+    }
+
+
+def test_hours_of_devices_are_read_by_time_and_forgotten_when_old(store: Store) -> None:
+    hours = [
+        DeviceHour(hour_ms=hour * HOUR_MS, node_id="n", index=index, energy_uj=hour)
+        for hour in (2, 1, 3)
+        for index in (1, 0)
+    ]
+    store.commit(hours)
+    assert [
+        (hour.hour_ms // HOUR_MS, hour.index) for hour in store.device_hours(0, 3 * HOUR_MS)
+    ] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    old = 2 * HOUR_MS
+    assert store.forget(answers_before_ms=0, events_before_ms=0, hours_before_ms=old) == 2
+    assert len(store.device_hours(0, 9 * HOUR_MS)) == 4
 
 
 def test_a_store_for_simulations_forgets_what_has_ended() -> None:

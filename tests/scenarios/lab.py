@@ -12,6 +12,7 @@ from gpu_scheduler.control.messages import (
     StartOrder,
     StopOrder,
     Submit,
+    WarnOrder,
 )
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.job import Job
@@ -35,6 +36,7 @@ class Lab:
         self.now_ms = 0
         self.orders: list[Allocation] = []
         self.stops: list[StopOrder] = []
+        self.warnings: list[WarnOrder] = []
         self.last_plan: Plan | None = None
 
     # --- what happens
@@ -53,10 +55,12 @@ class Lab:
             if isinstance(effect, StartOrder):
                 self.orders.append(effect.allocation)
                 self.tell(Started(effect.allocation.id))
-            else:
+            elif isinstance(effect, StopOrder):
                 self.stops.append(effect)
                 if self.obedient:
                     self.tell(Ended(effect.allocation_id, None, 15))
+            elif isinstance(effect, WarnOrder):
+                self.warnings.append(effect)
         return outcome
 
     def cycle(self) -> None:

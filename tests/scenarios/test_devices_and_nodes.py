@@ -17,7 +17,8 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.model.errors import NeverFits, UnknownThing
 from gpu_scheduler.model.launch import Launch, Runner
-from gpu_scheduler.model.node import Device, ForeignUse, NodeState
+from gpu_scheduler.model.node import Device, NodeState
+from gpu_scheduler.model.readings import DeviceProcess
 from tests.builders import HOUR, a_device, a_job, a_node
 from tests.scenarios.lab import Lab
 
@@ -81,8 +82,8 @@ def test_a_hot_device_rests_until_it_is_well_below_the_threshold() -> None:
 
 def test_a_device_with_a_foreign_process_is_left_alone_until_that_is_gone() -> None:
     lab = Lab(nodes=[])
-    stranger = ForeignUse(pid=4711, user="eve", memory_mb=900)
-    lab.do(found(gpus=1), DevicesRead("box", (DeviceRead(index=0, foreign=stranger),)))
+    stranger = DeviceProcess(pid=4711, user="eve", memory_mb=900)
+    lab.do(found(gpus=1), DevicesRead("box", (DeviceRead(index=0, processes=(stranger,)),)))
     lab.submit(a_job(number=1, gpus=1))
     assert lab.running() == []
     lab.do(DevicesRead("box", (DeviceRead(index=0),)))

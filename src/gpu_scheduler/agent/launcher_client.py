@@ -100,6 +100,11 @@ class Launcher:
             }
         )
 
+    async def warn(self, allocation_id: str, member: int, text: str) -> None:
+        """Write a line into the log of a job."""
+        order = {"do": "warn", "allocation_id": allocation_id, "member": member, "text": text}
+        await self._ask(order)
+
     async def forget(self, allocation_id: str, member: int) -> None:
         """Its end is known and kept elsewhere: it need not be told again."""
         await self._ask({"do": "forget", "allocation_id": allocation_id, "member": member})

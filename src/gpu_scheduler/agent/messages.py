@@ -76,6 +76,10 @@ def telemetry_of(telemetry: Telemetry) -> pb.Telemetry:
                 ecc_errors=reading.ecc_errors,
                 xid=reading.xid,
                 healthy=reading.healthy,
+                load_percent=reading.load_percent,
+                power_known=reading.power_known,
+                why=reading.why,
+                unexplained_mb=reading.unexplained_mb,
                 processes=[
                     pb.DeviceProcess(
                         pid=process.pid,

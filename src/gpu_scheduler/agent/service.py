@@ -183,6 +183,8 @@ class Agent:
             case "orders":
                 for order in message.orders.orders:
                     self._obey_order(order)
+            case "trust":
+                self._trust(message.trust.device)
             case "log_request":
                 self._begin_log(message.log_request)
             case "log_credit":
@@ -195,6 +197,11 @@ class Agent:
                 self._wait_s = FIRST_WAIT_S
                 log.info("connected", server=message.welcome.version)
 
+    def _trust(self, index: int) -> None:
+        """Somebody has looked after a device."""
+        if self._watcher is not None:
+            self._watcher.trust(index)
+
     def _obey_order(self, order: pb.Order) -> None:
         """Hand an order to the launcher without waiting; it gets them in this order."""
         key = (order.allocation_id, order.member)
@@ -204,6 +211,8 @@ class Agent:
                 self._prepare(order)
             case "stop":
                 self._in_background(self._launcher.stop(*key, order.stop.why))
+            case "warn":
+                self._in_background(self._launcher.warn(*key, order.warn.text))
             case "forget":
                 self._known.pop(key, None)
                 self._orders.forget(*key)

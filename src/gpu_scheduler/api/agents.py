@@ -15,7 +15,15 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.node_logs import NodeLogs
-from gpu_scheduler.control.cycle import CANCELLED, NODE_LOST, NOT_BEGUN, PREEMPTED, TIMEOUT
+from gpu_scheduler.control.cycle import (
+    CANCELLED,
+    GPU_IDLE,
+    GPU_MEMORY,
+    NODE_LOST,
+    NOT_BEGUN,
+    PREEMPTED,
+    TIMEOUT,
+)
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
@@ -31,12 +39,13 @@ from gpu_scheduler.control.messages import (
     Started,
     StartOrder,
     StopOrder,
+    TrustOrder,
+    WarnOrder,
 )
 from gpu_scheduler.control.reconcile import reconcile
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.launch import runner_label
-from gpu_scheduler.model.node import ForeignUse
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import (
@@ -48,7 +57,9 @@ from gpu_scheduler.wire.orders import (
 )
 
 MOST_ORDERS_AT_ONCE = 500
-GROUNDS = frozenset({TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST})
+GROUNDS = frozenset(
+    {TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST, GPU_MEMORY, GPU_IDLE}
+)
 """Why a node may say that it stopped something; other words are not ours."""
 log = structlog.get_logger("agents")
 
@@ -112,10 +123,16 @@ class Agents:
     def carry_out(self, effects: list[Effect]) -> None:
         """Send what was decided and committed."""
         for effect in effects:
-            if isinstance(effect, StartOrder):
-                self._send_start(effect)
-            else:
-                self._send_stop(effect)
+            match effect:
+                case StartOrder():
+                    self._send_start(effect)
+                case StopOrder():
+                    self._send_stop(effect)
+                case WarnOrder():
+                    self._send_warning(effect)
+                case TrustOrder(node_id, index):
+                    trust = pb.Trust(device=index)
+                    self._send_to_node(node_id, pb.ServerMessage(trust=trust))
 
     def reconnect_all(self) -> None:
         """What was believed of the agents may be wrong: let all of them begin anew."""
@@ -151,6 +168,16 @@ class Agents:
             if session is not None:
                 stop = pb.Stop(why=why)
                 session.send(pb.Order(allocation_id=allocation.id, member=member, stop=stop))
+
+    def _send_warning(self, order: WarnOrder) -> None:
+        running = self._loop.core.book.picture.running.get(order.allocation_id)
+        for placement in () if running is None else running.running.allocation.placements:
+            session = self._sessions.get(placement.node_id)
+            if session is not None:
+                warn = pb.Warn(text=order.text)
+                session.send(
+                    pb.Order(allocation_id=order.allocation_id, member=placement.member, warn=warn)
+                )
 
     def _send_to_node(self, node_id: str, message: pb.ServerMessage) -> bool:
         session = self._sessions.get(node_id)
@@ -368,7 +395,8 @@ class Agents:
     def _hear_readings(self, node_id: str, telemetry: pb.Telemetry) -> None:
         readings = readings_of(telemetry)
         self._loop.telemetry[node_id] = readings
-        self._tell(DevicesRead(node_id, tuple(_device_read(r) for r in readings.readings)))
+        read = tuple(_device_read(reading) for reading in readings.readings)
+        self._tell(DevicesRead(node_id, read, fresh=not readings.problem))
 
     def _tell(self, fact: Fact) -> asyncio.Future[Outcome]:
         answer = self._loop.post(fact)
@@ -432,14 +460,16 @@ def _forget(allocation_id: str, member: int) -> pb.Order:
 
 
 def _device_read(reading: DeviceReading) -> DeviceRead:
-    strangers = [process for process in reading.processes if not process.allocation_id]
-    foreign = None
-    if strangers:
-        most = max(strangers, key=lambda process: (process.memory_mb, -process.pid))
-        foreign = ForeignUse(pid=most.pid, user=most.user, memory_mb=most.memory_mb)
     return DeviceRead(
         index=reading.index,
         temperature_c=reading.temperature_c,
         healthy=reading.healthy,
-        foreign=foreign,
+        why=reading.why,
+        xid=reading.xid,
+        load_percent=reading.load_percent,
+        utilisation_percent=(None if reading.load_percent is None else reading.utilisation_percent),
+        memory_used_mb=reading.memory_used_mb,
+        power_mw=reading.power_mw if reading.power_known else None,
+        processes=reading.processes,
+        unexplained_mb=reading.unexplained_mb,
     )

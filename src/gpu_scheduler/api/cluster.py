@@ -20,6 +20,7 @@ from gpu_scheduler.ledger.accounts import Totals
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.measures import UJ_PER_WH
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading
 from gpu_scheduler.model.request import WHOLE_MILLI
@@ -321,6 +322,7 @@ def _usage_form(row: UsageRow, period: str) -> UsageForm:
         cancelled=totals.cancelled,
         preemptions=totals.preemptions,
         lost_gpu_hours=round(totals.lost_gpu_milli_ms / GPU_HOUR, 6),
+        energy_kwh=round(totals.energy_uj / UJ_PER_WH / 1000, 6),
     )
 
 

@@ -88,8 +88,10 @@ async def list_attempts(context: Context, call: Call) -> Answer:
     query = context.query(call, "task")
     if task is None:
         task = query.optional("task")
-    ended = context.service.store.attempts(row.job.id, task)
-    found = [attempt_form(attempt) for attempt in ended]
+    store = context.service.store
+    measured = {m.allocation_id: m for m in store.attempt_measures(row.job.id, task)}
+    ended = store.attempts(row.job.id, task)
+    found = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
     found += _held_attempts(context, row, task)
     return answer(AttemptList(found))
 

@@ -18,6 +18,7 @@ from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
+from gpu_scheduler.model.measures import AttemptMeasure, Measure
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.states import HOLDING, JobState
@@ -29,6 +30,7 @@ from gpu_scheduler.wire.answers import (
     DependencyForm,
     HeldGpu,
     JobForm,
+    MeasureForm,
     Place,
     SnapshotForm,
 )
@@ -69,6 +71,7 @@ class JobViews:
         form = self._form(row, job, launch)
         form.allocation = self._places(row)
         form.expected_end = self._expected_end(row)
+        form.measured = self.measured(row)
         if job.array is None and row.state is JobState.RUNNING:
             form.attach = self._way_in(job, launch, f"{job.id}.{row.attempt}")
         return form
@@ -101,6 +104,22 @@ class JobViews:
             return None
         return write_time(running.running.expected_end_ms)
 
+    def measured(self, row: JobRow, task: int | None = None) -> MeasureForm | None:
+        """What was measured on all attempts of the job, or of one of its tasks.
+
+        Of what runs, the store knows all but the last minute.
+        """
+        if not row.attempt and not row.tasks:
+            return None
+        job_id = row.job.id
+        if task is None:
+            found = self._store.job_measures([job_id]).get(job_id)
+            return None if found is None else measure_form(found)
+        total, warning = Measure(), ""
+        for one in self._store.attempt_measures(job_id, task):
+            total, warning = total.and_also(one.measure), one.warning
+        return None if total == Measure() else measure_form(total, warning)
+
     def _way_in(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
         """What enters the session of a job that runs in one."""
         running = self._service.core.book.picture.running.get(allocation_id)
@@ -116,6 +135,7 @@ class JobViews:
         form.id = form.job_id = f"{row.job.id}_{number}"
         form.task = number
         form.array = None
+        form.measured = self.measured(row, number)
         form.state = task_state(row, number).value
         form.allocation = [place for place in form.allocation if place.task == number]
         form.attempt = form.preemptions = 0
@@ -175,6 +195,7 @@ class JobViews:
             gpu_models=sorted({model for member in members for model in member.gpu_models}),
             output=launch.output,
             **self._belonging(job, launch),
+            allow_idle=job.allow_idle,
         )
 
     def _belonging(self, job: Job, launch: Launch) -> dict[str, Any]:
@@ -286,7 +307,19 @@ def _array(row: JobRow) -> ArrayForm | None:
     )
 
 
-def attempt_form(row: AttemptRow) -> AttemptForm:
+def measure_form(measure: Measure, warning: str = "") -> MeasureForm:
+    """What was measured, in the units that people use."""
+    energy_wh, mean = measure.energy_wh, measure.mean_percent
+    return MeasureForm(
+        energy_wh=None if energy_wh is None else round(energy_wh, 3),
+        utilisation_percent=None if mean is None else round(mean, 1),
+        peak_utilisation_percent=None if mean is None else measure.peak_percent,
+        peak_memory_mb=measure.peak_memory_mb,
+        warning=warning,
+    )
+
+
+def attempt_form(row: AttemptRow, measured: AttemptMeasure | None = None) -> AttemptForm:
     """An attempt that is over."""
     return AttemptForm(
         id=row.allocation_id,
@@ -300,6 +333,7 @@ def attempt_form(row: AttemptRow) -> AttemptForm:
         signal=row.signal,
         detail=row.detail,
         allocation=places(row.placements, row.task),
+        measured=None if measured is None else measure_form(measured.measure, measured.warning),
     )
 
 

@@ -37,6 +37,7 @@ PLAIN_FIELDS = {
     "grace": "grace_seconds",
     "retries": "retries",
     "requeue_on_node_loss": "requeue_on_node_loss",
+    "allow_idle": "allow_idle",
     "name": "name",
     "tenant": "tenant_id",
     "pool": "pool",

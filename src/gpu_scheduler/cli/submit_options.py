@@ -47,7 +47,7 @@ def _add_resources(parser: ArgumentParser) -> None:
         help="of each of its GPUs",
     )
     add("--gpu-model", metavar="NAME", help="models that will do, as A100 or A100,H100")
-    add("--mig", metavar="PROFILE", help="a MIG slice, as 3g.40gb")
+    add("--mig", "--mig-profile", dest="mig", metavar="PROFILE", help="a MIG slice, as 3g.40gb")
     add("--allowed-gpus", metavar="LIST", help="only these devices, as 0-3 or 0,2")
     add("--exclusive", action="store_true", default=None, help="share its node with nobody")
     add("-c", "-n", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
@@ -91,6 +91,7 @@ def _add_order(parser: ArgumentParser) -> None:
     add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="tenant, by id or name")
     add("--pool", choices=("online", "batch"), help="the kind of work")
     add("--interactive", action="store_true", default=None, help="somebody waits for it")
+    add("--allow-idle", action="store_true", default=None, help="its GPUs may stay unused")
     add("--no-preempt", action="store_true", default=None, help="must not be stopped for others")
 
 

@@ -9,7 +9,7 @@ from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
 
 COLUMNS = (
-    *("tenant_id", "user", "gpu_hours", "cpu_hours", "jobs"),
+    *("tenant_id", "user", "gpu_hours", "cpu_hours", "energy_kwh", "jobs"),
     *("completed", "failed", "cancelled", "preemptions", "lost_gpu_hours"),
 )
 """What is shown as text; --json has everything."""

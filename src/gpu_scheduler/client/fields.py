@@ -62,6 +62,7 @@ class JobFields(TypedDict, total=False):
     retries: int
     retry_exit_codes: list[int]
     requeue_on_node_loss: bool
+    allow_idle: bool
     runner: str
     mounts: list[str]
     conda: str

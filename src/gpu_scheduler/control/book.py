@@ -6,6 +6,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from gpu_scheduler.control.gauges import Gauges
+from gpu_scheduler.control.gpu_rules import NO_RULES, GpuRules
 from gpu_scheduler.control.life import JobLife, TaskLife
 from gpu_scheduler.control.messages import NodeFound
 from gpu_scheduler.engine.picture import Picture
@@ -48,6 +50,7 @@ class Limits:
     hot_hysteresis_c: int = 5
     quarantine_after: int = 5
     quarantine_within_ms: int = 10_000
+    gpu_rules: GpuRules = NO_RULES
     usage_half_life_ms: int = 7 * DAY_MS
     recent_half_life_ms: int = 6 * HOUR_MS
 
@@ -91,6 +94,7 @@ class Book:
             half_life_ms=limits.usage_half_life_ms, recent_half_life_ms=limits.recent_half_life_ms
         )
         self.accounts = Accounts()
+        self.gauges = Gauges()
         self.lives: dict[str, JobLife] = {}
         self.by_allocation: dict[str, tuple[JobLife, int | None]] = {}
         self.dependents: dict[str, dict[str, None]] = {}

@@ -103,8 +103,8 @@ class Core:
                 fleet.found(self.book, message, now_ms, outcome)
             case NodeSilent(node_id):
                 fleet.silent(self.book, node_id, now_ms, outcome)
-            case DevicesRead(node_id, readings):
-                fleet.read(self.book, node_id, readings, now_ms, outcome)
+            case DevicesRead():
+                fleet.read(self.book, message, now_ms, outcome)
             case NodeFenced(node_id):
                 observe.node_fenced(self.book, node_id, now_ms, outcome)
 

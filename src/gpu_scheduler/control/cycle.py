@@ -35,6 +35,8 @@ CANCELLED = "cancelled"
 TIMEOUT = "timeout"
 NODE_LOST = "node_lost"
 NOT_BEGUN = "not_begun"
+GPU_MEMORY = "gpu_memory"
+GPU_IDLE = "gpu_idle"
 LEAST_STEP_MS = 1_000
 LEAST_STEP_PERCENT = 1
 """An expectation that was exceeded grows by at least so much, so that it is not exceeded again

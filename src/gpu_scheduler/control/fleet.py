@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
+from gpu_scheduler.control import sharing
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import DeviceRead, NodeFound, Outcome
+from gpu_scheduler.control.condition import after_reading, changes
+from gpu_scheduler.control.messages import DevicesRead, NodeFound, Outcome, TrustOrder
 from gpu_scheduler.engine.kind import same_hardware
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.node import Device, Health, Node, NodeState, hot_after
+from gpu_scheduler.model.node import Device, Health, Node, NodeState
 from gpu_scheduler.store.rows import EventRow
 
 LEAST_COMMANDS = 3
@@ -114,26 +116,33 @@ def silent(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
     outcome.writes.append(_node_event(now_ms, "node_silent", node_id))
 
 
-def read(
-    book: Book, node_id: str, readings: tuple[DeviceRead, ...], now_ms: int, outcome: Outcome
-) -> None:
+def read(book: Book, fact: DevicesRead, now_ms: int, outcome: Outcome) -> None:
     """Readings change who may get a device; temperatures alone are not worth a write."""
-    node = book.picture.index.slot(node_id).node
-    by_index = {reading.index: reading for reading in readings}
-    devices = tuple(_measured(book, device, by_index.get(device.index)) for device in node.devices)
-    if devices == node.devices:
-        return
-    set_node(book, replace(node, devices=devices), outcome)
-    for old, new in zip(node.devices, devices, strict=True):
-        for kind in _changes(old, new):
-            data = (("node", node_id), ("gpu", new.index))
-            outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))
+    node = book.picture.index.slot(fact.node_id).node
+    by_index = {reading.index: reading for reading in fact.readings}
+    devices = tuple(
+        after_reading(device, by_index.get(device.index), book.limits, book.by_allocation)
+        for device in node.devices
+    )
+    if devices != node.devices:
+        set_node(book, replace(node, devices=devices), outcome)
+        for old, new in zip(node.devices, devices, strict=True):
+            xid = by_index[new.index].xid if new.index in by_index else 0
+            for kind, data in changes(old, new, xid):
+                where = (("node", node.id), ("gpu", new.index))
+                outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=(*where, *data)))
+    if fact.fresh:
+        sharing.look_after(book, node, fact.readings, now_ms, outcome)
 
 
 def pause(
     book: Book, node_id: str, index: int, now_ms: int, outcome: Outcome, *, paused: bool
 ) -> None:
-    """An admin takes a device out of use, or gives it back; that also ends a quarantine."""
+    """An admin takes a device out of use, or gives it back.
+
+    To give it back also ends a quarantine, lets its node trust it again, and makes light of the
+    process that keeps it from our jobs.
+    """
     slot = book.picture.index.by_id.get(node_id)
     if slot is None:
         known = ", ".join(sorted(book.picture.index.by_id)) or "none"
@@ -143,15 +152,24 @@ def pause(
     if place is None:
         indices = ", ".join(str(device.index) for device in devices) or "none"
         raise UnknownThing(f"node '{node_id}' has no GPU {index}; it has: {indices}")
-    quarantined = paused and devices[place].quarantined
-    changed = replace(devices[place], paused=paused, quarantined=quarantined)
-    if changed == devices[place]:
+    before = devices[place]
+    changed = replace(before, paused=True) if paused else _given_back(before)
+    if not paused:
+        outcome.effects.append(TrustOrder(node_id, index))
+    if changed == before:
         return
     devices[place] = changed
     set_node(book, replace(slot.node, devices=tuple(devices)), outcome)
     kind = "gpu_paused" if paused else "gpu_resumed"
     data = (("node", node_id), ("gpu", index))
     outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))
+
+
+def _given_back(device: Device) -> Device:
+    use, forgiven = device.foreign, device.forgiven
+    if use is not None and use.pid and use.pid not in forgiven:
+        forgiven = (*forgiven, use.pid)
+    return replace(device, paused=False, quarantined=False, foreign=None, forgiven=forgiven)
 
 
 def note_end(book: Book, allocation: Allocation, died: str, now_ms: int, outcome: Outcome) -> None:
@@ -199,37 +217,10 @@ def _as_before(device: Device, before: Device | None) -> Device:
         hot=before.hot,
         health=before.health,
         foreign=before.foreign,
+        why=before.why,
+        forgiven=before.forgiven,
         temperature_c=before.temperature_c,
     )
-
-
-def _measured(book: Book, device: Device, reading: DeviceRead | None) -> Device:
-    if reading is None:
-        return device
-    limits = book.limits
-    hot = limits.hot_above_c > 0 and hot_after(
-        was_hot=device.hot,
-        temperature_c=reading.temperature_c,
-        threshold_c=limits.hot_above_c,
-        hysteresis_c=limits.hot_hysteresis_c,
-    )
-    healthy = Health.HEALTHY if reading.healthy else Health.UNHEALTHY
-    changed = replace(device, hot=hot, health=healthy, foreign=reading.foreign)
-    if changed == device:
-        return device
-    return replace(changed, temperature_c=reading.temperature_c)
-
-
-def _changes(old: Device, new: Device) -> list[str]:
-    """What about a device is worth a line of history."""
-    kinds = []
-    if old.hot != new.hot:
-        kinds.append("gpu_hot" if new.hot else "gpu_cool")
-    if old.health is not new.health:
-        kinds.append("gpu_unhealthy" if new.health is Health.UNHEALTHY else "gpu_healthy")
-    if (old.foreign is None) != (new.foreign is None):
-        kinds.append("gpu_foreign" if new.foreign is not None else "gpu_free")
-    return kinds
 
 
 def _node_event(now_ms: int, kind: str, node_id: str) -> EventRow:

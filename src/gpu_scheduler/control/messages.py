@@ -10,8 +10,9 @@ from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.node import Device, ForeignUse, Node
+from gpu_scheduler.model.node import Device, Node
 from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import EnvironmentRow, Write
@@ -225,20 +226,33 @@ class NodeSilent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRead:
-    """What was measured on one device."""
+    """What was measured on one device.
+
+    `load_percent` is how busy it is at this moment, `utilisation_percent` for the last while; None
+    if it does not say. `processes` are those of our jobs, by allocation, and those of others that
+    matter; `unexplained_mb` is memory that was not given back and that nobody holds.
+    """
 
     index: int
     temperature_c: int = 0
     healthy: bool = True
-    foreign: ForeignUse | None = None
+    why: str = ""
+    xid: int = 0
+    load_percent: int | None = None
+    utilisation_percent: int | None = None
+    memory_used_mb: int = 0
+    power_mw: int | None = None
+    processes: tuple[DeviceProcess, ...] = ()
+    unexplained_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DevicesRead:
-    """New readings of the devices of a node."""
+    """Readings of the devices of a node; if they are not `fresh`, they are the last ones again."""
 
     node_id: str
     readings: tuple[DeviceRead, ...]
+    fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +279,26 @@ class StartOrder:
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """Stop an attempt: `why` is preempted, cancelled, timeout or node_lost."""
+    """Stop an attempt; for the grounds see `control.cycle`."""
 
     allocation_id: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarnOrder:
+    """Write a line into the log of an attempt, about what may end it."""
+
+    allocation_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustOrder:
+    """Somebody has looked after a device: its node should trust it again."""
+
+    node_id: str
+    index: int
 
 
 Command = (
@@ -289,7 +319,7 @@ Command = (
     | RunCycle
 )
 Fact = Started | Ended | Checkpointed | NodeFound | NodeSilent | DevicesRead | NodeFenced
-Effect = StartOrder | StopOrder
+Effect = StartOrder | StopOrder | WarnOrder | TrustOrder
 
 
 @dataclass(slots=True)

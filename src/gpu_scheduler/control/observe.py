@@ -6,7 +6,16 @@ from dataclasses import replace
 
 from gpu_scheduler.control import fleet
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.cycle import CANCELLED, NODE_LOST, NOT_BEGUN, PREEMPTED, TIMEOUT, stop
+from gpu_scheduler.control.cycle import (
+    CANCELLED,
+    GPU_IDLE,
+    GPU_MEMORY,
+    NODE_LOST,
+    NOT_BEGUN,
+    PREEMPTED,
+    TIMEOUT,
+    stop,
+)
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     enqueue_if_ready,
@@ -19,6 +28,7 @@ from gpu_scheduler.control.messages import Ended, Outcome
 from gpu_scheduler.ledger.interval import interval_of
 from gpu_scheduler.ledger.shares import account_of
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.measures import AttemptMeasure
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
@@ -61,9 +71,10 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     progress_ms = (
         min(elapsed_ms, fact.progress_ms) if state is not JobState.COMPLETED else elapsed_ms
     )
-    _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
+    measured = _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
     outcome.writes.append(_attempt_row(running.allocation, fact, state, now_ms))
+    outcome.writes += measured
     fleet.settle(book, running.allocation, now_ms, outcome)
     fleet.note_end(
         book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
@@ -82,7 +93,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     if number is not None:
         outcome.writes.append(life.task_row(number, task, end_ms=now_ms))
     else:
-        life.reason = _why_ended(task, fact)
+        life.reason = _why_ended(task, fact, measured)
     if life.has_ended:
         finish(book, life, now_ms, outcome)
     else:
@@ -128,7 +139,7 @@ def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobS
         return JobState.PREEMPTED
     if task.stop_why == CANCELLED:
         return JobState.CANCELLED
-    if task.stop_why in {TIMEOUT, NODE_LOST}:
+    if task.stop_why in {TIMEOUT, NODE_LOST, GPU_MEMORY, GPU_IDLE}:
         return JobState.FAILED
     if task.stop_why == NOT_BEGUN and not fact.ran:
         task.misstarts += 1
@@ -161,9 +172,12 @@ def _may_help(life: JobLife, fact: Ended) -> bool:
     return not chosen or fact.exit_code in chosen
 
 
-def _why_ended(task: TaskLife, fact: Ended) -> Reason | None:
+def _why_ended(task: TaskLife, fact: Ended, measured: list[AttemptMeasure]) -> Reason | None:
     """Why an attempt ended, where its exit code does not say it all."""
     detail = (("detail", fact.detail),)
+    if task.stop_why in {GPU_MEMORY, GPU_IDLE}:
+        warning = measured[0].warning if measured else ""
+        return Reason(ReasonCode(task.stop_why), (("detail", warning),))
     if task.stop_why == TIMEOUT:
         return Reason(ReasonCode.TIME_LIMIT)
     if task.stop_why == NODE_LOST:
@@ -234,8 +248,11 @@ def _requeue(  # noqa: PLR0917
     update_tasks(book, life, now_ms, outcome)
 
 
-def _charge(book: Book, running: Running, state: JobState, lost_ms: int, now_ms: int) -> None:
-    """A finished interval becomes usage and the next turn's shares."""
+def _charge(
+    book: Book, running: Running, state: JobState, lost_ms: int, now_ms: int
+) -> list[AttemptMeasure]:
+    """A finished interval becomes usage and the next turn's shares; says what was measured."""
+    measured = book.gauges.take(running.allocation)
     job = running.job
     allocation = running.allocation
     gpu_milli = allocation.gpu_milli
@@ -254,5 +271,7 @@ def _charge(book: Book, running: Running, state: JobState, lost_ms: int, now_ms:
         model_of=model_of,
         outcome=state,
         lost_ms=lost_ms if state in {JobState.PREEMPTED, JobState.PENDING} else 0,
+        energy_uj=sum(row.measure.energy_uj for row in measured),
     )
     book.accounts.charge(interval)
+    return measured

@@ -25,6 +25,7 @@ from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.measures import HOUR_MS
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
@@ -46,6 +47,7 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
     for node in store.nodes():
         book.picture.set_node(_not_heard_of_yet(node))
     _restore_ledger(book, store)
+    _restore_gauges(book, store, now_ms)
     _learn(book, store)
     with _no_collector():
         rows = store.live_jobs()
@@ -111,6 +113,18 @@ def _restore_ledger(book: Book, store: Store) -> None:
         ((allocation.id, allocation.start_ms) for allocation in store.allocations()),
         period=book.accounts.period,
     )
+
+
+def _restore_gauges(book: Book, store: Store, now_ms: int) -> None:
+    """Sums go on; since when a job is idle or takes too much is looked at anew."""
+    held = {allocation.id: allocation.job_id for allocation in store.allocations()}
+    rows = [
+        row
+        for job_id in dict.fromkeys(held.values())
+        for row in store.attempt_measures(job_id)
+        if row.allocation_id in held
+    ]
+    book.gauges.recall(rows, store.device_hours(now_ms - now_ms % HOUR_MS, now_ms + 1))
 
 
 def _learn(book: Book, store: Store) -> None:

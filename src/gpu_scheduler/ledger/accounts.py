@@ -37,6 +37,7 @@ class Totals:
     cancelled: int = 0
     preemptions: int = 0
     lost_gpu_milli_ms: int = 0
+    energy_uj: int = 0
 
 
 _PLACE = {field.name: place for place, field in enumerate(fields(Totals))}
@@ -44,6 +45,7 @@ _TIMES = tuple(
     _PLACE[name] for name in ("gpu_milli_ms", "gpu_memory_mb_ms", "cpu_milli_ms", "memory_mb_ms")
 )
 _LOST = _PLACE["lost_gpu_milli_ms"]
+_ENERGY = _PLACE["energy_uj"]
 _END = {
     JobState.COMPLETED: _PLACE["completed"],
     JobState.FAILED: _PLACE["failed"],
@@ -89,7 +91,7 @@ class Accounts:
             part = replace(interval, start_ms=until_ms, end_ms=end_ms)
         self._add_time(part)
         if part.outcome is not None:
-            changes = [(_LOST, part.lost_gpu_milli_ms)]
+            changes = [(_LOST, part.lost_gpu_milli_ms), (_ENERGY, part.energy_uj)]
             if part.outcome in _END:
                 changes.append((_END[part.outcome], 1))
             self._add(part.tenant, part.user, part.end_ms, changes)
@@ -149,14 +151,18 @@ class Accounts:
         *,
         period: Period = Period.MONTH,
     ) -> Accounts:
-        """What was saved. The period must be the one it was saved with."""
+        """What was saved. The period must be the one it was saved with.
+
+        Rows from before there was a sum have 0 of it.
+        """
         accounts = cls(period)
         for start_ms, tenant, user, sums in totals:
-            if len(sums) != len(_PLACE) or min(sums) < 0:
+            if not sums or len(sums) > len(_PLACE) or min(sums) < 0:
                 raise InternalError(f"the totals of {tenant}/{user} cannot be right: {sums}")
             if start_ms is not None and start_ms != period.start_of(start_ms):
                 raise InternalError(f"no {period} begins at {start_ms}; was it another period?")
-            accounts._sums[start_ms, account_of(tenant, user)] = list(sums)
+            missing = [0] * (len(_PLACE) - len(sums))
+            accounts._sums[start_ms, account_of(tenant, user)] = [*sums, *missing]
         accounts._charged_until = dict(running)
         return accounts
 

@@ -24,8 +24,8 @@ class UsageInterval:
     """What an allocation held from `start_ms` up to, not including, `end_ms`.
 
     `gpu_models` divides `gpu_milli` by model, in the order of names. `outcome` is how the attempt
-    ended, None while it runs. `lost_ms` is run time whose result was lost; like the outcome it
-    belongs to the moment of the end.
+    ended, None while it runs. `lost_ms` is run time whose result was lost, `energy_uj` what its
+    devices were measured to draw; like the outcome both belong to the moment of the end.
     """
 
     allocation_id: str
@@ -43,12 +43,16 @@ class UsageInterval:
     gpu_models: tuple[tuple[str, int], ...] = ()
     outcome: JobState | None = None
     lost_ms: int = 0
+    energy_uj: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what would make a total shrink or a bill miss a GPU."""
         if self.end_ms < self.start_ms:
             raise InternalError(f"{self._name} ends at {self.end_ms}, before {self.start_ms}")
-        amounts = (self.gpu_milli, self.gpu_memory_mb, self.cpu_milli, self.memory_mb, self.lost_ms)
+        amounts = (
+            *(self.gpu_milli, self.gpu_memory_mb, self.cpu_milli, self.memory_mb),
+            *(self.lost_ms, self.energy_uj),
+        )
         if min(amounts) < 0:
             raise InternalError(f"{self._name} holds a negative amount: {amounts}")
         if sum(milli for _, milli in self.gpu_models) != self.gpu_milli:
@@ -80,9 +84,9 @@ class UsageInterval:
         return f"the interval of allocation {self.allocation_id}"
 
     def split_at(self, at_ms: int) -> tuple[UsageInterval, UsageInterval]:
-        """Cut in two. The end of the attempt, with outcome and loss, stays with the later part."""
+        """Cut in two. What belongs to the end of the attempt stays with the later part."""
         return (
-            replace(self, end_ms=at_ms, outcome=None, lost_ms=0),
+            replace(self, end_ms=at_ms, outcome=None, lost_ms=0, energy_uj=0),
             replace(self, start_ms=at_ms),
         )
 
@@ -112,6 +116,7 @@ def interval_of(
     model_of: Callable[[str, int], str],
     outcome: JobState | None = None,
     lost_ms: int = 0,
+    energy_uj: int = 0,
 ) -> UsageInterval:
     """What an allocation has held until now, or until its end.
 
@@ -139,4 +144,5 @@ def interval_of(
         gpu_models=tuple(sorted(models.items())),
         outcome=outcome,
         lost_ms=lost_ms,
+        energy_uj=energy_uj,
     )

@@ -61,7 +61,7 @@ class Job:
     `members` holds one request per member: one for a plain job, several for a gang. The first
     `min_members` of them must start together; the others start with them if there is room.
     `number` rises with every submission and decides every tie. With `retry_exit_codes`, only an
-    attempt that ended so is tried again.
+    attempt that ended so is tried again. With `allow_idle` its GPUs may be idle.
     """
 
     id: str
@@ -88,6 +88,7 @@ class Job:
     retry_exit_codes: tuple[int, ...] = ()
     requeue_on_node_loss: bool = False
     same_rack: bool = False
+    allow_idle: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself; fill in the gang's minimum."""

@@ -54,18 +54,26 @@ def change_mode(current: DeviceMode, wanted: DeviceMode, *, in_use: bool) -> Dev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignUse:
-    """A process on the device that the scheduler did not start."""
+    """A process on the device that holds it and that no running job owns.
+
+    It is somebody else's; or, if `leaked`, it was left behind by the `job` (or task) that is over.
+    The PID is 0 if nobody can be seen.
+    """
 
     pid: int
     user: str = ""
     memory_mb: int = 0
+    command: str = ""
+    leaked: bool = False
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One GPU. `island` groups the devices of a node that NVLink joins at `bandwidth_gbps`.
 
-    A person has `paused` it; it is `quarantined` because jobs kept dying on it.
+    A person has `paused` it; it is `quarantined` because jobs kept dying on it. `why` says what is
+    wrong with its health. Processes that are `forgiven` do not keep it from our jobs.
     """
 
     index: int
@@ -82,6 +90,8 @@ class Device:
     paused: bool = False
     quarantined: bool = False
     foreign: ForeignUse | None = None
+    why: str = ""
+    forgiven: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse negative amounts, and slices on a device that is not split."""

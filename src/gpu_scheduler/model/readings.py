@@ -18,7 +18,10 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """One device at one moment. What the hardware does not tell is 0."""
+    """One device at one moment. What the hardware does not tell is 0.
+
+    Where 0 could mislead, None or a flag says that it is not known.
+    """
 
     index: int
     utilisation_percent: int = 0
@@ -32,6 +35,10 @@ class DeviceReading:
     xid: int = 0
     healthy: bool = True
     processes: tuple[DeviceProcess, ...] = ()
+    load_percent: int | None = None
+    power_known: bool = False
+    why: str = ""
+    unexplained_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ class ReasonCode(StrEnum):
     NEVER_FITS = "never_fits"
     TIME_LIMIT = "time_limit"
     NODE_LOST = "node_lost"
+    GPU_MEMORY = "gpu_memory"
+    GPU_IDLE = "gpu_idle"
     NOT_STARTED = "not_started"
     EXIT_UNKNOWN = "exit_unknown"
     ENDED_BY = "ended_by"
@@ -100,6 +102,8 @@ SENTENCES = {
     ReasonCode.NEVER_FITS: "no known node could run it even when empty: {found}",
     ReasonCode.TIME_LIMIT: "stopped at its time limit",
     ReasonCode.NODE_LOST: "its node was lost",
+    ReasonCode.GPU_MEMORY: "stopped for its GPU memory: {detail}",
+    ReasonCode.GPU_IDLE: "stopped for idle GPUs: {detail}",
     ReasonCode.NOT_STARTED: "could not be started: {detail}",
     ReasonCode.EXIT_UNKNOWN: "exit code unknown: {detail}",
     ReasonCode.ENDED_BY: "{detail}",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Limits
-from gpu_scheduler.engine.policy import HOUR_MS, Policy, Preemption
+from gpu_scheduler.control.gpu_rules import Action, GpuRules
+from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption
 from gpu_scheduler.engine.presets import preset
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.groups import GpuSettings, Settings
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -35,4 +36,23 @@ def limits_of(settings: Settings) -> Limits:
         start_timeout_ms=round(scheduler.worker_timeout_s * 1000),
         max_misstarts=settings.jobs.max_assignment_attempts,
         usage_half_life_ms=round(settings.policy.usage_half_life_hours * HOUR_MS),
+        gpu_rules=gpu_rules_of(settings.gpu),
+    )
+
+
+def gpu_rules_of(gpu: GpuSettings) -> GpuRules:
+    """What jobs may do with their devices."""
+    return GpuRules(
+        memory=Action(gpu.memory_enforcement),
+        memory_grace_ms=round(gpu.memory_grace_s * 1000),
+        memory_tolerance_percent=round(gpu.memory_tolerance * 100),
+        idle=Action(gpu.idle_action),
+        idle_percent=gpu.idle_percent,
+        idle_ms=round(gpu.idle_minutes * MINUTE_MS),
+        idle_grace_ms=round(gpu.idle_grace_minutes * MINUTE_MS),
+        idle_exempt_users=frozenset(gpu.idle_exempt_users),
+        idle_exempt_tenants=frozenset(gpu.idle_exempt_tenants),
+        idle_exempts_interactive=gpu.idle_exempt_interactive,
+        idle_opt_out=gpu.idle_opt_out,
+        longest_gap_ms=max(MINUTE_MS, round(gpu.monitor_interval_s * 3000)),
     )

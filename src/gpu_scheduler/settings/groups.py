@@ -18,6 +18,7 @@ PRESETS = (
     *("balance", "short", "feedback"),
 )
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+ACTIONS = ("off", "warn", "stop")
 LAST_PORT = 65_535
 DAY_S = 86_400.0
 
@@ -191,6 +192,39 @@ class GpuSettings:
     read_timeout_s: float = setting(
         5.0, "A driver that does not answer within this time has failed.", least=0.1, most=600
     )
+    memory_enforcement: str = setting(
+        "stop",
+        "What is done about a job on a shared device that uses more GPU memory than it has there: "
+        "nothing, a warning, or a warning and then an end.",
+        choices=ACTIONS,
+    )
+    memory_tolerance: float = setting(
+        0.1, "It may use this part more than it has before anything is done.", least=0, most=10
+    )
+    memory_grace_s: float = setting(
+        30.0, "So long after the warning it is stopped.", least=0, most=DAY_S
+    )
+    idle_action: str = setting(
+        "warn",
+        "What is done about a job that leaves all its devices idle: nothing, a warning, or a "
+        "warning and then an end.",
+        choices=ACTIONS,
+    )
+    idle_percent: int = setting(
+        5, "A device that is less busy than this per cent is idle.", least=1, most=100
+    )
+    idle_minutes: float = setting(
+        30.0, "Idle for so long, a job is warned.", least=0.01, most=525_600
+    )
+    idle_grace_minutes: float = setting(
+        10.0, "So long after the warning it is stopped.", least=0, most=525_600
+    )
+    idle_exempt_users: tuple[str, ...] = setting((), "Users whose jobs may be idle.")
+    idle_exempt_tenants: tuple[str, ...] = setting((), "Tenants whose jobs may be idle, by id.")
+    idle_exempt_interactive: bool = setting(default=False, about="Interactive jobs may be idle.")
+    idle_opt_out: bool = setting(
+        default=True, about="A job that was submitted with `--allow-idle` may be idle."
+    )
     breaker_failures: int = setting(
         3, "After so many failures in a row devices are left alone for a while.", least=1, most=100
     )
@@ -362,6 +396,9 @@ class RetentionSettings:
         "Who changed what, and what was refused, is kept for this long.",
         least=0.01,
         most=36_500,
+    )
+    readings_days: float = setting(
+        400.0, "Hourly readings of devices are dropped after this.", least=0.01, most=36_500
     )
     environments_days: float = setting(
         7.0,

@@ -176,7 +176,7 @@ class World:
             for effect in answer.effects:
                 if isinstance(effect, StartOrder):
                     self._start(effect, now_ms)
-                else:
+                elif isinstance(effect, StopOrder):
                     stopped = True
                     self._stop(effect, now_ms)
             if not stopped:

@@ -124,7 +124,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
-_LARGE = frozenset({"archived_jobs", "history", "attempts", "launches"})
+_LARGE = frozenset({"archived_jobs", "history", "attempts", "attempt_measures", "launches"})
 """Too much to read at every start; damage there is met when it is read."""
 
 

@@ -6,7 +6,7 @@ Writes come in, rows go out, in dictionaries by key. It must never keep a part o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -16,6 +16,7 @@ from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
@@ -52,6 +53,8 @@ class MemoryStore:
         self._tasks: dict[str, dict[int, TaskRow]] = {}
         self._launches: dict[str, Launch] = {}
         self._attempts: dict[str, dict[str, AttemptRow]] = {}
+        self._measures: dict[str, dict[str, AttemptMeasure]] = {}
+        self._hours: dict[tuple[int, str, int], DeviceHour] = {}
         self._environments: dict[str, EnvironmentRow] = {}
         self._usage: dict[tuple[int | None, str, str | None], UsageRow] = {}
         self._shares: dict[tuple[str, str | None], ShareRow] = {}
@@ -70,6 +73,8 @@ class MemoryStore:
             NewJobs: self._keep_new,
             EnvironmentRow: self._keep_environment,
             AttemptRow: self._keep_attempt,
+            AttemptMeasure: self._keep_measure,
+            DeviceHour: self._keep_hour,
             UsageRow: self._keep_usage,
             ShareRow: self._keep_share,
             AnswerRow: self._keep_answer,
@@ -138,6 +143,13 @@ class MemoryStore:
     def _keep_attempt(self, row: AttemptRow) -> None:
         if self._keep_ended:
             self._attempts.setdefault(row.job_id, {})[row.allocation_id] = row
+
+    def _keep_measure(self, row: AttemptMeasure) -> None:
+        if self._keep_ended:
+            self._measures.setdefault(row.job_id, {})[row.allocation_id] = row
+
+    def _keep_hour(self, row: DeviceHour) -> None:
+        self._hours[(row.hour_ms, row.node_id, row.index)] = row
 
     def _keep_usage(self, row: UsageRow) -> None:
         self._usage[(row.period_ms, row.tenant, row.user)] = row
@@ -258,6 +270,26 @@ class MemoryStore:
             key=lambda row: (row.task is not None, row.task or 0, row.attempt),
         )
 
+    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
+        """What was measured on the attempts of a job, or of one task, by task and attempt."""
+        rows = self._measures.get(job_id, {}).values()
+        return sorted(
+            (row for row in rows if task is None or row.task == task),
+            key=lambda row: (row.task is not None, row.task or 0, row.attempt),
+        )
+
+    def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
+        """The measures of these jobs over all their attempts."""
+        found: dict[str, Measure] = {}
+        for job_id in job_ids:
+            for row in self._measures.get(job_id, {}).values():
+                found[job_id] = found.get(job_id, Measure()).and_also(row.measure)
+        return found
+
+    def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
+        """The hours of all devices that begin in this time, by hour, node and device."""
+        return [row for key, row in sorted(self._hours.items()) if from_ms <= key[0] < before_ms]
+
     def answer(self, user: str, key: str) -> AnswerRow | None:
         """What was answered to a request before."""
         return self._answers.get((user, key))
@@ -328,9 +360,10 @@ class MemoryStore:
         answers_before_ms: int,
         events_before_ms: int,
         environments_before_ms: int = 0,
+        hours_before_ms: int = 0,
         limit: int = 10_000,
     ) -> int:
-        """Drop old answers, old events, and environments that nobody needs. Says how many."""
+        """Drop old answers, events, hours, and environments that nobody needs. Says how many."""
         old = [key for key, row in self._answers.items() if row.at_ms < answers_before_ms][:limit]
         for key in old:
             del self._answers[key]
@@ -342,13 +375,16 @@ class MemoryStore:
         unnamed = [name for name in self._environments if name not in named][:limit]
         for name in unnamed:
             del self._environments[name]
+        hours = [key for key in sorted(self._hours) if key[0] < hours_before_ms][:limit]
+        for hour in hours:
+            del self._hours[hour]
         past = 0
         for event in self._events[:limit]:
             if event.at_ms >= events_before_ms:
                 break
             past += 1
         del self._events[:past]
-        return len(old) + len(unnamed) + past
+        return len(old) + len(unnamed) + len(hours) + past
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
@@ -214,6 +215,8 @@ Write = (
     | NewJobs
     | EnvironmentRow
     | AttemptRow
+    | AttemptMeasure
+    | DeviceHour
     | UsageRow
     | ShareRow
     | AnswerRow
@@ -371,6 +374,21 @@ class Store(Protocol):
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
         ...
 
+    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
+        """What was measured on the attempts of a job, or of one task, by task and attempt.
+
+        Those that run stand as they were last written. Where nothing was measured there is none.
+        """
+        ...
+
+    def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
+        """The measures of these jobs over all their attempts; where nothing was, there is none."""
+        ...
+
+    def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
+        """The hours of all devices that begin in this time, by hour, node and device."""
+        ...
+
     def answer(self, user: str, key: str) -> AnswerRow | None:
         """What was answered to a request before."""
         ...
@@ -425,9 +443,12 @@ class Store(Protocol):
         answers_before_ms: int,
         events_before_ms: int,
         environments_before_ms: int = 0,
+        hours_before_ms: int = 0,
         limit: int = 10_000,
     ) -> int:
-        """Drop old answers, old events, and environments that nobody needs. Says how many.
+        """Drop old answers, events and hours of devices, and environments that nobody needs.
+
+        Says how many.
 
         An environment is needed by jobs that have not ended, or not before then. A job that is
         retried later has to do with what it named itself.

@@ -8,8 +8,9 @@ what has been committed and nothing else. `commit`, `archive` and `forget` are f
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
@@ -31,6 +33,7 @@ from gpu_scheduler.store.codec import (
     TENANT,
     TOTALS,
     VARIABLES,
+    WORDS,
     decode_events,
     words,
 )
@@ -65,6 +68,7 @@ T = TypeVar("T")
 BUSY_MS = 5_000
 LARGEST = 2**63 - 1
 _TABLES = ("jobs", "archived_jobs")
+_HOUR_FIELDS = tuple(field.name for field in fields(DeviceHour))
 
 
 class SqliteStore:
@@ -97,13 +101,15 @@ class SqliteStore:
         answers_before_ms: int,
         events_before_ms: int,
         environments_before_ms: int = 0,
+        hours_before_ms: int = 0,
         limit: int = 10_000,
     ) -> int:
-        """Drop old answers, old events, and environments that nobody needs. Says how many."""
+        """Drop old answers, events, hours, and environments that nobody needs. Says how many."""
         return self._writer.forget(
             answers_before_ms=answers_before_ms,
             events_before_ms=events_before_ms,
             environments_before_ms=environments_before_ms,
+            hours_before_ms=hours_before_ms,
             limit=limit,
         )
 
@@ -199,6 +205,20 @@ class SqliteStore:
     def attempts(self, job_id: str, task: int | None = None) -> list[AttemptRow]:
         """The attempts of a job, or of one task, that have ended, by task and attempt."""
         return self._rows(_attempt_row, reading("attempts"), {"job_id": job_id, "task": task})
+
+    def attempt_measures(self, job_id: str, task: int | None = None) -> list[AttemptMeasure]:
+        """What was measured on the attempts of a job, or of one task, by task and attempt."""
+        values = {"job_id": job_id, "task": task}
+        return self._rows(_attempt_measure, reading("attempt_measures"), values)
+
+    def job_measures(self, job_ids: Sequence[str]) -> dict[str, Measure]:
+        """The measures of these jobs over all their attempts."""
+        values = (WORDS.encode(tuple(job_ids)),)
+        return dict(self._rows(_job_measure, reading("job_measures"), values))
+
+    def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
+        """The hours of all devices that begin in this time, by hour, node and device."""
+        return self._rows(_device_hour, reading("device_hours"), (from_ms, before_ms))
 
     def answer(self, user: str, key: str) -> AnswerRow | None:
         """What was answered to a request before."""
@@ -340,6 +360,37 @@ def _attempt_row(row: tuple[Any, ...]) -> AttemptRow:
         signal=row[9],
         detail=row[10],
     )
+
+
+def _measure(values: tuple[Any, ...]) -> Measure:
+    gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb = values
+    return Measure(
+        gpu_ms=gpu_ms,
+        busy_percent_ms=busy_percent_ms,
+        peak_percent=peak_percent,
+        power_ms=power_ms,
+        energy_uj=energy_uj,
+        peak_memory_mb=peak_memory_mb,
+    )
+
+
+def _attempt_measure(row: tuple[Any, ...]) -> AttemptMeasure:
+    return AttemptMeasure(
+        allocation_id=row[0],
+        job_id=row[1],
+        task=row[2],
+        attempt=row[3],
+        warning=row[4],
+        measure=_measure(row[5:]),
+    )
+
+
+def _job_measure(row: tuple[Any, ...]) -> tuple[str, Measure]:
+    return row[0], _measure(row[1:])
+
+
+def _device_hour(row: tuple[Any, ...]) -> DeviceHour:
+    return DeviceHour(**dict(zip(_HOUR_FIELDS, row, strict=True)))
 
 
 def _answer_row(row: tuple[Any, ...]) -> AnswerRow:

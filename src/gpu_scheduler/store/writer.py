@@ -10,12 +10,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import astuple
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
@@ -100,17 +102,19 @@ class Writer:
         answers_before_ms: int,
         events_before_ms: int,
         environments_before_ms: int,
+        hours_before_ms: int,
         limit: int,
     ) -> int:
-        """Drop old answers, events, and environments that nobody needs; says how many."""
+        """Drop old answers, events, hours, and environments that nobody needs; says how many."""
         execute = self._connection.execute
         with self._transaction():
             answers = execute(SQL["forget_answers"], (answers_before_ms, limit)).rowcount
             environments = execute(
                 SQL["forget_environments"], (environments_before_ms, limit)
             ).rowcount
+            hours = execute(SQL["forget_hours"], (hours_before_ms, limit)).rowcount
             events = self._forget_events(events_before_ms, limit)
-        return answers + environments + events
+        return answers + environments + hours + events
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -228,6 +232,18 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
             row.detail,
         ),
     ),
+    AttemptMeasure: (
+        "upsert_attempt_measure",
+        lambda row: (
+            row.allocation_id,
+            row.job_id,
+            row.task,
+            row.attempt,
+            row.warning,
+            *astuple(row.measure),
+        ),
+    ),
+    DeviceHour: ("upsert_device_hour", astuple),
     EnvironmentRow: ("upsert_environment", lambda row: (row.name, VARIABLES.encode(row.variables))),
     UsageRow: (
         "upsert_usage",

@@ -128,7 +128,7 @@ class Telemetry(_message.Message):
     def __init__(self, at_ms: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[DeviceReading, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class DeviceReading(_message.Message):
-    __slots__ = ("index", "utilisation_percent", "memory_used_mb", "temperature_c", "power_mw", "power_limit_mw", "sm_clock_mhz", "throttle_reasons", "ecc_errors", "xid", "healthy", "processes")
+    __slots__ = ("index", "utilisation_percent", "memory_used_mb", "temperature_c", "power_mw", "power_limit_mw", "sm_clock_mhz", "throttle_reasons", "ecc_errors", "xid", "healthy", "processes", "load_percent", "power_known", "why", "unexplained_mb")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     UTILISATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_MB_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,10 @@ class DeviceReading(_message.Message):
     XID_FIELD_NUMBER: _ClassVar[int]
     HEALTHY_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    LOAD_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    POWER_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    UNEXPLAINED_MB_FIELD_NUMBER: _ClassVar[int]
     index: int
     utilisation_percent: int
     memory_used_mb: int
@@ -153,7 +157,11 @@ class DeviceReading(_message.Message):
     xid: int
     healthy: bool
     processes: _containers.RepeatedCompositeFieldContainer[DeviceProcess]
-    def __init__(self, index: _Optional[int] = ..., utilisation_percent: _Optional[int] = ..., memory_used_mb: _Optional[int] = ..., temperature_c: _Optional[int] = ..., power_mw: _Optional[int] = ..., power_limit_mw: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[int] = ..., ecc_errors: _Optional[int] = ..., xid: _Optional[int] = ..., healthy: _Optional[bool] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ...) -> None: ...
+    load_percent: int
+    power_known: bool
+    why: str
+    unexplained_mb: int
+    def __init__(self, index: _Optional[int] = ..., utilisation_percent: _Optional[int] = ..., memory_used_mb: _Optional[int] = ..., temperature_c: _Optional[int] = ..., power_mw: _Optional[int] = ..., power_limit_mw: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[int] = ..., ecc_errors: _Optional[int] = ..., xid: _Optional[int] = ..., healthy: _Optional[bool] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ..., load_percent: _Optional[int] = ..., power_known: _Optional[bool] = ..., why: _Optional[str] = ..., unexplained_mb: _Optional[int] = ...) -> None: ...
 
 class DeviceProcess(_message.Message):
     __slots__ = ("pid", "user", "command", "memory_mb", "allocation_id")
@@ -232,20 +240,22 @@ class LogChunk(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye", "log_credit")
+    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye", "log_credit", "trust")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    TRUST_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     log_request: LogRequest
     log_cancel: LogCancel
     goodbye: Goodbye
     log_credit: LogCredit
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+    trust: Trust
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ..., trust: _Optional[_Union[Trust, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "protocol", "term", "heartbeat_ms")
@@ -268,18 +278,20 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("allocation_id", "member", "start", "stop", "forget")
+    __slots__ = ("allocation_id", "member", "start", "stop", "forget", "warn")
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    WARN_FIELD_NUMBER: _ClassVar[int]
     allocation_id: str
     member: int
     start: Start
     stop: Stop
     forget: Forget
-    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ...) -> None: ...
+    warn: Warn
+    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured")
@@ -387,6 +399,18 @@ class Stop(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     why: str
     def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class Warn(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class Trust(_message.Message):
+    __slots__ = ("device",)
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    device: int
+    def __init__(self, device: _Optional[int] = ...) -> None: ...
 
 class Forget(_message.Message):
     __slots__ = ()

@@ -93,6 +93,19 @@ class SnapshotForm(Struct):
     dirty: bool = False
 
 
+class MeasureForm(Struct):
+    """What was measured on the GPUs of a job or attempt; null where they did not tell.
+
+    Power is divided between the jobs on a GPU by their shares; utilisation is that of the GPUs.
+    """
+
+    energy_wh: float | None
+    utilisation_percent: float | None
+    peak_utilisation_percent: int | None
+    peak_memory_mb: int
+    warning: str = ""
+
+
 class JobForm(Struct):
     """A job as its owner sees it. `gpu_count` and the other amounts are over all members.
 
@@ -148,6 +161,8 @@ class JobForm(Struct):
     snapshot: SnapshotForm | None = None
     expected_end: str | None = None
     redacted: bool = False
+    allow_idle: bool = False
+    measured: MeasureForm | None = None
 
 
 class SweepForm(Struct):
@@ -190,6 +205,7 @@ class AttemptForm(Struct):
     signal: int | None
     detail: str
     allocation: list[Place]
+    measured: MeasureForm | None = None
 
 
 class AttemptList(Struct):
@@ -380,6 +396,7 @@ class UsageForm(Struct):
     cancelled: int
     preemptions: int
     lost_gpu_hours: float
+    energy_kwh: float = 0
 
 
 class UsageList(Struct):

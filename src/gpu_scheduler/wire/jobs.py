@@ -125,6 +125,7 @@ class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     retries: Annotated[int, Meta(ge=0, le=1000)] = 0
     retry_exit_codes: ExitCodes = []
     requeue_on_node_loss: bool = False
+    allow_idle: bool = False
     runner: Runner | None = None
     mounts: Annotated[list[Text], Meta(max_length=256)] = []
     conda: Text = ""

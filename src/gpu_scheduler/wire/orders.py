@@ -113,6 +113,10 @@ def readings_of(telemetry: pb.Telemetry) -> NodeReadings:
                 ecc_errors=reading.ecc_errors,
                 xid=reading.xid,
                 healthy=reading.healthy,
+                load_percent=reading.load_percent if reading.HasField("load_percent") else None,
+                power_known=reading.power_known,
+                why=reading.why,
+                unexplained_mb=reading.unexplained_mb,
                 processes=tuple(
                     DeviceProcess(
                         pid=process.pid,

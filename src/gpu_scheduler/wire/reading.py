@@ -149,6 +149,7 @@ class JobReader:
             retry_exit_codes=tuple(sorted(set(asked.retry_exit_codes))),
             requeue_on_node_loss=asked.requeue_on_node_loss,
             same_rack=asked.same_rack,
+            allow_idle=asked.allow_idle,
         )
 
     def _launch(self, asked: JobRequest, argv: tuple[str, ...], captured: str) -> Launch:

@@ -190,9 +190,14 @@ def test_rows_that_cannot_be_right_are_not_taken() -> None:
     with pytest.raises(InternalError, match="cannot be right"):
         Accounts.from_rows([(None, "vision", None, (-1, *sums[1:]))], [])
     with pytest.raises(InternalError, match="cannot be right"):
-        Accounts.from_rows([(None, "vision", None, sums[1:])], [])
+        Accounts.from_rows([(None, "vision", None, (*sums, 0))], [])
     with pytest.raises(InternalError, match="no month begins"):
         Accounts.from_rows([(NOV_15_2025, "vision", None, sums)], [])
+
+
+def test_rows_from_before_there_was_a_sum_have_none_of_it() -> None:
+    restored = Accounts.from_rows([(None, "vision", None, (7,))], [])
+    assert restored.total("vision") == Totals(gpu_milli_ms=7)
 
 
 def test_old_periods_can_be_forgotten_and_the_totals_in_all_stay() -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Lock
 
 from gpu_scheduler.agent.devices.breaker import Breaker
 from gpu_scheduler.agent.devices.foreign import Attribution, ForeignRule
@@ -67,7 +68,10 @@ class DeviceReading:
     xid: int = 0
     healthy: bool = True
     processes: tuple[DeviceProcess, ...] = ()
+    load_percent: int | None = None
+    power_known: bool = False
     why: str = ""
+    unexplained_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +117,15 @@ class Watcher:
         self._attribution = Attribution(owner_of, self.settings.foreign)
         self._loads: dict[int, deque[tuple[float, int]]] = {}
         self._xids: dict[int, int] = {}
+        self._lock = Lock()
+        self._forgiven: set[int] = set()
         self._last: tuple[DeviceReading, ...] = ()
         self._memory = _Memory(memory, boot_id)
         self._trust: dict[int, Trust] = self._memory.recall(self._found_uuids())
 
     def look(self) -> Telemetry:
         """Read all devices once. Never raises because of a device."""
+        self._forgive()
         held = self._breaker.read()
         at_ms = int(self._wall_clock() * 1000)
         if held.stale:
@@ -128,6 +135,20 @@ class Watcher:
         )
         self._memory.keep(self._trust, self._found_uuids())
         return Telemetry(at_ms=at_ms, readings=self._last)
+
+    def trust(self, index: int) -> None:
+        """Somebody has looked after a device: only what stands against it now counts."""
+        with self._lock:
+            self._forgiven.add(index)
+
+    def _forgive(self) -> None:
+        """Between two looks, as a look may be under way when somebody asks."""
+        with self._lock:
+            forgiven, self._forgiven = self._forgiven, set()
+        for index in forgiven:
+            before = self._trust.get(index, Trust())
+            self._trust[index] = Trust(ecc_errors=before.ecc_errors)
+            self._xids.pop(index, None)
 
     def _found_uuids(self) -> dict[int, str]:
         return {index: device.uuid for index, device in self._found.items()}
@@ -155,6 +176,8 @@ class Watcher:
             ecc_errors=reading.ecc_errors or 0,
             xid=self._shown_xid(index, trust),
             healthy=trust.healthy,
+            load_percent=reading.utilisation_percent,
+            power_known=reading.power_mw is not None,
             processes=tuple(
                 DeviceProcess(
                     pid=process.pid,

@@ -125,6 +125,8 @@ class Door:
             supervisor.stop(
                 _key(order), str(order["why"]), None if grace is None else int(grace), answer
             )
+        elif what == "warn":
+            supervisor.warn(_key(order), str(order["text"]), answer)
         elif what == "forget":
             supervisor.forget(_key(order), answer)
         elif what == "held":

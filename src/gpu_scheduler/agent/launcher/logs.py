@@ -26,6 +26,21 @@ def open_log(work: Work) -> int:
         return os.open(work.log_path, flags, 0o600)
 
 
+def note(work: Work, text: str) -> None:
+    """A line of ours in the log. A disk that is full costs the line."""
+    try:
+        file = open_log(work)
+    except OSError:
+        return
+    if file >= 0:
+        try:
+            os.write(file, text.encode(errors="replace"))
+        except OSError:
+            return
+        finally:
+            os.close(file)
+
+
 def cap(work: Work) -> None:
     """Rotate the log if it has grown past its size. A full disk: the old part is given up."""
     if not work.log_max_bytes or not work.log_path or work.log_of_user:

@@ -27,6 +27,7 @@ BATCH = 16
 LOOK_MS = 1_000
 CLOSE_MS = 500
 REWRITE_BYTES = 1 << 20
+WARN_MS = 10_000
 SYNC_MS = 100
 """So long the disk may take its time with ends that were written and reported."""
 Done = Callable[[str], None]
@@ -85,6 +86,26 @@ class Supervisor:
             self._wanted_stops[key] = (why, grace_ms)
         else:
             self.stopper.stop(attempt, why, grace_ms)
+        done("")
+
+    def warn(self, key: Key, text: str, done: Done) -> None:
+        """Write a line into the log of what runs; into a file that the user named, as the user."""
+        attempt = self._kit.attempts.get(key)
+        work = None if attempt is None else attempt.work
+        line = f"tgpu: {' '.join(text.split())}\n"
+        if work is not None and work.log_of_user:
+            launch = Launch(
+                argv=("printf", "%s", line),
+                environment={"PATH": "/usr/bin:/bin"},
+                uid=work.uid,
+                gid=work.gid,
+                user=work.user,
+                log_of_user=work.log_path,
+                log_umask=work.umask,
+            )
+            self._kit.errands.run(launch, WARN_MS, lambda *_: None)
+        elif work is not None:
+            logs.note(work, line)
         done("")
 
     def forget(self, key: Key, done: Done) -> None:

@@ -99,6 +99,30 @@ FROM attempts
 WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
 ORDER BY task, attempt
 
+-- name: attempt_measures
+SELECT
+    allocation_id, job_id, task, attempt, warning,
+    gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb
+FROM attempt_measures
+WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
+ORDER BY task, attempt
+
+-- name: job_measures
+SELECT
+    job_id, sum(gpu_ms), sum(busy_percent_ms), max(peak_percent), sum(power_ms), sum(energy_uj),
+    max(peak_memory_mb)
+FROM attempt_measures
+WHERE job_id IN (SELECT value FROM json_each(?))
+GROUP BY job_id
+
+-- name: device_hours
+SELECT
+    hour_ms, node_id, device, read_ms, gpu_ms, busy_percent_ms, peak_percent, memory_mb_ms,
+    peak_memory_mb, power_ms, energy_uj, peak_power_mw, peak_temperature_c, held_milli_ms
+FROM device_hours
+WHERE hour_ms >= ? AND hour_ms < ?
+ORDER BY hour_ms, node_id, device
+
 -- name: answer
 SELECT user, key, request_hash, status, body, at_ms FROM answers WHERE user = ? AND key = ?
 

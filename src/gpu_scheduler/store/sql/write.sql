@@ -126,6 +126,18 @@ INSERT OR REPLACE INTO attempts (
     exit_code, signal, detail
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: upsert_attempt_measure
+INSERT OR REPLACE INTO attempt_measures (
+    allocation_id, job_id, task, attempt, warning, gpu_ms, busy_percent_ms, peak_percent, power_ms,
+    energy_uj, peak_memory_mb
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: upsert_device_hour
+INSERT OR REPLACE INTO device_hours (
+    hour_ms, node_id, device, read_ms, gpu_ms, busy_percent_ms, peak_percent, memory_mb_ms,
+    peak_memory_mb, power_ms, energy_uj, peak_power_mw, peak_temperature_c, held_milli_ms
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: upsert_environment
 INSERT OR REPLACE INTO environments (name, variables) VALUES (?, ?)
 
@@ -176,6 +188,12 @@ INSERT INTO history (first_sequence, last_sequence, newest_ms, events) VALUES (?
 -- name: forget_answers
 DELETE FROM answers
 WHERE rowid IN (SELECT rowid FROM answers WHERE at_ms < ? ORDER BY at_ms LIMIT ?)
+
+-- name: forget_hours
+DELETE FROM device_hours
+WHERE (hour_ms, node_id, device) IN (
+    SELECT hour_ms, node_id, device FROM device_hours WHERE hour_ms < ? ORDER BY hour_ms LIMIT ?
+)
 
 -- name: forget_environments
 DELETE FROM environments

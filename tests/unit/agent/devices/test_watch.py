@@ -90,6 +90,8 @@ def test_readings_become_telemetry() -> None:
         sm_clock_mhz=9,
         throttle_reasons=64,
         ecc_errors=1,
+        load_percent=50,
+        power_known=True,
     )
 
 
