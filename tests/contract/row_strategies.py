@@ -11,6 +11,7 @@ from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
 from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
+from gpu_scheduler.model.notice import Notice, NotifyRule
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
@@ -18,10 +19,12 @@ from gpu_scheduler.model.tenant import Quota, Tenant, Tier
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    CursorRow,
     EnvironmentRow,
     EventRow,
     JobRow,
     LaunchRow,
+    NoticeRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -97,6 +100,7 @@ def jobs(draw: st.DrawFn, number: int) -> Job:
             requeue_on_node_loss=st.booleans(),
             same_rack=st.booleans(),
             allow_idle=st.booleans(),
+            notify=listed(st.builds(NotifyRule, listed(st.sampled_from(Notice)), TEXT)),
         )
     )
 
@@ -216,6 +220,17 @@ _OF_HOUR = [
 ]
 
 ROWS: dict[str, st.SearchStrategy[Any]] = {
+    "notice": st.builds(
+        NoticeRow,
+        id=TEXT,
+        target=TEXT,
+        at_ms=TIME,
+        document=TEXT,
+        next_ms=TIME,
+        tries=COUNT,
+        error=TEXT,
+    ),
+    "cursor": st.builds(CursorRow, TEXT, AMOUNT, TEXT),
     "job": job_rows(),
     "task": st.builds(TaskRow, job_id=TEXT, task=COUNT, **_LIFE),
     "launch": st.builds(LaunchRow, st.just("job-1"), LAUNCHES),

@@ -28,8 +28,10 @@ from gpu_scheduler.store.rows import (
     JobRow,
     LaunchRow,
     NewJobs,
+    NoticeRow,
     RemovedAllocation,
     RemovedNode,
+    RemovedNotice,
     RemovedTenant,
     ShareRow,
     Store,
@@ -160,6 +162,18 @@ def test_a_removal_and_a_write_of_one_thing_count_in_their_order(store: Store) -
     assert store.allocations() == []
 
 
+def test_notices_come_oldest_first_and_go_when_they_are_removed(store: Store) -> None:
+    late, early = (
+        NoticeRow(id=name, target="mail", at_ms=at_ms, document="{}")
+        for name, at_ms in (("late", 9), ("early", 3))
+    )
+    store.commit([late, early])
+    assert store.notices() == [early, late]
+    store.commit([replace(early, tries=1), RemovedNotice("late")])
+    assert store.notices() == [replace(early, tries=1)]
+    assert store.cursor("mail") is None
+
+
 def test_pools_are_kept_by_name(store: Store) -> None:
     batch, online = (PoolQuota(pool=pool, percent=50) for pool in (Pool.BATCH, Pool.ONLINE))
     store.commit([online, batch, replace(online, percent=40)])
@@ -184,6 +198,8 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "node": lambda store, row: store.nodes(),
     "tenant": lambda store, row: store.tenants(),
     "pool": lambda store, row: store.pools(),
+    "notice": lambda store, row: store.notices(),
+    "cursor": lambda store, row: [store.cursor(row.name)],
 }
 
 

@@ -12,6 +12,7 @@ from gpu_scheduler.api import (
     events,
     jobs,
     logs,
+    notices,
     submissions,
     sweeps,
     tenants,
@@ -34,6 +35,7 @@ DESCRIBED: tuple[Operation, ...] = (
     *tenants.OPERATIONS,
     *cluster.OPERATIONS,
     *events.OPERATIONS,
+    *notices.OPERATIONS,
 )
 _CONTENT_RULE = (
     b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "

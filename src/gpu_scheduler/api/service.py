@@ -19,6 +19,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
+from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.store.rows import EventRow, Store, Write
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]
@@ -113,6 +114,7 @@ class ApiSettings:
     `server_uid` is who runs the server, `admins` are further users who may do everything,
     `host_names` are further names by which it may be called (besides localhost and the loopback
     addresses). `version` is shown by /health. `attach` says what enters the session of a job.
+    `notifications` are those who tell people what happens.
     """
 
     server_uid: int
@@ -121,3 +123,4 @@ class ApiSettings:
     version: str = ""
     bounds: Bounds = field(default_factory=Bounds)
     attach: Attach | None = None
+    notifications: Notifications | None = None

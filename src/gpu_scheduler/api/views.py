@@ -199,11 +199,12 @@ class JobViews:
         )
 
     def _belonging(self, job: Job, launch: Launch) -> dict[str, Any]:
-        """Sweep and snapshot, for the owner."""
+        """Sweep, snapshot and whom to tell, for the owner."""
         if self._caller.user != job.user:
             return {}
         shot = launch.snapshot
         return {
+            "notify": list(map(str, job.notify)),
             "sweep": launch.sweep,
             "params": dict(launch.params),
             "snapshot": None

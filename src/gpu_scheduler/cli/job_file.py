@@ -106,6 +106,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "memory": size_mb("memory"),
     "gpu_memory": size_mb("gpu_memory"),
     "array": str,
+    "notify": lambda text: [text],
     "allowed_gpus": str,
 }
 """Readers of what people write in a short form, by key or by field."""

@@ -69,6 +69,7 @@ COMMANDS: dict[str, Command] = {
     "usage": _row("usage", "show who used how much"),
     "status": _row("status", "show queue, GPUs, jobs and health at a glance"),
     "health": _row("health", "ask whether the server and its parts are well"),
+    "notify": _row("notify", "list who can be told what happens, and try one"),
     "metrics": _row("metrics", "show how jobs and GPUs have fared"),
     "config": _row("config", "print, explain and check settings"),
     "estimate": _row("estimate", "say how much GPU memory a language model needs"),

@@ -73,6 +73,7 @@ def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     ]
     yield "depends on", ", ".join(waits_for)
     yield "held", "yes" if job.get("hold") else ""
+    yield "notify", " ".join(job.get("notify") or [])
 
 
 def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -47,6 +47,7 @@ PLAIN_FIELDS = {
     "image": "image",
     "output": "output",
     "array": "array",
+    "notify": "notify",
 }
 """Options that are sent as they are, under the name of the REST API."""
 SHORT_SCALE_TOP = 10

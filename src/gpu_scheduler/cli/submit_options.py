@@ -93,6 +93,12 @@ def _add_order(parser: ArgumentParser) -> None:
     add("--interactive", action="store_true", default=None, help="somebody waits for it")
     add("--allow-idle", action="store_true", default=None, help="its GPUs may stay unused")
     add("--no-preempt", action="store_true", default=None, help="must not be stopped for others")
+    add(
+        "--notify",
+        action="append",
+        metavar="WHAT[:WHO]",
+        help="start, end, fail, preempted, idle, memory, all; as end,fail:slack",
+    )
 
 
 def _add_surroundings(parser: ArgumentParser) -> None:

@@ -41,6 +41,7 @@ def register(parser: ArgumentParser) -> None:
     add("--deadline", type=moment("--deadline"), metavar="WHEN", help="should have ended by then")
     add("--retries", type=whole("--retries"), metavar="N", help="try again so often if it fails")
     add("-d", "--dependency", action="append", metavar="KIND:ID", help="instead of what it had")
+    add("--notify", action="append", metavar="WHAT[:WHO]", help="instead of what it had")
     add_server_options(parser)
 
 
@@ -55,6 +56,8 @@ def run(args: Namespace) -> int:
         changes["priority"] = priority_of(args.priority)
     if args.dependency:
         changes["dependencies"] = dependencies_of(args.dependency)
+    if args.notify:
+        changes["notify"] = args.notify
     if not changes:
         raise InvalidRequest("nothing to change; give for example --priority high or --time 4h")
     with client_for(args) as client:

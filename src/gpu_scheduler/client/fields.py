@@ -70,3 +70,4 @@ class JobFields(TypedDict, total=False):
     signal: str
     grace_seconds: float
     max_processes: int
+    notify: list[str]

@@ -20,6 +20,7 @@ from gpu_scheduler.control.messages import (
     NodeSilent,
     Outcome,
     PauseDevice,
+    Record,
     Release,
     RemoveTenant,
     Reprioritise,
@@ -146,6 +147,8 @@ class Core:
                 commands.cancel(book, message, now_ms, outcome)
             case Retry(job_id):
                 commands.retry(book, job_id, now_ms, outcome)
+            case Record(events):
+                outcome.writes += [replace(event, at_ms=now_ms) for event in events]
             case _:
                 raise InternalError(f"the core does not know {type(message).__name__}")
 

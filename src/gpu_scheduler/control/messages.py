@@ -15,7 +15,7 @@ from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.store.rows import EnvironmentRow, Write
+from gpu_scheduler.store.rows import EnvironmentRow, EventRow, Write
 
 # --- commands
 
@@ -162,6 +162,13 @@ class ResumeDevice:
 
     node_id: str
     index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write down what happened beside the core; each event gets the time of now."""
+
+    events: tuple[EventRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +323,7 @@ Command = (
     | SetPools
     | PauseDevice
     | ResumeDevice
+    | Record
     | RunCycle
 )
 Fact = Started | Ended | Checkpointed | NodeFound | NodeSilent | DevicesRead | NodeFenced

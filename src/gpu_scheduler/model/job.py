@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.notice import NotifyRule
 from gpu_scheduler.model.request import Request
 
 PRIORITY_NAMES = {"low": 250, "normal": 750, "high": 1500, "urgent": 2500}
@@ -89,6 +90,7 @@ class Job:
     requeue_on_node_loss: bool = False
     same_rack: bool = False
     allow_idle: bool = False
+    notify: tuple[NotifyRule, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself; fill in the gang's minimum."""

@@ -31,6 +31,7 @@ from gpu_scheduler.control.messages import SetTenant
 from gpu_scheduler.model.caller import DEFAULT_TENANT
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.agent_process import AgentProcess
@@ -46,6 +47,7 @@ from gpu_scheduler.server.directories import (
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.jobs_file import JobsFile
+from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.pools import set_up_pools
 from gpu_scheduler.server.site_rules import SiteRules
@@ -84,15 +86,17 @@ class Server:
             rules=SiteRules(self._settings).check,
         )
         agents = Agents(loop, silent_after_s=self._settings.agent.lost_after_s)
+        notifications = Notifications(self._settings.notifications, LoopForNotices(loop))
         config = agent_config_of(self._settings, self._paths)
         local_agent = AgentProcess(config, lambda: config.node in agents.connected)
         loop.start()
         try:
             await self._set_up(loop)
-            async with self._grpc(agents), self._http(loop, agents):
+            async with self._grpc(agents), self._http(loop, agents, notifications):
                 agents.expect_nodes()
                 tasks = [
                     asyncio.create_task(local_agent.run()),
+                    asyncio.create_task(notifications.run()),
                     asyncio.create_task(
                         keep_house(loop, self._settings.retention, Path(self._paths.logs))
                     ),
@@ -109,6 +113,7 @@ class Server:
                 log.info("stopping; jobs go on")
                 for task in tasks:
                     task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
                 await local_agent.stop()
         finally:
             self._listening.close()
@@ -128,7 +133,9 @@ class Server:
         await set_up_pools(loop, self._settings.policy)
 
     @asynccontextmanager
-    async def _http(self, loop: Loop, agents: Agents) -> AsyncIterator[None]:
+    async def _http(
+        self, loop: Loop, agents: Agents, notifications: Notifications
+    ) -> AsyncIterator[None]:
         api = self._settings.api
         bulk_bytes = round(api.max_body_mb * (1 << 20))
         settings = ApiSettings(
@@ -136,6 +143,7 @@ class Server:
             version=__version__,
             admins=self._settings.security.admins,
             attach=partial(attach_command_of, self._paths.scratch),
+            notifications=notifications,
             bounds=Bounds(
                 body_bytes=min(bulk_bytes, Bounds().body_bytes),
                 bulk_bytes=bulk_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from gpu_scheduler.control.messages import Series, Submit
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.server.notifications import check_notify
 from gpu_scheduler.server.script_rule import ScriptRule
 from gpu_scheduler.settings.groups import Settings
 
@@ -23,6 +24,7 @@ class SiteRules:
         self._gangs = settings.scheduler.enable_gang_scheduling
         self._most_mb = round(security.max_memory_per_job_gb * MB_PER_GB)
         self._step_milli = round(settings.gpu.allocation_precision * 1000)
+        self._notifications = settings.notifications
         allowed = security.allowed_script_paths
         self._scripts = ScriptRule(allowed) if allowed else None
 
@@ -36,6 +38,8 @@ class SiteRules:
             )
         self._check_memory(job)
         self._check_shares(job)
+        if job.notify:
+            check_notify(job, self._notifications)
         if self._scripts is not None:
             _check_scripts(self._scripts, submission)
 

@@ -486,6 +486,9 @@ class NotificationSettings:
         "", "A file with `user:password` for the mail server, mode 600; empty: no login."
     )
     mail_from: str = setting("", "Sender of mails; empty: gpu-scheduler@ this machine.")
+    ca_file: str = setting(
+        "", "A file with certificates to trust besides the system's, for https and mail."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,14 +25,17 @@ from gpu_scheduler.store.listing import chosen, page
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    CursorRow,
     EnvironmentRow,
     EventRow,
     JobQuery,
     JobRow,
     LaunchRow,
     NewJobs,
+    NoticeRow,
     RemovedAllocation,
     RemovedNode,
+    RemovedNotice,
     RemovedTenant,
     ShareRow,
     SweepCount,
@@ -63,6 +66,8 @@ class MemoryStore:
         self._pools: dict[Pool, PoolQuota] = {}
         self._nodes: dict[str, Node] = {}
         self._allocations: dict[str, Allocation] = {}
+        self._notices: dict[str, NoticeRow] = {}
+        self._cursors: dict[str, CursorRow] = {}
         self._events: list[EventRow] = []
         self._last_event = 0
         self._next_number = 1
@@ -79,6 +84,9 @@ class MemoryStore:
             ShareRow: self._keep_share,
             AnswerRow: self._keep_answer,
             EventRow: self._keep_event,
+            NoticeRow: self._keep_notice,
+            RemovedNotice: lambda gone: self._notices.pop(gone.id, None),
+            CursorRow: self._keep_cursor,
             Allocation: self._keep_allocation,
             RemovedAllocation: lambda gone: self._allocations.pop(gone.id, None),
             Node: self._keep_node,
@@ -164,6 +172,12 @@ class MemoryStore:
         self._last_event += 1
         if self._keep_ended:
             self._events.append(row)
+
+    def _keep_notice(self, row: NoticeRow) -> None:
+        self._notices[row.id] = row
+
+    def _keep_cursor(self, row: CursorRow) -> None:
+        self._cursors[row.name] = row
 
     def _keep_allocation(self, allocation: Allocation) -> None:
         self._allocations[allocation.id] = allocation
@@ -324,6 +338,14 @@ class MemoryStore:
         return sorted(self._shares.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
 
     # --- history
+
+    def notices(self) -> list[NoticeRow]:
+        """All notifications that wait, the oldest first."""
+        return sorted(self._notices.values(), key=attrgetter("at_ms", "id"))
+
+    def cursor(self, name: str) -> CursorRow | None:
+        """How far somebody has read the history."""
+        return self._cursors.get(name)
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
         """History with sequence numbers larger than `after`."""

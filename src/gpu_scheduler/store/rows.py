@@ -187,6 +187,38 @@ class EventRow:
     data: tuple[tuple[str, str | int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeRow:
+    """A notification that waits to be delivered: to whom, what, and the next try.
+
+    `document` is JSON; its id stays the same however often it is sent.
+    """
+
+    id: str
+    target: str
+    at_ms: int
+    document: str
+    next_ms: int = 0
+    tries: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedNotice:
+    """A notification that was delivered or given up."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRow:
+    """How far somebody has read the history, and what it must remember (JSON)."""
+
+    name: str
+    sequence: int
+    note: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class RemovedAllocation:
     """An allocation that is held no more."""
@@ -221,6 +253,9 @@ Write = (
     | ShareRow
     | AnswerRow
     | EventRow
+    | NoticeRow
+    | RemovedNotice
+    | CursorRow
     | Allocation
     | RemovedAllocation
     | Node
@@ -415,6 +450,14 @@ class Store(Protocol):
 
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user, None before all others."""
+        ...
+
+    def notices(self) -> list[NoticeRow]:
+        """All notifications that wait, the oldest first."""
+        ...
+
+    def cursor(self, name: str) -> CursorRow | None:
+        """How far somebody has read the history."""
         ...
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:

@@ -52,9 +52,11 @@ from gpu_scheduler.store.queries import migrations
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    CursorRow,
     EventRow,
     JobQuery,
     JobRow,
+    NoticeRow,
     ShareRow,
     SweepCount,
     TaskRow,
@@ -255,6 +257,15 @@ class SqliteStore:
 
     # --- history
 
+    def notices(self) -> list[NoticeRow]:
+        """All notifications that wait, the oldest first."""
+        return self._rows(_notice_row, reading("notices"))
+
+    def cursor(self, name: str) -> CursorRow | None:
+        """How far somebody has read the history."""
+        found = self._rows(lambda row: CursorRow(*row), reading("cursor"), (name,))
+        return found[0] if found else None
+
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
         """History with sequence numbers larger than `after`."""
         found: list[tuple[int, EventRow]] = []
@@ -397,6 +408,19 @@ def _answer_row(row: tuple[Any, ...]) -> AnswerRow:
     user, key, request_hash, status, body, at_ms = row
     return AnswerRow(
         user=user, key=key, request_hash=request_hash, status=status, body=body, at_ms=at_ms
+    )
+
+
+def _notice_row(row: tuple[Any, ...]) -> NoticeRow:
+    notice_id, target, at_ms, document, next_ms, tries, error = row
+    return NoticeRow(
+        id=notice_id,
+        target=target,
+        at_ms=at_ms,
+        document=document,
+        next_ms=next_ms,
+        tries=tries,
+        error=error,
     )
 
 

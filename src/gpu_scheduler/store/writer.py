@@ -36,13 +36,16 @@ from gpu_scheduler.store.job_writer import SQL, JobWriter
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    CursorRow,
     EnvironmentRow,
     EventRow,
     JobRow,
     LaunchRow,
     NewJobs,
+    NoticeRow,
     RemovedAllocation,
     RemovedNode,
+    RemovedNotice,
     RemovedTenant,
     ShareRow,
     TaskRow,
@@ -257,6 +260,19 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
         "upsert_answer",
         lambda row: (row.user, row.key, row.request_hash, row.status, row.body, row.at_ms),
     ),
+    NoticeRow: (
+        "upsert_notice",
+        lambda row: (
+            row.id,
+            row.target,
+            row.at_ms,
+            row.document,
+            row.next_ms,
+            row.tries,
+            row.error,
+        ),
+    ),
+    CursorRow: ("upsert_cursor", lambda row: (row.name, row.sequence, row.note)),
     Allocation: (
         "upsert_allocation",
         lambda row: (
@@ -284,6 +300,7 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
 }
 _REMOVALS = {
     Allocation: "delete_allocation",
+    NoticeRow: "delete_notice",
     Node: "delete_node",
     Tenant: "delete_tenant",
 }
@@ -292,6 +309,7 @@ _HOMES: dict[type, type] = {
     kind: kind for kind in (JobRow, LaunchRow, NewJobs, EventRow, *_PLAIN)
 } | {
     RemovedAllocation: Allocation,
+    RemovedNotice: NoticeRow,
     RemovedNode: Node,
     RemovedTenant: Tenant,
 }

@@ -154,6 +154,7 @@ class JobForm(Struct):
     runner: str
     gpu_models: list[str] = []
     output: str = ""
+    notify: list[str] = []
     task: int | None = None
     attach: list[str] = []
     sweep: str = ""

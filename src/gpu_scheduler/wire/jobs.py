@@ -87,6 +87,10 @@ class SnapshotRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     dirty: bool = False
 
 
+Notify = Annotated[list[Annotated[str, Meta(max_length=2100)]], Meta(max_length=10)]
+"""Whom to tell what: `end,fail`, or `end:TARGET`."""
+
+
 class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     """A job to submit. One of command, script and image must be given.
 
@@ -136,6 +140,7 @@ class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     sweep: Annotated[str, Meta(max_length=128)] = ""
     params: Annotated[dict[Name, Argument], Meta(max_length=64)] = {}
     snapshot: SnapshotRequest | None = None
+    notify: Notify = []
 
 
 class JobPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -159,6 +164,7 @@ class JobPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
     retries: Annotated[int, Meta(ge=0, le=1000)] | UnsetType = UNSET
     preemptible: bool | UnsetType = UNSET
     hold: bool | UnsetType = UNSET
+    notify: Notify | UnsetType = UNSET
 
 
 class PriorityRequest(Struct, forbid_unknown_fields=True):

@@ -26,6 +26,7 @@ from gpu_scheduler.model.job import (
     read_priority,
 )
 from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
+from gpu_scheduler.model.notice import read_rules
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.wire.jobs import (
     ArrayRequest,
@@ -150,6 +151,7 @@ class JobReader:
             requeue_on_node_loss=asked.requeue_on_node_loss,
             same_rack=asked.same_rack,
             allow_idle=asked.allow_idle,
+            notify=read_rules(asked.notify),
         )
 
     def _launch(self, asked: JobRequest, argv: tuple[str, ...], captured: str) -> Launch:
@@ -211,6 +213,8 @@ def read_patch(asked: JobPatch, job: Job) -> tuple[tuple[str, Any], ...]:
             changes[target] = _moment(given[name], name)
     if "dependencies" in given:
         changes["dependencies"] = _dependencies(given["dependencies"])
+    if "notify" in given:
+        changes["notify"] = read_rules(given["notify"])
     if given.keys() & _OF_MEMBERS:
         changes["members"] = (_changed_member(given, job),)
         changes["min_members"] = 1

@@ -144,6 +144,12 @@ SELECT period_ms, tenant, user, totals FROM usage ORDER BY period_ms, tenant, us
 -- name: shares
 SELECT tenant, user, usage, recent, rate, as_of_ms FROM shares ORDER BY tenant, user
 
+-- name: notices
+SELECT id, target, at_ms, document, next_ms, tries, error FROM notices ORDER BY at_ms, id
+
+-- name: cursor
+SELECT name, sequence, note FROM cursors WHERE name = ?
+
 -- name: history
 SELECT first_sequence, events FROM history
 WHERE first_sequence > (

@@ -182,6 +182,16 @@ DO UPDATE SET
 INSERT OR REPLACE INTO answers (user, key, request_hash, status, body, at_ms)
 VALUES (?, ?, ?, ?, ?, ?)
 
+-- name: upsert_notice
+INSERT OR REPLACE INTO notices (id, target, at_ms, document, next_ms, tries, error)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: delete_notice
+DELETE FROM notices WHERE id = ?
+
+-- name: upsert_cursor
+INSERT OR REPLACE INTO cursors (name, sequence, note) VALUES (?, ?, ?)
+
 -- name: insert_history
 INSERT INTO history (first_sequence, last_sequence, newest_ms, events) VALUES (?, ?, ?, ?)
 

@@ -1,0 +1,156 @@
+"""From history to what is to be told: events come in, rows for the outbox go out.
+
+Deterministic: the same events and settings give the same rows with the same ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gpu_scheduler.model.allocation import Placement
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.notice import Notice, NotifyRule
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.notify import document
+from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, NoticeRow, Store
+
+NOTICES: dict[str, tuple[Notice, ...]] = {
+    "running": (Notice.START,),
+    JobState.COMPLETED.value: (Notice.END,),
+    JobState.CANCELLED.value: (Notice.END,),
+    JobState.FAILED.value: (Notice.FAIL, Notice.END),
+    JobState.PREEMPTED.value: (Notice.PREEMPTED,),
+    "idle_warned": (Notice.IDLE,),
+    "memory_warned": (Notice.MEMORY,),
+}
+"""What an event of a job can be told as; a target that wants both gets the first."""
+WARNINGS = frozenset({"idle_warned", "memory_warned"})
+
+
+class Reader:
+    """Knows who wants to be told what."""
+
+    def __init__(self, settings: NotificationSettings, store: Store) -> None:
+        """Read from the store only; it is used in a thread of its own."""
+        self._settings = settings
+        self._store = store
+        self._jobs_may_ask = settings.allow_job_webhooks or any(
+            target.for_jobs for target in settings.targets.values()
+        )
+        self._told_always = {kind for target in settings.targets.values() for kind in target.events}
+
+    def rows(self, events: Iterable[tuple[int, EventRow]], oldest_ms: int) -> list[NoticeRow]:
+        """What is to be told of these events, if they are not older than that."""
+        found: list[NoticeRow] = []
+        for sequence, event in events:
+            if event.at_ms >= oldest_ms:
+                found += self._of_event(sequence, event)
+        return found
+
+    def to_all(
+        self, notice: Notice, told: dict[str, Any], at_ms: int, key: str
+    ) -> Iterator[NoticeRow]:
+        """A row for each target that wants to hear of this, of any job or of none."""
+        tenant = str(told.get("tenant") or "")
+        for name in self._listeners((notice,), tenant):
+            yield row_of(key, name, told, at_ms)
+
+    def _of_event(self, sequence: int, event: EventRow) -> Iterator[NoticeRow]:
+        if event.kind in document.TROUBLE and not event.job_id:
+            told = document.of_machine(event)
+            yield from self.to_all(Notice.TROUBLE, told, event.at_ms, f"event-{sequence}")
+            return
+        notices = NOTICES.get(event.kind)
+        if notices is None or not event.job_id:
+            return
+        # Of an array its end is told, and not what becomes of each task; warnings always are.
+        if event.task is not None and event.kind not in WARNINGS:
+            return
+        if not self._jobs_may_ask and not self._told_always.intersection(notices):
+            return
+        row = self._store.job(event.job_id)
+        if row is not None and (wanted := self._wanted(notices, row.job)):
+            yield from self._told(sequence, event, row, wanted)
+
+    def _wanted(self, notices: Sequence[Notice], job: Job) -> dict[str, Notice]:
+        """Which target hears of it as what."""
+        wanted = dict(self._listeners(notices, job.tenant))
+        for rule in job.notify:
+            target = rule.target or self._settings.default_target or only_target(self._settings)
+            for notice in notices:
+                if notice in rule.notices and target:
+                    wanted.setdefault(target, notice)
+        return wanted
+
+    def _listeners(self, notices: Sequence[Notice], tenant: str) -> dict[str, Notice]:
+        found = {}
+        for name, target in self._settings.targets.items():
+            if target.tenants and tenant not in target.tenants:
+                continue
+            heard = next((notice for notice in notices if notice.value in target.events), None)
+            if heard is not None:
+                found[name] = heard
+        return found
+
+    def _told(
+        self, sequence: int, event: EventRow, row: JobRow, wanted: dict[str, Notice]
+    ) -> Iterator[NoticeRow]:
+        attempts = self._store.attempts(event.job_id, event.task) if row.job.array is None else []
+        attempt = attempts[-1] if attempts and row.start_ms is not None else None
+        placements = self._placements(event, attempt)
+        for target, notice in wanted.items():
+            told = document.of_job(notice, event, row, attempt, placements)
+            yield row_of(f"event-{sequence}", target, told, event.at_ms)
+
+    def _placements(self, event: EventRow, attempt: AttemptRow | None) -> tuple[Placement, ...]:
+        for allocation in self._store.allocations():
+            if (allocation.job_id, allocation.task) == (event.job_id, event.task):
+                return allocation.placements
+        return () if attempt is None else attempt.placements
+
+
+def row_of(key: str, target: str, told: dict[str, Any], at_ms: int) -> NoticeRow:
+    """A notification for one target. Its id is made of what it is about, so it never doubles."""
+    notice_id = f"{key}-{target}" if not target.startswith("https://") else f"{key}-address"
+    text = json.dumps({"id": notice_id, **told}, ensure_ascii=False)
+    return NoticeRow(id=notice_id, target=target, at_ms=at_ms, document=text, next_ms=at_ms)
+
+
+def only_target(settings: NotificationSettings) -> str:
+    """The one target that jobs may name, if there is just one."""
+    open_targets = [name for name, target in settings.targets.items() if target.for_jobs]
+    return open_targets[0] if len(open_targets) == 1 else ""
+
+
+def why_not(rule: NotifyRule, job: Job, settings: NotificationSettings) -> str:
+    """Why a job must not ask for this; empty if it may."""
+    open_targets = [
+        name
+        for name, target in settings.targets.items()
+        if target.for_jobs and (not target.tenants or job.tenant in target.tenants)
+    ]
+    known = f"can be named here: {', '.join(open_targets)}" if open_targets else "none is set up"
+    if rule.target.startswith(("http://", "https://")):
+        return _why_no_address(rule.target, settings)
+    target = rule.target or settings.default_target or only_target(settings)
+    if not target:
+        return f"it names no target and there is no default one ({known})"
+    if target not in open_targets:
+        return f"there is no target '{target[:60]}' for jobs of tenant '{job.tenant}' ({known})"
+    return ""
+
+
+def _why_no_address(url: str, settings: NotificationSettings) -> str:
+    from gpu_scheduler.notify.failures import DeliveryFailed  # noqa: PLC0415
+    from gpu_scheduler.notify.webhook import checked_url  # noqa: PLC0415
+
+    if not settings.allow_job_webhooks:
+        return "addresses of one's own are not allowed here (notifications.allow_job_webhooks)"
+    try:
+        checked_url(url, public_only=True)
+    except DeliveryFailed as error:
+        return str(error)
+    return ""

@@ -1,0 +1,86 @@
+"""What a job asks to be told about, and whom it may name."""
+
+import pytest
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.notice import OF_JOBS, Notice, NotifyRule, read_rules
+from gpu_scheduler.notify.readers import why_not
+from gpu_scheduler.settings.forms import Target
+from gpu_scheduler.settings.groups import NotificationSettings
+from tests.builders import a_job
+
+SLACK = Target(kind="webhook", url="https://hooks.example/x", events=("fail",))
+MAIL = Target(kind="email", to="{user}@lab.example", for_jobs=True)
+VISION = Target(kind="email", to="vision@lab.example", for_jobs=True, tenants=("vision",))
+
+
+def test_a_rule_names_things_and_perhaps_a_target() -> None:
+    assert read_rules(["end, FAIL:slack", "start"]) == (
+        NotifyRule((Notice.END, Notice.FAIL), "slack"),
+        NotifyRule((Notice.START,)),
+    )
+    assert read_rules(["all:https://x.example/a:b"]) == (
+        NotifyRule(OF_JOBS, "https://x.example/a:b"),
+    )
+    assert str(read_rules(["fail,end:mail"])[0]) == "end,fail:mail"
+
+
+@pytest.mark.parametrize("text", ["", ":mail", "lunch", "end:two words", "gpu_free", "end:\x1b[1m"])
+def test_a_rule_that_makes_no_sense_is_refused_with_what_would(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="notify is"):
+        read_rules([text])
+
+
+def test_a_job_names_no_crowd() -> None:
+    with pytest.raises(InvalidRequest, match="11 rules"):
+        read_rules([f"end:t{number}" for number in range(11)])
+
+
+def refusal(text: str, settings: NotificationSettings, tenant: str = "default") -> str:
+    return why_not(read_rules([text])[0], a_job(tenant=tenant), settings)
+
+
+def test_jobs_name_only_targets_that_are_meant_for_them() -> None:
+    settings = NotificationSettings(targets={"slack": SLACK, "mail": MAIL})
+    assert refusal("end", settings) == ""
+    assert refusal("end:mail", settings) == ""
+    assert "no target 'slack'" in refusal("end:slack", settings)
+    assert "can be named here: mail" in refusal("end:nobody", settings)
+    assert "none is set up" in refusal("end", NotificationSettings())
+
+
+def test_a_target_of_one_tenant_is_not_for_the_others() -> None:
+    settings = NotificationSettings(targets={"mail": MAIL, "vision": VISION})
+    assert refusal("end:vision", settings, "vision") == ""
+    assert "no target 'vision'" in refusal("end:vision", settings)
+    assert "no default" in refusal("end", settings)
+    assert (
+        refusal("end", NotificationSettings(targets=settings.targets, default_target="mail")) == ""
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://127.0.0.1/",
+        "https://[::1]/",
+        "https://[::ffff:10.0.0.1]/",
+        "https://[64:ff9b::a00:1]/",
+        "https://169.254.169.254/latest/meta-data",
+        "https://10.1.2.3:8080/",
+        "https://localhost/",
+        "https://db.internal/",
+        "http://hooks.example/",
+        "https://user:pw@hooks.example/",
+        "https://hooks.example:99999/",
+    ],
+)
+def test_an_address_of_a_job_must_be_public_and_encrypted(url: str) -> None:
+    settings = NotificationSettings(allow_job_webhooks=True)
+    assert "address of the webhook" in refusal(f"end:{url}", settings)
+
+
+def test_addresses_of_jobs_are_only_taken_where_that_is_allowed() -> None:
+    url = "https://hooks.example/T0/B0"
+    assert "allow_job_webhooks" in refusal(f"end:{url}", NotificationSettings(targets={"m": MAIL}))
+    assert refusal(f"end:{url}", NotificationSettings(allow_job_webhooks=True)) == ""

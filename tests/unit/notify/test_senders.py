@@ -1,0 +1,253 @@
+"""One notification to one receiver, as it arrives there."""
+
+import asyncio
+import shutil
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from gpu_scheduler.notify import webhook
+from gpu_scheduler.notify.failures import DeliveryFailed
+from gpu_scheduler.notify.senders import Senders
+from gpu_scheduler.settings.forms import Target
+from gpu_scheduler.settings.groups import NotificationSettings
+from tests.receivers import HttpReceiver, SmtpReceiver, a_certificate, a_free_port, until
+
+DOCUMENT = {
+    "id": "event-7-t",
+    "text": "job-1 (<!channel> & co) of ann failed",
+    "event": "fail",
+    "user": "ann",
+    "tenant": "vision",
+    "exit_code": 3,
+    "gpus": [0, 1],
+}
+AT_MS = 1_700_000_000_000
+
+
+def tell(target: Target, document: dict[str, Any] = DOCUMENT, **settings: Any) -> None:
+    settings = {"timeout_s": 5.0, "smtp_security": "none", "smtp_host": "127.0.0.1"} | settings
+    senders = Senders(NotificationSettings(targets={"t": target}, **settings))
+    uvloop.run(senders.send("t", document, AT_MS))
+
+
+def private(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o600)
+    return str(path)
+
+
+# --- webhooks
+
+
+def test_a_webhook_gets_text_and_fields_and_cannot_be_made_to_call_a_channel() -> None:
+    with HttpReceiver() as receiver:
+        tell(Target(kind="webhook", url=receiver.url))
+    (got,), (headers,) = receiver.got, receiver.headers
+    assert got["text"] == "job-1 (&lt;!channel&gt; &amp; co) of ann failed"
+    assert (got["exit_code"], got["gpus"], got["user"]) == (3, [0, 1], "ann")
+    assert (headers["X-Tgpu-Id"], headers["X-Tgpu-Event"]) == ("event-7-t", "fail")
+    assert "X-Tgpu-Signature" not in headers
+
+
+def test_a_secret_signs_the_body(tmp_path: Path) -> None:
+    secret = private(tmp_path / "secret", "s3cret\n")
+    with HttpReceiver() as receiver:
+        address = private(tmp_path / "url", receiver.url)
+        tell(Target(kind="webhook", url_file=address, secret_file=secret))
+    headers = receiver.headers[0]
+    expected = webhook.signature("s3cret", headers["X-Tgpu-Timestamp"], receiver.bodies[0])
+    assert headers["X-Tgpu-Signature"] == expected
+    assert webhook.signature("other", headers["X-Tgpu-Timestamp"], receiver.bodies[0]) != expected
+
+
+@pytest.mark.parametrize(
+    ("status", "everybody"), [(500, True), (503, True), (429, True), (404, False), (302, False)]
+)
+def test_an_answer_that_is_no_success_is_a_failure_and_no_redirect_is_followed(
+    status: int, everybody: bool
+) -> None:
+    with HttpReceiver() as receiver:
+        receiver.status = status
+        with pytest.raises(DeliveryFailed, match=f"status {status}") as failed:
+            tell(Target(kind="webhook", url=receiver.url))
+    assert failed.value.everybody is everybody
+    assert receiver.requests == 1
+
+
+def test_a_receiver_that_is_away_slow_or_no_web_server_fails_in_time() -> None:
+    port = a_free_port()
+    with pytest.raises(DeliveryFailed, match="cannot be reached"):
+        tell(Target(kind="webhook", url=f"http://127.0.0.1:{port}/"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(DeliveryFailed, match=r"within 0.2 s"):
+            tell(Target(kind="webhook", url=url), timeout_s=0.2)
+    with socket.create_server(("127.0.0.1", 0)) as strange:
+
+        def chatter() -> None:
+            connection, _ = strange.accept()
+            connection.sendall(b"x" * 10_000)
+            connection.close()
+
+        threading.Thread(target=chatter, daemon=True).start()
+        url = f"http://127.0.0.1:{strange.getsockname()[1]}/"
+        with pytest.raises(DeliveryFailed, match=r"speak HTTP|cannot be reached"):
+            tell(Target(kind="webhook", url=url))
+
+
+def test_an_address_of_a_job_is_resolved_once_and_must_be_public() -> None:
+    senders = Senders(NotificationSettings(allow_job_webhooks=True, timeout_s=5))
+    with pytest.raises(DeliveryFailed, match="not public"):
+        asyncio.run(senders.send("https://localhost:1/", DOCUMENT, AT_MS))
+
+    async def resolve() -> None:
+        await webhook._resolved(socket.gethostname(), 443)
+
+    with pytest.raises(DeliveryFailed, match="not public"):
+        asyncio.run(resolve())
+
+
+def test_public_addresses_are_told_from_those_of_a_lab() -> None:
+    assert webhook.is_public("93.184.216.34")
+    assert webhook.is_public("2606:2800:220:1::1")
+    for inside in (
+        *("10.0.0.1", "192.168.1.1", "172.16.0.1", "127.0.0.1", "169.254.169.254", "0.0.0.0"),
+        *("100.64.0.1", "224.0.0.1", "::1", "fe80::1%eth0", "fc00::1", "::ffff:192.168.0.1"),
+        *("64:ff9b::c0a8:1", "2002:c0a8:1::1"),
+    ):
+        assert not webhook.is_public(inside), inside
+
+
+def test_a_secret_that_others_can_read_is_not_used(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    secret.chmod(0o644)
+    with HttpReceiver() as receiver, pytest.raises(DeliveryFailed, match="chmod 600"):
+        tell(Target(kind="webhook", url=receiver.url, secret_file=str(secret)))
+    assert receiver.requests == 0
+    with pytest.raises(DeliveryFailed, match="cannot be read"):
+        tell(Target(kind="webhook", url_file=str(tmp_path / "none")))
+
+
+# --- mail
+
+
+def test_a_mail_goes_to_the_address_that_the_rule_makes() -> None:
+    with SmtpReceiver() as receiver:
+        tell(
+            Target(kind="email", to="{user}@lab.example, boss@lab.example"),
+            smtp_port=receiver.port,
+            mail_from="gpu@lab.example",
+        )
+        until(lambda: receiver.mails, "the mail")
+    mail = receiver.mails[0]
+    assert receiver.envelopes == [("gpu@lab.example", ["ann@lab.example", "boss@lab.example"])]
+    assert mail["Subject"] == "[gpu-scheduler] job-1 (<!channel> & co) of ann failed"
+    assert mail["Message-ID"].startswith("<event-7-t@")
+    assert "exit code" in mail.get_content()
+
+
+def test_what_a_user_writes_cannot_become_a_header_or_another_receiver() -> None:
+    evil = DOCUMENT | {"text": "a\r\nBcc: all@lab.example\r\n\r\n.\r\nMAIL", "reason": ".\nx"}
+    with SmtpReceiver() as receiver:
+        tell(Target(kind="email", to="ann@lab.example"), evil, smtp_port=receiver.port)
+        until(lambda: receiver.mails, "the mail")
+        assert receiver.envelopes[0][1] == ["ann@lab.example"]
+        assert receiver.mails[0]["Bcc"] is None
+        for user in ("a@b>,<c", "x y", ""):
+            with pytest.raises(DeliveryFailed, match="mail address"):
+                tell(
+                    Target(kind="email", to="{user}@lab.example"),
+                    DOCUMENT | {"user": user},
+                    smtp_port=receiver.port,
+                )
+    assert len(receiver.mails) == 1
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl for a certificate")
+def test_a_mail_is_encrypted_and_the_login_comes_from_a_file(tmp_path: Path) -> None:
+    certificate = a_certificate(tmp_path)
+    login = private(tmp_path / "login", "robot:pa:ss\n")
+    with SmtpReceiver(certificate=certificate, login="robot:pa:ss") as receiver:
+        options = {
+            "smtp_port": receiver.port,
+            "smtp_security": "starttls",
+            "smtp_host": "localhost",
+            "ca_file": str(certificate[0]),
+        }
+        target = Target(kind="email", to="ann@lab.example")
+        tell(target, smtp_login_file=login, **options)
+        until(lambda: receiver.mails, "the mail")
+        assert receiver.was_encrypted == [True]
+        private(tmp_path / "login", "robot:wrong")
+        with pytest.raises(DeliveryFailed, match="535"):
+            tell(target, smtp_login_file=login, **options)
+        with pytest.raises(DeliveryFailed, match="TLS"):
+            tell(target, smtp_login_file=login, **(options | {"ca_file": ""}))
+
+
+def test_a_mail_server_without_encryption_is_refused_unless_that_is_wanted() -> None:
+    with SmtpReceiver() as receiver, pytest.raises(DeliveryFailed, match="does not offer STARTTLS"):
+        tell(
+            Target(kind="email", to="ann@lab.example"),
+            smtp_port=receiver.port,
+            smtp_security="starttls",
+        )
+    assert receiver.mails == []
+
+
+def test_a_mail_server_that_refuses_or_is_silent_is_a_failure() -> None:
+    with SmtpReceiver() as receiver:
+        receiver.refused = "RCPT"
+        with pytest.raises(DeliveryFailed, match="550") as failed:
+            tell(Target(kind="email", to="ann@lab.example"), smtp_port=receiver.port)
+        assert not failed.value.everybody
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(DeliveryFailed, match=r"within 0.2 s"),
+    ):
+        tell(
+            Target(kind="email", to="a@lab.example"),
+            smtp_port=silent.getsockname()[1],
+            timeout_s=0.2,
+        )
+
+
+# --- programs
+
+
+def a_program(tmp_path: Path, text: str) -> Target:
+    script = tmp_path / "told.py"
+    script.write_text(text)
+    return Target(kind="command", command=(sys.executable, str(script), str(tmp_path / "out")))
+
+
+def test_a_program_gets_the_document_and_variables_and_nothing_in_its_arguments(
+    tmp_path: Path,
+) -> None:
+    target = a_program(
+        tmp_path,
+        "import json, os, sys\n"
+        "told = json.load(sys.stdin)\n"
+        "open(sys.argv[1], 'w').write(json.dumps([told['id'], sys.argv[2:],"
+        " os.environ['TGPU_NOTICE_EXIT_CODE'], sorted(os.environ)]))\n",
+    )
+    tell(target)
+    text = (tmp_path / "out").read_text()
+    assert text.startswith('["event-7-t", [], "3"')
+    assert "GPU_SCHEDULER" not in text
+
+
+def test_a_program_that_fails_hangs_or_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(DeliveryFailed, match="exit code 4"):
+        tell(a_program(tmp_path, "raise SystemExit(4)"))
+    with pytest.raises(DeliveryFailed, match=r"longer than 0.5 s"):
+        tell(a_program(tmp_path, "import time\ntime.sleep(60)"), timeout_s=0.5)
+    with pytest.raises(DeliveryFailed, match="cannot be run"):
+        tell(Target(kind="command", command=(str(tmp_path / "none"),)))

@@ -1,0 +1,405 @@
+"""From an event to its receiver: nothing is missed, nobody is held up, and it ends some time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Ended,
+    PauseDevice,
+    SetNode,
+    SetTenant,
+    Started,
+    Submit,
+)
+from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.notice import read_rules
+from gpu_scheduler.notify import service
+from gpu_scheduler.notify.service import DROPPED, Notifications
+from gpu_scheduler.server.notifications import LoopForNotices
+from gpu_scheduler.settings.forms import Target
+from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.store.rows import Store, Write
+from gpu_scheduler.store.sqlite import SqliteStore
+from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array
+from tests.receivers import HttpReceiver, a_free_port
+
+HOUR_MS = 3_600_000
+LONGEST_S = 20.0
+
+
+class Disk(SqliteStore):
+    """A store whose disk can be full."""
+
+    full = False
+
+    def commit(self, writes: list[Write]) -> int:
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+        return super().commit(writes)
+
+
+class House:
+    """A loop with one node, and notifications that follow it."""
+
+    def __init__(self, store: Store, settings: NotificationSettings) -> None:
+        self.store = store
+        self.ahead_ms = 0
+        self.loop = Loop(store, lambda: a_core(nodes=[]), self.now_ms, sweep_ms=5)
+        self.loop.start()
+        self.notifications = Notifications(settings, LoopForNotices(self.loop))
+        self.task = asyncio.create_task(self.notifications.run())
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead_ms
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.loop.close()
+
+    async def die(self) -> None:
+        """As by a kill: nothing more is written."""
+        self.store.full = True  # type: ignore[attr-defined]
+        await self.close()
+        self.store.full = False  # type: ignore[attr-defined]
+
+    async def ran(self, job_id: str, exit_code: int = 0) -> None:
+        """A job starts and ends."""
+        await self.until(lambda: job_id in self.allocated(), f"{job_id} to be placed")
+        await self.loop.apply(Started(self.allocated()[job_id]))
+        await self.loop.apply(Ended(self.allocated()[job_id], exit_code=exit_code))
+
+    def allocated(self) -> dict[str, str]:
+        return {a.job_id: a.id for a in self.store.allocations()}
+
+    async def submit(self, **changes: Any) -> str:
+        outcome = await self.loop.apply(Submit(replace(a_job(id=""), **changes)))
+        return outcome.jobs[0].id
+
+    async def until(self, what: Callable[[], Any], why: str) -> Any:
+        end = time.monotonic() + LONGEST_S
+        while time.monotonic() < end:
+            if found := what():
+                return found
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"waited in vain: {why}")
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [dict(event.data) for _, event in self.store.events() if event.kind == kind]
+
+
+def in_house(
+    tmp_path: Path, settings: NotificationSettings, test: Callable[[House], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        store = Disk(tmp_path / "store.db")
+        house = House(store, settings)
+        await house.loop.apply(SetNode(a_node()))
+        # It has begun to listen once a cursor could be read; so it is after this.
+        await asyncio.sleep(0)
+        try:
+            await test(house)
+        finally:
+            await house.close()
+            store.close()
+
+    asyncio.run(run())
+
+
+def told(receiver: HttpReceiver, *events: str, **changes: Any) -> NotificationSettings:
+    target = Target(kind="webhook", url=receiver.url, events=events, for_jobs=True)
+    quick: dict[str, Any] = {"retry_first_s": 0.1, "retry_most_s": 1.0, "timeout_s": 5.0}
+    return NotificationSettings(targets={"hook": target}, **(quick | changes))
+
+
+def test_a_job_tells_what_it_was_asked_to_and_others_say_nothing(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            quiet = await house.submit(name="quiet")
+            await house.ran(quiet)
+            loud = await house.submit(
+                name="loud", user="ann", notify=read_rules(["start,end,fail"]), retries=0
+            )
+            await house.ran(loud, exit_code=3)
+            await house.until(lambda: len(receiver.got) == 2, "two notifications")
+            await house.until(lambda: not house.store.notices(), "an empty outbox")
+
+        in_house(tmp_path, told(receiver), test)
+    start, end = receiver.got
+    assert (start["event"], start["job_name"], start["gpus"]) == ("start", "loud", [0])
+    assert (end["event"], end["exit_code"], end["state"]) == ("fail", 3, "failed")
+    assert "(loud) of ann failed with exit code 3" in end["text"]
+
+
+def test_a_target_hears_of_all_jobs_of_its_tenants_and_of_no_others(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+        settings = told(receiver, "end")
+        target = replace_target(settings, tenants=("vision",))
+
+        async def test(house: House) -> None:
+            await house.loop.apply(SetTenant(a_tenant(id="vision")))
+            for tenant in ("default", "vision", "default"):
+                await house.ran(await house.submit(tenant=tenant))
+            job = await house.submit(tenant="vision", hold=True)
+            await house.loop.apply(Cancel(job))
+            await house.until(lambda: len(receiver.got) == 2, "two notifications")
+
+        in_house(tmp_path, target, test)
+    assert [(one["tenant"], one["state"]) for one in receiver.got] == [
+        ("vision", "completed"),
+        ("vision", "cancelled"),
+    ]
+
+
+def replace_target(settings: NotificationSettings, **changes: Any) -> NotificationSettings:
+    import msgspec
+
+    (target,) = settings.targets.values()
+    return replace(settings, targets={"hook": msgspec.structs.replace(target, **changes)})
+
+
+def test_an_array_tells_its_end_once(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            job = an_array(tasks="0-3", id="", notify=read_rules(["all"]))
+            await house.loop.apply(Submit(job))
+            await house.until(lambda: len(house.store.allocations()) == 4, "four tasks")
+            for allocation in house.store.allocations():
+                await house.loop.apply(Started(allocation.id))
+                await house.loop.apply(Ended(allocation.id, exit_code=0))
+            await house.until(lambda: receiver.got, "the end of the array")
+            await house.ran(await house.submit(notify=read_rules(["end"])))
+            await house.until(lambda: len(receiver.got) == 2, "a later one")
+
+        in_house(tmp_path, told(receiver), test)
+    assert [one["event"] for one in receiver.got] == ["end", "end"]
+
+
+def test_what_a_receiver_refuses_comes_again_with_the_same_id(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+        receiver.status = 500
+
+        async def test(house: House) -> None:
+            await house.ran(await house.submit(notify=read_rules(["end"])))
+            await house.until(lambda: receiver.requests >= 3, "three tries")
+            (row,) = await house.until(
+                lambda: [row for row in house.store.notices() if row.tries >= 2], "a row"
+            )
+            assert row.error == "answered with status 500"
+            receiver.status = 200
+            await house.until(lambda: receiver.got, "the notification at last")
+            await house.until(lambda: not house.store.notices(), "an empty outbox")
+            assert house.notifications.lanes["hook"].last_error == ""
+
+        in_house(tmp_path, told(receiver), test)
+    assert len(receiver.got) == 1
+
+
+def test_a_receiver_that_is_down_or_slow_holds_up_nobody(tmp_path: Path) -> None:
+    with HttpReceiver() as quick, HttpReceiver() as slow:
+        slow.delay_s = 30.0
+        settings = told(quick, timeout_s=60.0)
+        targets = settings.targets | {
+            "slow": Target(kind="webhook", url=slow.url, events=("end",)),
+            "down": Target(
+                kind="webhook", url=f"http://127.0.0.1:{a_free_port()}/", events=("end",)
+            ),
+        }
+
+        async def test(house: House) -> None:
+            for _ in range(5):
+                await house.ran(await house.submit(notify=read_rules(["end:hook"])))
+            await house.until(lambda: len(quick.got) == 5, "five notifications")
+            await house.until(lambda: slow.requests, "the slow one to be asked")
+            assert slow.requests == 1
+            waiting = [row.target for row in house.store.notices()]
+            assert (waiting.count("slow"), waiting.count("down")) == (5, 5)
+
+        in_house(tmp_path, replace(settings, targets=targets), test)
+
+
+def test_a_restart_loses_nothing_and_repeats_nothing_that_was_written_down(tmp_path: Path) -> None:
+    """The receiver is away, the server dies, something happens that nobody has looked at yet."""
+    with HttpReceiver() as receiver:
+        receiver.status = 503
+        settings = told(receiver, "end")
+
+        async def run() -> None:
+            store = Disk(tmp_path / "store.db")
+            house = House(store, settings)
+            await house.loop.apply(SetNode(a_node()))
+            first = await house.submit()
+            await house.ran(first)
+            await house.until(store.notices, "a notification that waits")
+            house.task.cancel()
+            await asyncio.gather(house.task, return_exceptions=True)
+            second = await house.submit()
+            await house.ran(second)
+            await house.die()
+            receiver.status = 200
+            again = House(store, settings)
+            await again.loop.apply(SetNode(a_node()))
+            await again.until(lambda: len(receiver.got) == 2, "both")
+            third = await again.submit()
+            await again.ran(third)
+            await again.until(lambda: len(receiver.got) == 3, "the third")
+            await again.until(lambda: not store.notices(), "an empty outbox")
+            await again.close()
+            last = House(store, settings)
+            await last.loop.apply(SetNode(a_node()))
+            await last.ran(await last.submit())
+            await last.until(lambda: len(receiver.got) == 4, "the fourth")
+            await last.close()
+            store.close()
+
+        asyncio.run(run())
+    assert len(set(receiver.ids())) == 4
+
+
+def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(service, "PAUSE_S", 0.05)
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            job = await house.submit()
+            await house.until(lambda: job in house.allocated(), "its start")
+            keep = house.notifications._scheduler.keep
+            failures = 0
+
+            async def unable(*_: object) -> None:
+                nonlocal failures
+                failures += 1
+                raise StoreUnavailable("the disk is full")
+
+            house.notifications._scheduler.keep = unable  # type: ignore[method-assign]
+            await house.ran(job)
+            await house.until(lambda: failures > 1, "failed commits")
+            assert receiver.got == []
+            house.notifications._scheduler.keep = keep  # type: ignore[method-assign]
+            await house.until(lambda: receiver.got, "the notification")
+
+        in_house(tmp_path, told(receiver, "end"), test)
+    assert len(receiver.got) == 1
+
+
+def test_what_cannot_be_delivered_in_time_is_given_up_with_an_event(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+        receiver.status = 500
+
+        async def test(house: House) -> None:
+            await house.ran(await house.submit())
+            await house.until(lambda: receiver.requests, "a first try")
+            house.ahead_ms = 25 * HOUR_MS
+            await house.until(lambda: house.events(DROPPED), "an event")
+            await house.until(lambda: not house.store.notices(), "an empty outbox")
+
+            (event,) = house.events(DROPPED)
+            assert event == {"target": "hook", "count": 1, "error": "answered with status 500"}
+            assert house.notifications.lanes["hook"].given_up == 1
+
+        in_house(tmp_path, told(receiver, "end", retry_most_s=1.0), test)
+
+
+def test_more_than_may_wait_is_dropped_with_an_event(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+        receiver.status = 500
+
+        async def test(house: House) -> None:
+            for _ in range(5):
+                await house.ran(await house.submit())
+            await house.until(
+                lambda: sum(event["count"] for event in house.events(DROPPED)) == 3, "three dropped"
+            )
+            assert len(house.store.notices()) == 2
+
+        in_house(tmp_path, told(receiver, "end", max_waiting=2), test)
+
+
+def test_old_events_are_not_told_when_somebody_begins_to_listen(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+
+        async def run() -> None:
+            store = Disk(tmp_path / "store.db")
+            house = House(store, NotificationSettings())
+            await house.loop.apply(SetNode(a_node()))
+            await house.ran(await house.submit(name="before"))
+            await house.close()
+            house = House(store, told(receiver, "end"))
+            await house.loop.apply(SetNode(a_node()))
+            await house.ran(await house.submit(name="after"))
+            await house.until(lambda: receiver.got, "one")
+            await house.close()
+            store.close()
+
+        asyncio.run(run())
+    assert [one["job_name"] for one in receiver.got] == ["after"]
+
+
+def test_free_gpus_are_told_when_there_were_none_and_nobody_waits_for_them(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            large = {"members": (a_request(gpus=8),)}
+            first = await house.submit(**large)
+            second = await house.submit(**large)
+            await house.until(lambda: first in house.allocated(), "the first")
+            await house.ran(first)
+            await house.until(lambda: second in house.allocated(), "the second")
+            await house.until(
+                lambda: house.notifications._memory.sequence == house.store.last_event(), "all read"
+            )
+            assert receiver.got == []
+            await house.ran(second)
+            await house.until(lambda: receiver.got, "free GPUs")
+
+        in_house(tmp_path, told(receiver, "gpu_free"), test)
+    assert [one["text"] for one in receiver.got] == ["8 GPUs are free"]
+
+
+def test_a_budget_is_told_once_when_it_is_nearly_used_and_once_when_it_is(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(service, "LOOK_S", 0.02)
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            tenant = a_tenant(id="vision", gpu_milli_ms=10 * 1000 * HOUR_MS)
+            await house.loop.apply(SetTenant(tenant))
+            job = await house.submit(tenant="vision", max_runtime_ms=10 * HOUR_MS)
+            await house.until(lambda: job in house.allocated(), "its start")
+            house.ahead_ms = round(9.1 * HOUR_MS)
+            await house.until(lambda: receiver.got, "nearly used")
+            house.ahead_ms = round(9.5 * HOUR_MS)
+            await asyncio.sleep(0.1)
+            house.ahead_ms = round(10.1 * HOUR_MS)
+            await house.until(lambda: len(receiver.got) == 2, "used")
+
+        in_house(tmp_path, told(receiver, "budget", give_up_hours=100), test)
+    nearly, wholly = receiver.got
+    assert nearly["text"] == "tenant vision has used 91 % of its 10 GPU-hours"
+    assert (nearly["percent"], wholly["percent"]) == (91, 101)
+
+
+def test_trouble_with_the_machine_is_told(tmp_path: Path) -> None:
+    from gpu_scheduler.control.messages import DeviceRead, DevicesRead
+
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            await house.loop.apply(PauseDevice("n0", 1))
+            sick = DevicesRead("n0", (DeviceRead(index=3, healthy=False),))
+            await house.loop.apply(sick)
+            await house.until(lambda: receiver.got, "trouble")
+
+        in_house(tmp_path, told(receiver, "trouble"), test)
+    assert [one["text"] for one in receiver.got] == [
+        "GPU 3 of n0 is unhealthy and gets no new work"
+    ]
