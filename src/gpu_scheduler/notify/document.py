@@ -18,6 +18,7 @@ _TROUBLE = {
     "gpu_leak": "GPU {gpu} of {node} is not free although its job has ended",
     "node_silent": "nothing is heard of node {node} any more",
 }
+_OF_WARNINGS = ("minutes", "used_mb", "given_mb")
 TROUBLE = frozenset(_TROUBLE)
 """Events about the machine that somebody should look at."""
 
@@ -52,7 +53,7 @@ def of_job(
         "gpu_count": job.gpu_milli / 1000,
         "nodes": sorted({placement.node_id for placement in placements}),
         "gpus": sorted({share.index for place in placements for share in place.devices}),
-    } | {name: value for name, value in event.data if name in ("percent", "memory_mb", "minutes")}
+    } | {name: value for name, value in event.data if name in _OF_WARNINGS}
 
 
 def said_of_job(
@@ -70,10 +71,8 @@ def said_of_job(
         return f"{who} started{_place(placements)} after {spell(row.waited_ms)} in the queue"
     if notice is Notice.PREEMPTED:
         return f"{who} was stopped for another job and waits again"
-    if notice is Notice.IDLE:
-        return f"{who} holds GPUs{_place(placements)} and hardly uses them"
-    if notice is Notice.MEMORY:
-        return f"{who} uses more GPU memory than it asked for{_place(placements)}"
+    if notice in (Notice.IDLE, Notice.MEMORY):
+        return f"{who}: {dict(event.data).get('text') or event.kind}"
     after = "" if run_ms is None else f" after {spell(run_ms)}"
     if event.kind == JobState.FAILED.value:
         how = f" with exit code {row.exit_code}" if row.exit_code else ""

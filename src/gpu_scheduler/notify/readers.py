@@ -23,11 +23,11 @@ NOTICES: dict[str, tuple[Notice, ...]] = {
     JobState.CANCELLED.value: (Notice.END,),
     JobState.FAILED.value: (Notice.FAIL, Notice.END),
     JobState.PREEMPTED.value: (Notice.PREEMPTED,),
-    "idle_warned": (Notice.IDLE,),
-    "memory_warned": (Notice.MEMORY,),
+    "gpu_idle_warning": (Notice.IDLE,),
+    "gpu_memory_warning": (Notice.MEMORY,),
 }
 """What an event of a job can be told as; a target that wants both gets the first."""
-WARNINGS = frozenset({"idle_warned", "memory_warned"})
+WARNINGS = frozenset({"gpu_idle_warning", "gpu_memory_warning"})
 
 
 class Reader:

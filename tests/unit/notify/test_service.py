@@ -403,3 +403,22 @@ def test_trouble_with_the_machine_is_told(tmp_path: Path) -> None:
     assert [one["text"] for one in receiver.got] == [
         "GPU 3 of n0 is unhealthy and gets no new work"
     ]
+
+
+def test_a_warning_about_idle_gpus_reaches_whoever_asked_for_it(tmp_path: Path) -> None:
+    from gpu_scheduler.control.messages import Record
+    from gpu_scheduler.store.rows import EventRow
+
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            job = await house.submit(name="lazy", user="ann", notify=read_rules(["idle"]))
+            data = (("minutes", 30), ("text", "its GPUs were idle for 30 minutes"))
+            warning = EventRow(at_ms=0, kind="gpu_idle_warning", job_id=job, user="ann", data=data)
+            await house.loop.apply(Record((warning,)))
+            await house.until(lambda: receiver.got, "the warning")
+
+        in_house(tmp_path, told(receiver), test)
+    (one,) = receiver.got
+    assert one["text"].endswith("(lazy) of ann: its GPUs were idle for 30 minutes")
+    assert (one["event"], one["minutes"]) == ("idle", 30)
