@@ -44,7 +44,7 @@ def needs(runner: str) -> str:
     return ""
 
 
-@pytest.fixture(params=["process", "tmux", "screen", "container"])
+@pytest.fixture(params=["process", "terminal", "tmux", "screen", "container"])
 def runner(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if reason := needs(name):

@@ -11,7 +11,7 @@ from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.environment import PLAIN_PATH, job_environment, work_devices
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
@@ -74,6 +74,7 @@ class Orders:
             prolog=config.prolog,
             epilog=config.epilog,
             hook_timeout_ms=config.hook_timeout_ms,
+            terminal=_terminal(start),
         )
 
     def log_path(self, job_id: str, allocation_id: str, member: int) -> str:
@@ -136,6 +137,19 @@ class Orders:
         if mine:
             self._chosen.set_slices(key, mine)
         return mine
+
+
+def _terminal(start: pb.Start) -> WorkTerminal | None:
+    if not start.HasField("terminal"):
+        return None
+    terminal = start.terminal
+    return WorkTerminal(
+        rows=terminal.rows,
+        columns=terminal.columns,
+        idle_ms=terminal.idle_ms,
+        attach_within_ms=terminal.attach_within_ms,
+        keep=terminal.keep,
+    )
 
 
 def _home(environment: dict[str, str]) -> str:

@@ -23,6 +23,17 @@ class WorkDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkTerminal:
+    """The terminal of work whose runner is `terminal`: its first size, and when to end it."""
+
+    rows: int = 24
+    columns: int = 80
+    idle_ms: int = 0
+    attach_within_ms: int = 0
+    keep: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """One member of one attempt, ready to run on this node.
 
@@ -68,6 +79,7 @@ class Work:
     prolog: tuple[str, ...] = ()
     epilog: tuple[str, ...] = ()
     hook_timeout_ms: int = 60_000
+    terminal: WorkTerminal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

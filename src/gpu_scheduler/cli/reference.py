@@ -85,7 +85,17 @@ chooses the GPUs. `--export NONE` takes nothing along, `--export A,B=c` only tha
     "run": """\
 Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, notes to stderr.
 Ctrl-C asks whether to cancel the job, to leave it running, or to go on watching; without a terminal
-it cancels it.
+it cancels it. With `--pty` the job gets a terminal of its own, as with [shell](#tgpu-shell).
+""",
+    "shell": """\
+Takes the options of [submit](#tgpu-submit); [shells, notebooks and
+editors](../howto/interactive.md) shows it at work. Ends with the exit code of the shell. `--job`
+opens one more shell (or runs the command) inside a job that runs on a terminal, with that job's
+GPUs and limits.
+""",
+    "attach": """\
+Comes to the terminal of a job that `tgpu shell`, `run --pty` or `--runner terminal` has started, or
+enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on.
 """,
     "simulate": "Has [a page of its own](simulate.md).\n",
     "config": "What settings there are stands in [settings](settings.md).\n",
@@ -119,7 +129,7 @@ def _section(name: str) -> Iterator[str]:
     if name == "simulate":
         return
     _, parser = parser_for(name, row)
-    shared = _submit_options() if name == "run" else set()
+    shared = _submit_options() if name in ("run", "shell") else set()
     rows = [
         f"| {_flags(action)} | {_about(action)} |"
         for action in parser._actions

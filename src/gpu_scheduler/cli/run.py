@@ -10,7 +10,7 @@ import sys
 from gpu_scheduler.cli.logs import Follower
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit import TAKES_WORDS, submissions
-from gpu_scheduler.cli.submit_options import add_options
+from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.client.forms import API, exit_code_of
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -31,10 +31,18 @@ def register(parser: ArgumentParser) -> None:
     add_options(parser)
     add_server_options(parser, json=False)
     parser.add_argument("-q", "--quiet", action="store_true", help="only the output of the job")
+    parser.add_argument(
+        "--pty", action="store_true", help="on a terminal, as 'tgpu shell': for what asks for keys"
+    )
+    add_terminal_options(parser)
 
 
 def run(args: Namespace) -> int:
     """Submit one job and stay with it."""
+    if args.pty:
+        return _on_a_terminal(args)
+    if args.idle or args.on_disconnect:
+        raise InvalidRequest("--idle and --on-disconnect are about a terminal; give --pty too")
     bodies = submissions(args)
     if len(bodies) != 1 or "array" in bodies[0]:
         raise InvalidRequest("run takes one job; use 'tgpu submit' for arrays and sweeps")
@@ -63,6 +71,25 @@ def run(args: Namespace) -> int:
                 reason = f": {ended['reason']}" if ended.get("reason") else ""
                 warn(f"{job} {ended['state']}{reason}")
             return code
+
+
+def _on_a_terminal(args: Namespace) -> int:
+    from gpu_scheduler.cli.shell import shell_body, submitted, wait_and_join
+
+    if not args.words:
+        raise InvalidRequest("there is nothing to run; 'tgpu shell' opens a shell")
+    body = shell_body(args)
+    if args.dry_run:
+        from gpu_scheduler.cli.output import print_json
+        from gpu_scheduler.cli.submit_preview import preview
+
+        print_json(preview(body))
+        return 0
+    with client_for(args) as client:
+        job = submitted(client, body)
+        if not args.quiet:
+            warn(f"{job} submitted")
+        return wait_and_join(client, job, quiet=args.quiet)
 
 
 def _ask(client: Client, job: str) -> int | None:

@@ -10,7 +10,7 @@ from gpu_scheduler.cli.jobs_view import elapsed_text, id_text, short_name
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
 
-SESSIONS = ("tmux", "screen")
+SESSIONS = ("terminal", "tmux", "screen")
 
 
 def register(parser: ArgumentParser) -> None:

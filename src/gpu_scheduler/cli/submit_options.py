@@ -36,6 +36,23 @@ def add_options(parser: ArgumentParser) -> None:
     _add_sweep(parser)
 
 
+def add_terminal_options(parser: ArgumentParser) -> None:
+    """What `shell`, `run --pty` and their like have in common."""
+    group = parser.add_argument_group("its terminal")
+    group.add_argument(
+        "--idle",
+        type=duration("--idle"),
+        metavar="TIME",
+        help="end it after so long without keys, output and CPU time",
+    )
+    group.add_argument(
+        "--on-disconnect",
+        choices=("keep", "end"),
+        default=None,
+        help="what becomes of it when your connection breaks; default: keep",
+    )
+
+
 def _add_resources(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("what it needs").add_argument
     add("-G", "--gpus", type=number("--gpus"), metavar="N", help="GPUs, such as 2, 0.5 or 1.5")
@@ -107,7 +124,11 @@ def _add_surroundings(parser: ArgumentParser) -> None:
     add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
     add("--export", metavar="WHAT", help="variables to take along: ALL (default), NONE or A,B=c")
     add("--conda", metavar="ENV", help="run in this conda environment")
-    add("--runner", choices=("process", "tmux", "screen", "container"), help="default: process")
+    add(
+        "--runner",
+        choices=("process", "terminal", "tmux", "screen", "container"),
+        help="default: process",
+    )
     add("--image", metavar="IMAGE", help="run in this container image")
     add("--mount", action="append", metavar="SRC:DST[:ro]", help="a directory for the container")
     add("-o", "--output", metavar="FILE", help="also write the output to this file")

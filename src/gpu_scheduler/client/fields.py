@@ -71,3 +71,4 @@ class JobFields(TypedDict, total=False):
     grace_seconds: float
     max_processes: int
     notify: list[str]
+    terminal: dict[str, Any]

@@ -21,7 +21,7 @@ from gpu_scheduler.model.errors import (
     SchedulerError,
 )
 from gpu_scheduler.model.job import Job, called, over_nodes
-from gpu_scheduler.model.launch import RUNNER_LABEL, Runner, runner_label
+from gpu_scheduler.model.launch import EVERYWHERE, RUNNER_LABEL, Runner, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.snapshot import Standing
@@ -71,7 +71,7 @@ def _checked(book: Book, message: Submit | Series) -> Job:
         _check_fits(book, job)
     _check_limits(book, job)
     launch = message.launch
-    if launch is not None and launch.runner is not Runner.PROCESS:
+    if launch is not None and launch.runner not in EVERYWHERE:
         job = _on_nodes_with(job, launch.runner)
     return job
 
@@ -94,7 +94,7 @@ def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome
     book.lives[job.id] = life
     if not book.picture.index.by_id:
         book.unplaced[job.id] = None
-    elif message.launch is not None and message.launch.runner is not Runner.PROCESS:
+    elif message.launch is not None and message.launch.runner not in EVERYWHERE:
         _wait_for_runner(book, life)
     outcome.jobs.append(job)
     if message.environment is not None:

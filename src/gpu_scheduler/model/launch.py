@@ -15,17 +15,41 @@ class Runner(StrEnum):
     TMUX = "tmux"
     SCREEN = "screen"
     CONTAINER = "container"
+    TERMINAL = "terminal"
 
 
 ROOTFS = "rootfs:"
 """Before the path of a root file system that stands in the place of an image."""
 RUNNER_LABEL = "tgpu.runner."
-"""Nodes have a label for each way of running jobs that they offer, besides plain processes."""
+"""Nodes have a label for each way of running jobs that they offer."""
+
+
+EVERYWHERE = frozenset({Runner.PROCESS, Runner.TERMINAL})
+"""Ways of running that need nothing but the agent."""
 
 
 def runner_label(runner: str) -> str:
     """The label of nodes that can run jobs in this way."""
     return f"{RUNNER_LABEL}{runner}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """The terminal of a job that has one of its own, as it is at first.
+
+    The job is ended after `idle_ms` in which nobody typed, nothing was printed and next to no CPU
+    time was used, and if nobody has come to the terminal `attach_within_ms` after the start (0:
+    never). It goes on when the last person's connection breaks, unless `keep` is false.
+    """
+
+    rows: int = 24
+    columns: int = 80
+    idle_ms: int = 0
+    attach_within_ms: int = 0
+    keep: bool = True
+
+
+PLAIN_TERMINAL = Terminal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +116,7 @@ class Launch:
     sweep: str = ""
     params: tuple[tuple[str, str], ...] = ()
     snapshot: CodeSnapshot | None = None
+    terminal: Terminal = PLAIN_TERMINAL
 
     def __post_init__(self) -> None:
         """Refuse what no agent could run."""
@@ -99,6 +124,8 @@ class Launch:
             raise InvalidRequest("there is nothing to run; give a command, a script or an image")
         if (self.runner is Runner.CONTAINER) != bool(self.image):
             raise InvalidRequest("the container runner and an image go together; give both or none")
+        if self.terminal != PLAIN_TERMINAL and self.runner is not Runner.TERMINAL:
+            raise InvalidRequest("'terminal' is for jobs with runner 'terminal'; give both")
         if any("\0" in text for text in (*self.argv, self.workdir, self.output)):
             raise InvalidRequest("a command or path holds a NUL character; remove it")
         if self.image:

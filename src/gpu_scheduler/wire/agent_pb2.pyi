@@ -294,7 +294,7 @@ class Order(_message.Message):
     def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured")
+    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured", "terminal")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -329,6 +329,7 @@ class Start(_message.Message):
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     CAPTURED_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: int
     attempt: int
@@ -356,7 +357,22 @@ class Start(_message.Message):
     grace_ms: int
     rendezvous: Rendezvous
     captured: bool
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ...) -> None: ...
+    terminal: Terminal
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
+
+class Terminal(_message.Message):
+    __slots__ = ("rows", "columns", "idle_ms", "attach_within_ms", "keep")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: int
+    idle_ms: int
+    attach_within_ms: int
+    keep: bool
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ..., idle_ms: _Optional[int] = ..., attach_within_ms: _Optional[int] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class Mount(_message.Message):
     __slots__ = ("source", "target", "read_only")

@@ -6,7 +6,7 @@ No field says who the caller is.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -70,6 +70,16 @@ class ArrayRequest(Struct, forbid_unknown_fields=True):
 
     tasks: Annotated[str, Meta(max_length=100_000)]
     max_running: Count = 0
+
+
+class TerminalRequest(Struct, forbid_unknown_fields=True):
+    """The terminal of a job; see `runner: terminal`. `on_disconnect`: keep or end."""
+
+    rows: Annotated[int, Meta(ge=1, le=10_000)] = 24
+    columns: Annotated[int, Meta(ge=1, le=10_000)] = 80
+    idle_seconds: Seconds = 0
+    attach_within_seconds: Seconds = 0
+    on_disconnect: Literal["keep", "end"] = "keep"
 
 
 Dependencies = Annotated[
@@ -141,6 +151,7 @@ class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     params: Annotated[dict[Name, Argument], Meta(max_length=64)] = {}
     snapshot: SnapshotRequest | None = None
     notify: Notify = []
+    terminal: TerminalRequest | None = None
 
 
 class JobPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):

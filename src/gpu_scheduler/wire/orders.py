@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_scheduler.model.allocation import Allocation, Placement
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.node import Device, DeviceMode
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -57,6 +57,7 @@ def start_order(
         cpu_milli=placement.cpu_milli,
         memory_mb=placement.memory_mb,
         max_processes=launch.max_processes,
+        terminal=_terminal(launch),
         limit_ms=limit_ms,
         warn_signal=launch.warn_signal,
         warn_before_ms=launch.warn_before_ms,
@@ -65,6 +66,19 @@ def start_order(
     if job.is_gang:
         start.rendezvous.CopyFrom(_rendezvous(allocation, placement))
     return pb.Order(allocation_id=allocation.id, member=placement.member, start=start)
+
+
+def _terminal(launch: Launch) -> pb.Terminal | None:
+    if launch.runner is not Runner.TERMINAL:
+        return None
+    terminal = launch.terminal
+    return pb.Terminal(
+        rows=terminal.rows,
+        columns=terminal.columns,
+        idle_ms=terminal.idle_ms,
+        attach_within_ms=terminal.attach_within_ms,
+        keep=terminal.keep,
+    )
 
 
 def _rendezvous(allocation: Allocation, placement: Placement) -> pb.Rendezvous:

@@ -25,7 +25,14 @@ from gpu_scheduler.model.job import (
     Job,
     read_priority,
 )
-from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
+from gpu_scheduler.model.launch import (
+    PLAIN_TERMINAL,
+    CodeSnapshot,
+    Launch,
+    Mount,
+    Runner,
+    Terminal,
+)
 from gpu_scheduler.model.notice import read_rules
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.wire.jobs import (
@@ -36,6 +43,7 @@ from gpu_scheduler.wire.jobs import (
     MemberRequest,
     SnapshotRequest,
     TaskRequest,
+    TerminalRequest,
 )
 from gpu_scheduler.wire.names import check_ranges, check_task_count, read_job_name, read_tasks
 from gpu_scheduler.wire.times import read_time
@@ -182,6 +190,7 @@ class JobReader:
             sweep=_label(asked.sweep, "sweep"),
             params=_params(asked.params),
             snapshot=_snapshot(asked.snapshot),
+            terminal=_terminal(asked.terminal),
         )
 
     def _environment_name(self, variables: tuple[tuple[str, str], ...]) -> str:
@@ -408,6 +417,18 @@ def _snapshot(asked: SnapshotRequest | None) -> CodeSnapshot | None:
         tree=_label(asked.tree, "snapshot"),
         commit=_label(asked.commit, "snapshot"),
         dirty=asked.dirty,
+    )
+
+
+def _terminal(asked: TerminalRequest | None) -> Terminal:
+    if asked is None:
+        return PLAIN_TERMINAL
+    return Terminal(
+        rows=asked.rows,
+        columns=asked.columns,
+        idle_ms=round(asked.idle_seconds * 1000),
+        attach_within_ms=round(asked.attach_within_seconds * 1000),
+        keep=asked.on_disconnect == "keep",
     )
 
 

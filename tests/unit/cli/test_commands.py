@@ -372,7 +372,7 @@ def test_an_interrupted_run_without_a_terminal_cancels(
 
 def test_attach_runs_the_command_that_the_server_names(server: FakeServer, tell: Tell) -> None:
     submitted(server)
-    assert "submit it with '--runner tmux'" in tell("attach", "1", code=2)
+    assert "submit it with '--runner terminal'" in tell("attach", "1", code=2)
     server.change("job-1", runner="tmux")
     assert "job-1 is pending" in tell("attach", "1", code=2)
     server.change("job-1", state="running", attach=["echo", "in the", "session"])
@@ -570,7 +570,7 @@ def test_the_help_of_every_command_can_be_read(
 def test_every_command_that_answers_speaks_json_or_needs_not(name: str) -> None:
     from gpu_scheduler.cli.main import parser_for
 
-    silent = {"run", "logs", "attach", "up", "down"}
+    silent = {"run", "shell", "logs", "attach", "up", "down"}
     _, parser = parser_for(name, COMMANDS[name])
     assert ("--json" in parser._option_string_actions) == (name not in silent)
 

@@ -111,7 +111,7 @@ class Attempt:
 
     @property
     def is_session(self) -> bool:
-        return self.work.runner in {"tmux", "screen"}
+        return self.work.runner in {"tmux", "screen", "terminal"}
 
     def record(self, kind: str, **more: object) -> Form:
         """A journal record of this attempt, remembered for when the journal is rewritten."""

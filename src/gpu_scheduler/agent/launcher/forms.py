@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice
+from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice, WorkTerminal
 
 # ruff: noqa: TRY004
 # Whatever is wrong with a line is one kind of error to its reader: a bad line.
@@ -27,6 +27,7 @@ MOST_LINE_BYTES = 32 * 1024 * 1024
 _NOTHING = Work(allocation_id="")
 _WORK_DEFAULTS = {name: getattr(_NOTHING, name) for name in Work.__slots__}
 _DEVICE_FIELDS = tuple(WorkDevice.__slots__)
+_TERMINAL_FIELDS = tuple(WorkTerminal.__slots__)
 _REPORTS: dict[str, type[Began] | type[Over] | type[Saved]] = {
     "began": Began,
     "over": Over,
@@ -54,11 +55,23 @@ def work_form(work: Work) -> Form:
         value = getattr(work, name)
         if value != usual:
             form[name] = value
+    if work.terminal is not None:
+        form["terminal"] = terminal_form(work)
     if work.devices:
         form["devices"] = [
             {name: getattr(device, name) for name in _DEVICE_FIELDS} for device in work.devices
         ]
     return form
+
+
+def terminal_form(work: Work) -> Form | None:
+    """The terminal of a work, if it has one."""
+    terminal = work.terminal
+    if terminal is None:
+        if work.runner != "terminal":
+            return None
+        terminal = WorkTerminal()
+    return {name: getattr(terminal, name) for name in _TERMINAL_FIELDS}
 
 
 def work_from(form: object) -> Work:
@@ -74,6 +87,8 @@ def work_from(form: object) -> Work:
             (str(source), str(target), bool(read_only))
             for source, target, read_only in fields.get("mounts", ())
         )
+        if fields.get("terminal") is not None:
+            fields["terminal"] = WorkTerminal(**fields["terminal"])
         fields["devices"] = tuple(WorkDevice(**device) for device in fields.get("devices", ()))
         work = Work(**fields)
     except TypeError as error:

@@ -16,6 +16,9 @@ from gpu_scheduler.agent.launcher.forms import Key
 _PR_SET_CHILD_SUBREAPER = 36
 _ID = b"TGPU_ALLOCATION_ID="
 _MEMBER = b"TGPU_MEMBER="
+_SHELL_IGNORES = sum(
+    1 << (number - 1) for number in (signal.SIGTERM, signal.SIGTSTP, signal.SIGTTOU)
+)
 _LAUNCHER = b"TGPU_LAUNCHER="
 _HELPER = b"TGPU_HELPER="
 _MOST_DIGITS = 10
@@ -118,6 +121,13 @@ def user_of(pid: int) -> int:
     _, _, rest = _read(f"/proc/{pid}/status").partition(b"\nUid:")
     numbers = rest.split(None, 1)
     return int(numbers[0]) if numbers else -1
+
+
+def is_shell_at_prompt(pid: int) -> bool:
+    """Whether a process ignores what shells with job control ignore, SIGTERM among it."""
+    _, _, rest = _read(f"/proc/{pid}/status").partition(b"\nSigIgn:")
+    words = rest.split(None, 1)
+    return bool(words) and int(words[0], 16) & _SHELL_IGNORES == _SHELL_IGNORES
 
 
 def line_of(pid: int, top: int) -> list[int]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
-from gpu_scheduler.agent.launcher.forms import line, parsed
+from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_form
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, refusal, say_go
@@ -354,6 +354,7 @@ class Starter:
             "workdir": work.workdir,
             "umask": work.umask,
             "output": work.log_path if work.log_of_user else "",
+            "terminal": terminal_form(work),
         }
         session.unsent = line(order)
         session.send()

@@ -99,7 +99,12 @@ class Stopper:
         attempt.termed = True
         self._send(attempt, signal.SIGTERM)
         if attempt.runner is None or not attempt.runner.signal_command(attempt.work, "CONT"):
-            processes.send(self._targets(attempt), signal.SIGCONT)
+            targets = self._targets(attempt)
+            if attempt.is_session:
+                # It ignores SIGTERM, and goes when its terminal does.
+                shells = [pid for pid in targets if processes.is_shell_at_prompt(pid)]
+                processes.send(shells, signal.SIGHUP)
+            processes.send(targets, signal.SIGCONT)
 
     def kill(self, attempt: Attempt) -> None:
         """SIGKILL to everything, again and again until the end is seen."""

@@ -6,12 +6,19 @@ from gpu_scheduler.agent.runners.container import ContainerRunner
 from gpu_scheduler.agent.runners.contract import Runner
 from gpu_scheduler.agent.runners.process import ProcessRunner
 from gpu_scheduler.agent.runners.session import ScreenRunner, TmuxRunner
+from gpu_scheduler.agent.runners.terminal import TerminalRunner
 from gpu_scheduler.agent.work import Work
 
 
 def runners() -> dict[str, Runner]:
     """One of each; what is not installed says so when it is asked for."""
-    found: list[Runner] = [ProcessRunner(), TmuxRunner(), ScreenRunner(), ContainerRunner()]
+    found: list[Runner] = [
+        ProcessRunner(),
+        TmuxRunner(),
+        ScreenRunner(),
+        TerminalRunner(),
+        ContainerRunner(),
+    ]
     return {runner.name: runner for runner in found}
 
 

@@ -18,6 +18,7 @@ from gpu_scheduler.agent.work import Work
 GATE = "{gate}"
 PYTHON = "{python}"
 LONGEST_SOCKET = 100
+MOST_DETAIL = 500
 _KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "SHELL", "USER")
 _MARKS = ("TGPU_ALLOCATION_ID", "TGPU_MEMBER", "TGPU_LAUNCHER")
 
@@ -43,7 +44,7 @@ class SessionRunner(Runner):
             return f"{self.name} is not installed on this node; install it or use another runner"
         if not work.scratch_dir:
             return f"the {self.name} runner needs a scratch directory"
-        if len(work.scratch_dir) + len("/tmux.sock") > LONGEST_SOCKET:
+        if len(work.scratch_dir) + len("/terminal.sock") > LONGEST_SOCKET:
             return f"the scratch directory's path is too long for a socket: {work.scratch_dir}"
         return ""
 
@@ -51,25 +52,30 @@ class SessionRunner(Runner):
         kept = {name: environment[name] for name in (*_KEPT, *_MARKS) if name in environment}
         kept.update(TERM="xterm-256color", **self._own_environment(work))
         kept.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
-        with open(os.path.join(os.path.dirname(__file__), "shim.py"), encoding="utf-8") as file:
-            shim = file.read()
         return Command(
             argv=self._argv(work, (PYTHON, "-I", "-S", f"{work.scratch_dir}/shim.py", GATE)),
             environment=kept,
             job=job_argv(work),
             python=_pythons(),
-            files={"shim.py": shim, **job_files(work)},
+            files={**self._sources(), **job_files(work)},
         )
 
     def ending(self, work: Work, inspected: str) -> Ending:
         """What the shim wrote; a shim that was killed has written nothing."""
         del work
         try:
-            status = json.loads(inspected)["status"]
-            code = os.waitstatus_to_exitcode(status)
+            left = json.loads(inspected)
+            code = os.waitstatus_to_exitcode(left["status"])
+            detail = str(left.get("detail", ""))[:MOST_DETAIL].encode(errors="replace").decode()
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return Ending(detail=f"the {self.name} session was killed: exit code unknown")
-        return Ending(exit_code=code) if code >= 0 else Ending(signal=-code)
+        if code < 0:
+            return Ending(signal=-code, detail=detail)
+        return Ending(exit_code=code, detail=detail)
+
+    def _sources(self) -> dict[str, str]:
+        """What the shim is made of."""
+        return {"shim.py": source("shim.py")}
 
     def _own_environment(self, work: Work) -> dict[str, str]:
         del work
@@ -108,6 +114,12 @@ class ScreenRunner(SessionRunner):
 
     def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
         return (self._program, "-c", "/dev/null", "-D", "-m", "-S", session_name(work), *shim)
+
+
+def source(name: str) -> str:
+    """A file of this directory that runs in the session."""
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _pythons() -> tuple[str, ...]:

@@ -1,10 +1,12 @@
-"""What runs inside a tmux or screen session, between the terminal and the job.
+"""What runs inside a session, between a terminal and the job.
 
 It asks the launcher at its gate what to run and waits for the answer, so that the job begins only
 once its record is on disk. The job gets a terminal of its own; its output goes to the session and,
 through a descriptor from the launcher, to the log, or to the file that the user named. Its end is
 written to `end.json` by fsync and rename: signals for the job never reach this process. Runs with
-any Python 3.8 or newer that the job's user can read, and imports nothing of this package.
+any Python 3.8 or newer that the job's user can read, and imports nothing of this package. In tmux
+and screen it copies between two terminals; with the runner `terminal` nobody may be there, and
+`terminal_host.py`, which lies beside it, serves whoever comes.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import pty
@@ -56,11 +59,26 @@ def main() -> int:
         return 1
     tell(gate, {"began": job})
     signal.signal(signal.SIGHUP, lambda *_: hang_up(job))
-    relay(job, terminal, log)
+    here = os.path.dirname(os.path.abspath(__file__))
+    detail = ""
+    if order.get("terminal"):
+        detail = load(here, "terminal_host").serve(job, terminal, log, order, here)
+    else:
+        relay(job, terminal, log)
     _, status = os.waitpid(job, 0)
-    write_end(os.path.dirname(os.path.abspath(__file__)), job, status)
+    write_end(here, job, status, detail)
     tell(gate, {"end": status})
     return 0
+
+
+def load(directory: str, name: str) -> Any:
+    """A file beside this one as a module; an isolated Python finds none by itself."""
+    spec = importlib.util.spec_from_file_location(name, os.path.join(directory, name + ".py"))
+    if spec is None or spec.loader is None:
+        raise ImportError(name)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def receive(gate: socket.socket) -> tuple[Order | None, int]:
@@ -98,18 +116,30 @@ def be_job(order: Order, report: int) -> None:
     doing = f"enter the working directory {order['workdir']!r}"
     try:
         environment = dict(order["environment"])
-        environment["TERM"] = os.environ.get("TERM", "dumb")
+        if order.get("terminal"):
+            environment.setdefault("TERM", "xterm-256color")
+        else:
+            environment["TERM"] = os.environ.get("TERM", "dumb")
         os.umask(order["umask"])
         os.chdir(order["workdir"] or "/")
         doing = f"run {order['argv'][0]!r}"
         for number in IGNORED:
             signal.signal(number, signal.SIG_DFL)
+        resize(0, order)
         os.execvpe(order["argv"][0], order["argv"], environment)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         reason = getattr(error, "strerror", None) or str(error)
         os.write(report, f"cannot {doing}: {reason.lower()}".encode())
     finally:
         os._exit(127)
+
+
+def resize(terminal: int, order: Order) -> None:
+    """The size that the first who comes will have, where that is known."""
+    size = order.get("terminal")
+    if size:
+        packed = struct.pack("HHHH", size["rows"], size["columns"], 0, 0)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, packed)
 
 
 def relay(job: int, terminal: int, log: int) -> None:
@@ -180,11 +210,11 @@ def hang_up(job: int) -> None:
         pass
 
 
-def write_end(directory: str, job: int, status: int) -> None:
+def write_end(directory: str, job: int, status: int, detail: str = "") -> None:
     """Durably, for a launcher that may not be there at this moment."""
     path = os.path.join(directory, "end.json")
     file = os.open(path + ".new", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-    os.write(file, json.dumps({"pid": job, "status": status}).encode())
+    os.write(file, json.dumps({"pid": job, "status": status, "detail": detail}).encode())
     os.fsync(file)
     os.close(file)
     os.rename(path + ".new", path)

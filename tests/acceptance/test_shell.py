@@ -1,0 +1,397 @@
+"""`tgpu shell` and `run --pty` in a real terminal: keys, signals, sizes, leaving, coming back."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.cli.terminal import HEAD, STATUS
+from tests.acceptance.conftest import PROGRAM, RealServer
+from tests.terminal import PROMPT, Terminal, a_terminal, needs_tmux
+
+pytestmark = needs_tmux
+SHELL = "tgpu shell -q -G 1 -- bash --norc --noprofile"
+
+
+@pytest.fixture
+def terminal(server: RealServer) -> Iterator[Terminal]:
+    with a_terminal(server.environment) as found:
+        yield found
+
+
+def last_job(server: RealServer) -> dict[str, Any]:
+    found: dict[str, Any] = server.json("list", "-s", "all", "--sort=-number", "-L", 1)["jobs"][0]
+    return found
+
+
+def ended(server: RealServer, job: str) -> dict[str, Any]:
+    with server.client() as client:
+        return client.wait(job, timeout=60)
+
+
+def open_shell(terminal: Terminal, line: str = SHELL) -> None:
+    terminal.enter(f"PS1='in> ' {line}")
+    terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
+
+
+def test_a_shell_has_its_gpus_a_terminal_and_the_size_of_the_window(
+    server: RealServer, terminal: Terminal
+) -> None:
+    open_shell(terminal)
+    assert terminal.answer("stty size") == "30 100"
+    assert terminal.answer("tty").startswith("/dev/pts/")
+    assert terminal.answer("echo $TERM") in {"xterm-256color", "tmux-256color", "screen"}
+    devices = terminal.answer("echo [$CUDA_VISIBLE_DEVICES]")
+    assert devices.strip("[]").isdecimal()
+    job = last_job(server)
+    assert (job["interactive"], job["runner"], job["state"]) == (True, "terminal", "running")
+    terminal.resize(120, 40)
+    terminal.until(lambda _: terminal.answer("stty size") == "40 120", "the new size")
+    terminal.enter("exit 7")
+    terminal.see(f"exit\n{PROMPT}")
+    assert terminal.answer("echo $?") == "7"
+    assert ended(server, job["id"])["exit_code"] == 7
+    assert terminal.answer("stty -a | grep -cw -e -echo") == "0"
+
+
+def test_ctrl_c_and_ctrl_z_reach_the_program_in_the_foreground(
+    server: RealServer, terminal: Terminal
+) -> None:
+    open_shell(terminal)
+    terminal.enter("sleep 1000")
+    terminal.until(lambda _: "sleep" in in_foreground(server), "sleep to run")
+    terminal.press("C-c")
+    assert terminal.answer("echo $?") == "130"
+    terminal.enter("sleep 2000")
+    terminal.until(lambda _: "sleep" in in_foreground(server), "sleep to run")
+    terminal.press("C-z")
+    terminal.see("Stopped")
+    assert "Stopped" in terminal.answer("jobs")
+    terminal.enter("bg; fg")
+    terminal.until(lambda _: "sleep" in in_foreground(server), "sleep to run")
+    terminal.press("C-c")
+    terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the prompt")
+    assert terminal.answer("jobs | wc -l") == "0"
+    terminal.press("C-d")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+    assert ended(server, last_job(server)["id"])["exit_code"] == 0
+
+
+def in_foreground(server: RealServer) -> str:
+    """The programs of the last job's terminal that have the keyboard."""
+    host = Path(server.state_dir)
+    names = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if (
+                not entry.name.isdecimal()
+                or str(host).encode() not in (entry / "environ").read_bytes()
+            ):
+                continue
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if fields[2] == fields[5]:
+                names.append((entry / "comm").read_text().strip())
+        except OSError:
+            continue
+    return " ".join(names)
+
+
+def test_a_program_that_reads_single_keys_gets_each_of_them(
+    server: RealServer, terminal: Terminal
+) -> None:
+    script = (
+        "import sys, tty; tty.setraw(0); print('READY', end='', flush=True)\n"
+        "while True:\n"
+        "    key = sys.stdin.buffer.raw.read(1); sys.stdout.write(f'<{key[0]}>'); "
+        "sys.stdout.flush()\n"
+        "    if key == b'q': break\n"
+    )
+    server_side = Path(server.state_dir, "keys.py")
+    server_side.write_text(script)
+    terminal.enter(f"clear; tgpu run -q --pty -G 1 -- python3 {server_side}")
+    terminal.see("READY")
+    terminal.press("C-c")
+    terminal.press("C-z")
+    terminal.press("C-d")
+    terminal.press("Escape")
+    terminal.type("a~d")
+    terminal.press("Enter")
+    terminal.type("~~")
+    terminal.see("<3><26><4><27><97><126><100><13><126>")
+    terminal.type("q")
+    terminal.see("<113>")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+    terminal.enter("clear")
+    assert terminal.answer("echo $?") == "0"
+    assert terminal.answer("stty -a | grep -cw -e -icanon") == "0"
+
+
+def test_one_can_leave_a_shell_and_come_back_also_after_a_restart_of_the_server(
+    server: RealServer, terminal: Terminal
+) -> None:
+    open_shell(terminal)
+    job = last_job(server)["id"]
+    terminal.enter("number=41; printf '\\033[?1049h\\033[?25lfull %s' screen; read x")
+    terminal.see("full screen")
+    terminal.press("Enter")
+    terminal.type("~d")
+    terminal.see(f"{job} goes on")
+    assert "full screen" not in terminal.screen()
+    server.tgpu("down", "--state-dir", server.state_dir)
+    server.start("8xA100-80GB")
+    terminal.enter("clear")
+    terminal.until(lambda screen: "goes on" not in screen, "a clear screen")
+    terminal.enter(f"tgpu attach {job}")
+    terminal.press("Enter")
+    terminal.enter("printf '\\033[?1049l\\033[?25h'")
+    assert terminal.answer("echo $((number + 1))") == "42"
+    terminal.enter("exit 5")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+    assert terminal.answer("echo $?") == "5"
+    assert ended(server, job)["exit_code"] == 5
+
+
+def test_a_waiting_shell_says_why_and_until_when_and_ctrl_c_cancels_it(
+    server: RealServer, terminal: Terminal
+) -> None:
+    all_of_them = server.submit("-G", 8, "-t", "1h", "--", "sleep", 600)
+    terminal.enter("tgpu shell -G 1 -t 10m")
+    screen = terminal.see("Ctrl-C cancels")
+    assert "waits until about" in screen
+    job = last_job(server)["id"]
+    terminal.press("C-c")
+    terminal.see(f"{job} cancelled")
+    assert terminal.answer("echo $?") == "130"
+    assert ended(server, job)["state"] == "cancelled"
+    server.tgpu("cancel", all_of_them)
+    ended(server, all_of_them)
+
+
+def test_a_shell_ends_when_nobody_uses_it_and_the_reason_is_told(
+    server: RealServer, terminal: Terminal
+) -> None:
+    terminal.enter("tgpu shell -q --idle 2s -- bash --norc --noprofile")
+    terminal.see("press a key, or it ends")
+    terminal.see("ended: idle for 2 s")
+    job = ended(server, last_job(server)["id"])
+    assert (job["state"], job["reason"]) == ("failed", "idle for 2 s")
+    assert terminal.answer("echo $?") == "129"
+
+
+def test_a_program_that_computes_in_silence_is_not_idle(server: RealServer) -> None:
+    script = (
+        "import time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: sum(range(999))"
+    )
+    with server.client() as client:
+        job = client.submit(
+            ["python3", "-c", script], runner="terminal", terminal={"idle_seconds": 1.0}
+        )
+        assert job.wait(timeout=60)["state"] == "completed"
+
+
+@pytest.mark.parametrize(("wish", "state"), [("keep", "running"), ("end", "failed")])
+def test_a_broken_connection_keeps_or_ends_the_shell_as_was_asked(
+    server: RealServer, terminal: Terminal, wish: str, state: str
+) -> None:
+    open_shell(terminal, f"tgpu shell -q --on-disconnect {wish} -- bash --norc --noprofile")
+    job = last_job(server)["id"]
+    terminal.enter(
+        "echo $PPID > /dev/null; kill -9 $(pgrep -f -- '--on-disconnec[t] " + wish + "')"
+    )
+    terminal.see("Killed")
+    terminal.enter("stty sane; clear")
+    with server.client() as client:
+        if state == "failed":
+            assert "connection" in client.wait(job, timeout=60)["reason"]
+            return
+        assert client.get(job)["state"] == "running"
+    open_shell(terminal, f"tgpu attach {job}")
+    terminal.enter("exit")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(
+    server: RealServer, terminal: Terminal, number: signal.Signals
+) -> None:
+    before = terminal.answer("stty -g")
+    terminal.enter("clear")
+    open_shell(terminal)
+    terminal.enter(f"kill -{number.value} $(pgrep -f -- '-m gpu_scheduler shel[l] -q')")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+    assert terminal.answer("echo $?") == str(128 + number)
+    assert terminal.answer("stty -g") == before
+    server.tgpu("cancel", last_job(server)["id"])
+
+
+def test_a_cancelled_shell_goes_at_once_though_shells_ignore_sigterm(
+    server: RealServer, terminal: Terminal
+) -> None:
+    open_shell(terminal)
+    job = last_job(server)["id"]
+    server.tgpu("cancel", job)
+    terminal.see(f"{job} cancelled")
+    with server.client() as client:
+        found = client.wait(job, timeout=60)
+    assert (found["state"], found["signal"]) == ("cancelled", signal.SIGHUP)
+
+
+def test_another_program_can_be_run_inside_a_job_with_its_gpus(server: RealServer) -> None:
+    job = server.submit("-G", 2, "--runner", "terminal", "--", "sleep", 600)
+    with server.client() as client:
+        held = until_running(client, job)["allocation"][0]["gpus"]
+    expected = ",".join(str(gpu["index"]) for gpu in held)
+    ended = subprocess.run(
+        [
+            *(*PROGRAM, "shell", "--job", job, "--no-pty", "--"),
+            *("sh", "-c", "echo $CUDA_VISIBLE_DEVICES; cat; echo no >&2; exit 5"),
+        ],
+        input="through a pipe\n\x00\xff~d\n",
+        capture_output=True,
+        text=True,
+        encoding="latin-1",
+        env=server.environment,
+        check=False,
+        timeout=60,
+    )
+    assert ended.stdout == f"{expected}\nthrough a pipe\n\x00\xff~d\n"
+    assert (ended.stderr, ended.returncode) == ("no\n", 5)
+    refused = server.tgpu("shell", "--job", job, "--no-pty", "--", "/no/such", code=2)
+    assert "/no/such" in refused.stderr
+    server.tgpu("cancel", job)
+
+
+def until_running(client: Any, job: str) -> Any:
+    give_up = time.monotonic() + 60
+    while (found := client.get(job))["state"] != "running":
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    return found
+
+
+def test_what_was_started_inside_a_job_ends_with_it(server: RealServer) -> None:
+    job = server.submit("--runner", "terminal", "--", "sleep", 600)
+    with server.client() as client:
+        until_running(client, job)
+    inside = subprocess.Popen(
+        [*PROGRAM, "shell", "--job", job, "--no-pty", "--", "sh", "-c", "echo $$; sleep 600"],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=server.environment,
+    )
+    assert inside.stdout is not None
+    pid = int(inside.stdout.readline())
+    server.tgpu("cancel", job)
+    assert inside.wait(60) != 0
+    inside.stdout.close()
+    with server.client() as client:
+        client.wait(job, timeout=60)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_terminal_is_closed_to_others_and_speaks_only_its_language(server: RealServer) -> None:
+    job = server.submit("--runner", "terminal", "--", "sleep", 600)
+    with server.client() as client:
+        path = until_running(client, job)["attach"][-1]
+    give_up = time.monotonic() + 60
+    while not Path(path).exists():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    assert Path(path).stat().st_mode & 0o777 == 0o600
+    assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+    nonsense = [b"\x00" * 64, HEAD.pack(b"o", 1 << 30), message(b"d", b"x"), message(b"o", b"{")]
+    nonsense += [message(b"o", b"[]"), message(b"o", b'{"mode": "start", "argv": 7}')]
+    for words in nonsense:
+        with socket.socket(socket.AF_UNIX) as rude:
+            rude.settimeout(60)
+            rude.connect(path)
+            rude.sendall(words)
+            while rude.recv(4096):
+                pass
+    with server.client() as client:
+        assert client.get(job)["state"] == "running"
+    with socket.socket(socket.AF_UNIX) as polite:
+        polite.settimeout(60)
+        polite.connect(path)
+        asked = {"mode": "start", "argv": ["sh", "-c", "exit 3"], "terminal": True}
+        polite.sendall(message(b"o", json.dumps(asked).encode()))
+        heard = b""
+        while not heard.endswith(STATUS.pack(3 << 8)):
+            piece = polite.recv(4096)
+            assert piece
+            heard += piece
+    server.tgpu("cancel", job)
+
+
+def message(kind: bytes, data: bytes) -> bytes:
+    return HEAD.pack(kind, len(data)) + data
+
+
+def test_who_does_not_read_keeps_the_job_from_nothing_but_its_output(server: RealServer) -> None:
+    marks = Path(server.state_dir, "wrote")
+    script = f"seq 0 99999; echo > {marks}"
+    job = server.submit("--runner", "terminal", "--", "sh", "-c", f"read go; {script}")
+    with server.client() as client:
+        path = until_running(client, job)["attach"][-1]
+    with socket.socket(socket.AF_UNIX) as slow:
+        slow.settimeout(60)
+        give_up = time.monotonic() + 60
+        while slow.connect_ex(path) != 0:
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+        slow.sendall(message(b"o", b'{"mode": "attach"}') + message(b"d", b"go\n"))
+        # All of it comes, in order, however late it is read.
+        heard = bytearray()
+        while piece := slow.recv(4096):
+            heard += piece
+    assert marks.exists()
+    shown = bytearray()
+    while heard:
+        kind, length = HEAD.unpack_from(heard)
+        if kind == b"d":
+            shown += heard[HEAD.size : HEAD.size + length]
+        del heard[: HEAD.size + length]
+    numbers = [line.split()[0] for line in shown.decode().splitlines() if line[:1].isdigit()]
+    assert numbers == [str(number) for number in range(100_000)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_cannot_come_to_the_terminal(server: RealServer) -> None:
+    job = server.submit("--runner", "terminal", "--", "sleep", 600)
+    with server.client() as client:
+        path = until_running(client, job)["attach"][-1]
+    script = f"import socket; socket.socket(socket.AF_UNIX).connect({path!r})"
+    tried = subprocess.run(
+        ["python3", "-c", script],
+        user=65534,
+        group=65534,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "PermissionError" in tried.stderr
+    server.tgpu("cancel", job)
+
+
+def test_wrong_wishes_are_refused_in_words(server: RealServer) -> None:
+    for words, told in (
+        (("shell", "--no-pty"), "--no-pty goes with --job"),
+        (("shell", "-a", "0-3", "--", "true"), "this is for one job"),
+        (("shell", "--runner", "tmux", "--", "true"), "leave it out"),
+        (("run", "--idle", "3m", "--", "true"), "give --pty too"),
+        (("run", "--pty"), "'tgpu shell' opens a shell"),
+        (("attach",), "'tgpu screens' lists"),
+        (("attach", "--socket", "/no/such/place"), "has the job ended?"),
+    ):
+        assert told in server.tgpu(*words, code=2).stderr
+    with server.client() as client, pytest.raises(Exception, match="runner 'terminal'"):
+        client.submit(["true"], terminal={"rows": 3})

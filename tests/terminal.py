@@ -1,0 +1,126 @@
+"""A real terminal for tests: tmux, on a socket of its own, with a person's keys and eyes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+needs_tmux = pytest.mark.skipif(not shutil.which("tmux"), reason="tmux is not installed")
+LONGEST_S = 60.0
+PROMPT = "here>"
+"""The screen is seen without the spaces at the ends of its lines."""
+
+
+class Terminal:
+    """One window with a shell in it."""
+
+    def __init__(
+        self, socket: str, columns: int, rows: int, environment: Mapping[str, str]
+    ) -> None:
+        self._socket = socket
+        self._asked = 0
+        kept = {name: value for name, value in environment.items() if name not in ("TMUX", "ENV")}
+        self._environment = kept | {"TERM": "xterm-256color"}
+        size = ("-x", str(columns), "-y", str(rows))
+        self._tmux(
+            "new-session", "-d", "-s", "t", *size, f"PS1='{PROMPT} ' bash --norc --noprofile"
+        )
+        self.see(PROMPT)
+
+    def type(self, text: str) -> None:
+        """Keys as they are."""
+        self._tmux("send-keys", "-t", "t", "-l", "--", text)
+
+    def press(self, *keys: str) -> None:
+        """Keys by name: Enter, C-c, Escape, Down."""
+        self._tmux("send-keys", "-t", "t", *keys)
+
+    def enter(self, line: str) -> None:
+        """A line and its end."""
+        self.type(line)
+        self.press("Enter")
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._tmux("resize-window", "-t", "t", "-x", str(columns), "-y", str(rows))
+
+    def screen(self) -> str:
+        return self._tmux("capture-pane", "-p", "-t", "t")
+
+    def coloured(self) -> str:
+        """The screen with its colours."""
+        return self._tmux("capture-pane", "-p", "-e", "-t", "t")
+
+    def lines(self) -> list[str]:
+        return self.screen().split("\n")[:-1]
+
+    def see(self, text: str) -> str:
+        """Wait until something stands on the screen."""
+        return self.until(lambda screen: text in screen, f"{text!r} to appear")
+
+    def until(self, true: Callable[[str], bool], what: str = "it") -> str:
+        """Wait until the screen is as it should be."""
+        give_up = time.monotonic() + LONGEST_S
+        while True:
+            screen = self.screen()
+            if true(screen):
+                return screen
+            assert time.monotonic() < give_up, f"waited for {what}; the screen shows:\n{screen}"
+            time.sleep(0.05)
+
+    def answer(self, line: str) -> str:
+        """What a line of shell says, if that is one line."""
+        self._asked += 1
+        mark = f"{self._asked}=>"
+        self.enter(f"echo '{self._asked}=''>' $({line}) .")
+        screen = self.until(lambda shown: _said(shown, mark) is not None, line)
+        return _said(screen, mark) or ""
+
+    def close(self) -> None:
+        self._tmux("kill-server")
+
+    def _tmux(self, *words: str) -> str:
+        ended = subprocess.run(
+            ["tmux", "-S", self._socket, "-f", "/dev/null", *words],
+            capture_output=True,
+            text=True,
+            env=self._environment,
+            check=True,
+            timeout=LONGEST_S,
+        )
+        return ended.stdout
+
+
+def _said(screen: str, mark: str) -> str | None:
+    for line in screen.split("\n"):
+        if line.startswith(mark) and line.endswith("."):
+            return line.removeprefix(mark).removesuffix(".").strip()
+    return None
+
+
+@contextmanager
+def a_terminal(
+    environment: Mapping[str, str], columns: int = 100, rows: int = 30
+) -> Iterator[Terminal]:
+    """A terminal that is gone afterwards, with all that runs in it."""
+    directory = tempfile.mkdtemp(prefix="tgpu-t")
+    bin_dir = Path(directory, "bin")
+    bin_dir.mkdir()
+    python = Path(sys.executable)
+    program = bin_dir / "tgpu"
+    program.write_text(f'#!/bin/sh\nexec {python} -m gpu_scheduler "$@"\n')
+    program.chmod(0o755)
+    own = dict(environment) | {"PATH": f"{bin_dir}:{environment['PATH']}"}
+    terminal = Terminal(f"{directory}/tmux", columns, rows, own)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+        shutil.rmtree(directory, ignore_errors=True)
