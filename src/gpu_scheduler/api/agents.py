@@ -395,6 +395,7 @@ class Agents:
     def _hear_readings(self, node_id: str, telemetry: pb.Telemetry) -> None:
         readings = readings_of(telemetry)
         self._loop.telemetry[node_id] = readings
+        self._loop.tallies.note_readings(node_id, readings)
         read = tuple(_device_read(reading) for reading in readings.readings)
         self._tell(DevicesRead(node_id, read, fresh=not readings.problem))
 

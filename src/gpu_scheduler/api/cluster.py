@@ -13,13 +13,13 @@ import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import Answer, Call, answer
-from gpu_scheduler.api.operations import V1, Operation, Parameter
+from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.ledger.accounts import Totals
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
-from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.job import NORMAL_PRIORITY, Pool
 from gpu_scheduler.model.measures import UJ_PER_WH
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading
@@ -86,7 +86,7 @@ def free_gpus(slot: Slot) -> int:
 
 async def cluster_status(context: Context, call: Call) -> Answer:
     """The cluster in numbers."""
-    context.query(call)
+    detailed = context.query(call, "detailed").flag("detailed")
     counts = context.service.store.count_states()
     nodes = slots(context)
     online = [slot for slot in nodes if slot.node.state is not NodeState.LOST]
@@ -111,8 +111,20 @@ async def cluster_status(context: Context, call: Call) -> Answer:
         allocated_gpus=sum(users.values()),
         usable_gpus=sum(slot.usable.bit_count() for slot in online),
         users=dict(sorted(users.items())),
+        pending_by_priority=_by_priority(context) if detailed else None,
     )
     return answer(status)
+
+
+def _by_priority(context: Context) -> dict[str, int]:
+    """Jobs that wait, by how urgent they are."""
+    found = {"high": 0, "normal": 0, "low": 0}
+    for life in context.service.core.book.lives.values():
+        if life.queued or life.waiting_on:
+            priority = life.job.priority
+            urgent = "high" if priority > NORMAL_PRIORITY else "low"
+            found["normal" if priority == NORMAL_PRIORITY else urgent] += 1
+    return found
 
 
 # --- devices and nodes
@@ -153,6 +165,10 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 paused=device.paused,
             )
             _add_reading(form, readings.get(device.index), sees)
+            load = context.service.tallies.loads.get((node_id, device.index))
+            if load is not None:
+                form.utilisation_mean_percent = round(load.mean_percent, 1)
+                form.utilisation_peak_percent = load.most_percent
             yield form
 
 
@@ -385,6 +401,7 @@ OPERATIONS = (
         name="cluster_status",
         summary="The cluster in numbers.",
         tag="cluster",
+        query=(a_flag("detailed", "Also how many wait by priority."),),
         answer=ClusterStatus,
     ),
     Operation(

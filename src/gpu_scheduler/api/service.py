@@ -16,7 +16,7 @@ from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.notify.service import Notifications
@@ -115,6 +115,7 @@ class ApiSettings:
     `host_names` are further names by which it may be called (besides localhost and the loopback
     addresses). `version` is shown by /health. `attach` says what enters the session of a job.
     `notifications` are those who tell people what happens.
+    `runner` is for jobs that do not name one.
     """
 
     server_uid: int
@@ -124,3 +125,4 @@ class ApiSettings:
     bounds: Bounds = field(default_factory=Bounds)
     attach: Attach | None = None
     notifications: Notifications | None = None
+    runner: Runner = Runner.PROCESS

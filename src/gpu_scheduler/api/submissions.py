@@ -145,7 +145,8 @@ def _reader(context: Context, caller: Caller) -> JobReader:
             f"(uid {server_uid}), and you are '{caller.user}' (uid {caller.uid}); "
             "start a server of your own, or ask for one that runs as root"
         )
-    return JobReader(caller, partial(context.own_tenant, caller))
+    tenant_of = partial(context.own_tenant, caller)
+    return JobReader(caller, tenant_of, context.settings.runner)
 
 
 def _told(outcome: Outcome) -> Answer:

@@ -21,6 +21,18 @@ def register(parser: ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead of text")
 
 
+def register_sample(parser: ArgumentParser) -> None:
+    """Add the options of `config-sample`."""
+    parser.add_argument("--yaml", action="store_true", help="YAML with explanations, not JSON")
+    parser.add_argument("--json", action="store_true", help="JSON, which is the default")
+
+
+def sample(args: Namespace) -> int:
+    """Print a configuration file with every setting."""
+    args.json = not args.yaml
+    return _sample(args)
+
+
 def run(args: Namespace) -> int:
     """Do what the first word says."""
     if args.action == "sample":
@@ -58,11 +70,12 @@ def run(args: Namespace) -> int:
 
 
 def _sample(args: Namespace) -> int:
-    from gpu_scheduler.settings import Settings, sample
+    from gpu_scheduler.settings import Settings
+    from gpu_scheduler.settings import sample as sample_text
     from gpu_scheduler.settings.describe import plain_values
 
     if not args.json:
-        print(sample(), end="")
+        print(sample_text(), end="")
         return 0
     nested: dict[str, dict[str, object]] = {}
     for key, value in plain_values(Settings()).items():

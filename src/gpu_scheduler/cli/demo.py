@@ -123,11 +123,11 @@ def run(args: Namespace) -> int:
     state_dir = tempfile.mkdtemp(prefix="tgpu-demo-")
     began = time.monotonic()
     try:
-        _server("up", "--daemon", "--state-dir", state_dir, "--simulate", args.gpus)
+        server_command("up", "--daemon", "--state-dir", state_dir, "--simulate", args.gpus)
         try:
             wrong = _play(state_dir, began)
         finally:
-            _server("down", "--state-dir", state_dir)
+            server_command("down", "--state-dir", state_dir)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
     for line in wrong:
@@ -186,11 +186,11 @@ def _watch(client: Client, played: list[Act], began: float) -> dict[str, dict[st
 def _show_accounts(state_dir: str) -> None:
     """Who used how much."""
     print()
-    _server("usage", "--server", state_dir)
+    server_command("usage", "--server", state_dir)
 
 
-def _server(*words: str) -> None:
-    """Run another command of ours, quietly unless it fails."""
+def server_command(*words: str, quiet: bool = False) -> None:
+    """Run another command of ours; quietly, only what it complains about is seen."""
     import os
     import subprocess
 
@@ -201,5 +201,8 @@ def _server(*words: str) -> None:
         "GPU_SCHEDULER_JOBS_GRACE_S": "2",
     }
     subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "gpu_scheduler", *words], check=True, env=environment
+        [sys.executable, "-m", "gpu_scheduler", *words],
+        check=True,
+        env=environment,
+        stdout=subprocess.DEVNULL if quiet else None,
     )

@@ -79,6 +79,8 @@ COMMANDS: dict[str, Command] = {
     "demo": _row("demo", "show all this at work, on declared GPUs, in a minute"),
     "add": _row("add", "submit a script with the columns of jobs.txt"),
     "screens": _row("screens", "list the sessions that one can attach to"),
+    "config-sample": _row("config", "print a configuration file with every setting", "sample"),
+    "test": _row("self_check", "check the installation with real jobs on declared GPUs"),
 }
 
 ALIASES = {"list-jobs": "list", "cancel-job": "cancel", "start": "up", "ls": "list"}

@@ -43,7 +43,11 @@ def run(args: Namespace) -> int:
         print_json(figures)
         return 0
     print(painted("Performance metrics", "bold"))
+    gpus = figures.pop("gpus")
     print_pairs((name.replace("_", " "), _text(value)) for name, value in figures.items())
+    if gpus:
+        print(painted("GPU utilisation since the server's start", "bold"))
+        print_pairs((gpu["gpu"], _load_text(gpu)) for gpu in gpus)
     return 0
 
 
@@ -73,7 +77,29 @@ def summary(
         "mean_wait_seconds": fmean(waited) if waited else None,
         "mean_gpu_utilisation_percent": fmean(busy) if busy else None,
         "allocated_gpu_percent": 100 * fmean(shares) if shares else None,
+        "gpus": [_load(gpu, named=len({gpu.get("node") for gpu in gpus}) > 1) for gpu in gpus],
     }
+
+
+def _load(gpu: dict[str, Any], *, named: bool) -> dict[str, Any]:
+    """How busy one GPU was."""
+    place = f"{gpu.get('node')}:{gpu.get('index')}" if named else f"GPU {gpu.get('index')}"
+    return {
+        "gpu": place,
+        "mean_percent": gpu.get("utilisation_mean_percent"),
+        "peak_percent": gpu.get("utilisation_peak_percent"),
+        "state": gpu.get("state") or "",
+    }
+
+
+def _load_text(load: dict[str, Any]) -> str:
+    """`78.5% avg, 95% peak`, and whether it is paused or out of order."""
+    if load["mean_percent"] is None:
+        told = "not read yet"
+    else:
+        told = f"{load['mean_percent']:.1f}% avg, {load['peak_percent']}% peak"
+    state = load["state"]
+    return told + ("" if state in ("", "free", "used", "shared") else f" ({state.upper()})")
 
 
 def _text(value: Any) -> str:

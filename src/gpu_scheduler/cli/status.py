@@ -55,7 +55,7 @@ def run(args: Namespace) -> int:
     with client_for(args) as client:
         if args.watch:
             return _watch(client, args)
-        picture = gathered(client, MANY if args.detailed else FEW)
+        picture = gathered(client, detailed=args.detailed)
     if args.json:
         print_json(picture)
     else:
@@ -63,13 +63,14 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def gathered(client: Client, jobs: int) -> dict[str, Any]:
+def gathered(client: Client, *, detailed: bool = False) -> dict[str, Any]:
     """All that is shown, in one document."""
+    jobs = MANY if detailed else FEW
     running = client.page(state="running,scheduled", sort="number", limit=jobs)
     waiting = client.page(state="pending,preempted", sort="number", limit=jobs)
     return {
         "health": client.health(),
-        "cluster": client.status(),
+        "cluster": client.status(detailed=detailed),
         "resources": list(client.gpus()),
         "running": running["jobs"],
         "pending": waiting["jobs"],
@@ -91,6 +92,8 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
         f"{cluster.get('available_gpus')} of {cluster.get('total_gpus')} GPUs free, "
         f"{cluster.get('running_jobs'):,} jobs run, {cluster.get('pending_jobs'):,} wait"
     )
+    if detailed:
+        yield from _queue_lines(cluster)
     yield ""
     yield from _gpu_lines(picture["resources"], detailed=detailed)
     for title, key in (("Running", "running"), ("Waiting", "pending")):
@@ -108,6 +111,19 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
         yield painted("Checks", "bold")
         for name, value in checks_of(health):
             yield f"  {name}: {check_text(value)}"
+
+
+def _queue_lines(cluster: dict[str, Any]) -> Iterator[str]:
+    """What was done, and what waits by priority."""
+    ended = {
+        name: cluster.get(f"{name}_jobs") or 0 for name in ("completed", "failed", "cancelled")
+    }
+    told = ", ".join(f"{count:,} {name}" for name, count in ended.items() if count)
+    yield f"{sum(ended.values()):,} jobs processed" + (f": {told}" if told else "")
+    waiting = cluster.get("pending_by_priority")
+    if waiting is not None:
+        told = ", ".join(f"{waiting[name]:,} {name}" for name in ("high", "normal", "low"))
+        yield f"{sum(waiting.values()):,} jobs in the queue: {told} priority"
 
 
 def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
@@ -150,7 +166,7 @@ def _watch(client: Client, args: Namespace) -> int:
 
 def _draw(client: Client, args: Namespace, *, on_screen: bool) -> None:
     try:
-        picture = gathered(client, MANY if args.detailed else FEW)
+        picture = gathered(client, detailed=args.detailed)
     except (NoServer, Unreadable) as error:
         if client.connection.address is None:
             raise

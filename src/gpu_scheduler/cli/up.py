@@ -27,6 +27,7 @@ FLAGS = {
     "policy": "policy.preset",
     "node_name": "agent.node_name",
     "log_level": "logging.level",
+    "runner": "jobs.runner",
 }
 READY_FD = "TGPU_READY_FD"
 LONGEST_STOP_S = 60.0
@@ -44,6 +45,12 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME", help="who comes first, such as fair or fifo")
     parser.add_argument("--node-name", metavar="NAME", help="default: the host name")
     parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
+    parser.add_argument(
+        "--runner", choices=("process", "tmux", "screen"), help="of jobs that do not name one"
+    )
+    parser.add_argument(
+        *("--screen",), dest="runner", action="store_const", const="screen", help="--runner screen"
+    )
     parser.add_argument("--daemon", action="store_true", help="return once it is up")
 
 

@@ -154,9 +154,10 @@ class AsyncClient:
         """All devices."""
         return tuple((await self.call("GET", f"{API}/gpus"))["gpus"])
 
-    async def status(self) -> dict[str, Any]:
-        """The cluster in numbers."""
-        return dict(await self.call("GET", f"{API}/cluster/status"))
+    async def status(self, *, detailed: bool = False) -> dict[str, Any]:
+        """The cluster in numbers; detailed, also how many jobs wait by priority."""
+        more = "?detailed=true" if detailed else ""
+        return dict(await self.call("GET", f"{API}/cluster/status{more}"))
 
     async def logs(
         self, job: str | int, *, follow: bool = False, **query: object

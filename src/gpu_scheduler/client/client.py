@@ -194,9 +194,10 @@ class Client:
         """All nodes."""
         return list(self.call("GET", f"{API}/nodes")["nodes"])
 
-    def status(self) -> dict[str, Any]:
-        """The cluster in numbers."""
-        return self._object("GET", f"{API}/cluster/status")
+    def status(self, *, detailed: bool = False) -> dict[str, Any]:
+        """The cluster in numbers; detailed, also how many jobs wait by priority."""
+        more = "?detailed=true" if detailed else ""
+        return self._object("GET", f"{API}/cluster/status{more}")
 
     def health(self) -> dict[str, Any]:
         """Whether the server and its parts are well."""

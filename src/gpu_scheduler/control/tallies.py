@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, Write
 
@@ -28,6 +29,29 @@ class Histogram:
         self.total += value
 
 
+class Load:
+    """How busy one device was, over all looks at it."""
+
+    __slots__ = ("looks", "most_percent", "sum_percent")
+
+    def __init__(self) -> None:
+        """Never looked at."""
+        self.looks = 0
+        self.sum_percent = 0
+        self.most_percent = 0
+
+    def add(self, percent: int) -> None:
+        """One more look."""
+        self.looks += 1
+        self.sum_percent += percent
+        self.most_percent = max(self.most_percent, percent)
+
+    @property
+    def mean_percent(self) -> float:
+        """The mean of all looks."""
+        return self.sum_percent / self.looks if self.looks else 0.0
+
+
 class Tallies:
     """Counts since the start of the process."""
 
@@ -40,6 +64,7 @@ class Tallies:
         self.messages = 0
         self.refusals = 0
         self.failed_commits = 0
+        self.loads: dict[tuple[str, int], Load] = {}
 
     @property
     def submissions(self) -> int:
@@ -50,6 +75,12 @@ class Tallies:
     def preemptions(self) -> int:
         """Attempts that were preempted."""
         return self.jobs.get(JobState.PREEMPTED.value, 0)
+
+    def note_readings(self, node_id: str, readings: NodeReadings) -> None:
+        """Remember how busy the devices of a node are."""
+        for reading in readings.readings:
+            load = self.loads.setdefault((node_id, reading.index), Load())
+            load.add(reading.utilisation_percent)
 
     def note(self, writes: list[Write]) -> None:
         """Count what was committed."""

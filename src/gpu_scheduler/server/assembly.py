@@ -30,6 +30,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetTenant
 from gpu_scheduler.model.caller import DEFAULT_TENANT
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.predict.history import History
@@ -102,7 +103,12 @@ class Server:
                     ),
                 ]
                 if self._settings.files.jobs_file:
-                    watcher = JobsFile(loop, self._settings.files, self._settings.security.admins)
+                    watcher = JobsFile(
+                        loop,
+                        self._settings.files,
+                        self._settings.security.admins,
+                        runner=self._settings.jobs.runner,
+                    )
                     tasks.append(asyncio.create_task(watcher.watch()))
                 await _either(stop.wait(), agents.wait_for(config.node), FIRST_AGENT_S)
                 facts = self._facts(config.node, agents.problems.get(config.node, ""))
@@ -142,6 +148,7 @@ class Server:
             server_uid=os.geteuid(),
             version=__version__,
             admins=self._settings.security.admins,
+            runner=Runner(self._settings.jobs.runner),
             attach=partial(attach_command_of, self._paths.scratch),
             notifications=notifications,
             bounds=Bounds(

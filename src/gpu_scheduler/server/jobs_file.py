@@ -26,6 +26,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Outcome, Submit
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidInput, SchedulerError
+from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.settings.groups import FileSettings
 from gpu_scheduler.store.rows import AnswerRow, Write
 from gpu_scheduler.wire.jobs import JobRequest
@@ -40,11 +41,18 @@ log = structlog.get_logger("jobs_file")
 class JobsFile:
     """One file, looked at now and then."""
 
-    def __init__(self, loop: Loop, settings: FileSettings, admins: Sequence[str] = ()) -> None:
-        """Nothing is read yet."""
+    def __init__(
+        self,
+        loop: Loop,
+        settings: FileSettings,
+        admins: Sequence[str] = (),
+        runner: str = "process",
+    ) -> None:
+        """Nothing is read yet. Its jobs run in `runner`."""
         self._loop = loop
+        self._runner = Runner(runner)
         self._people = Directory(os.geteuid(), admins, lambda: loop.core.book.roster)
-        self._path = Path(settings.jobs_file)
+        self._path = Path(settings.jobs_file).expanduser().absolute()
         self._models = settings.llm_config_file
         self.interval_s = settings.monitor_interval_s
         self._complained: set[str] = set()
@@ -117,7 +125,7 @@ class JobsFile:
             return 0
         body = read_line(text, str(self._path), number, models, self._kinds())
         body["working_directory"] = str(self._path.parent)
-        reader = JobReader(caller, lambda tenant: tenant or caller.tenant)
+        reader = JobReader(caller, lambda tenant: tenant or caller.tenant, self._runner)
         submission = reader.read(msgspec.convert(body, JobRequest))
 
         def remember(outcomes: Sequence[Outcome]) -> Sequence[Write]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from logging.handlers import RotatingFileHandler
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 from gpu_scheduler.settings.groups import LoggingSettings
 
@@ -31,15 +32,15 @@ def configure(settings: LoggingSettings, file: str = "") -> None:
         ),
         structlog.processors.format_exc_info,
     ]
-    renderer: Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28)
+    rendering: list[Processor] = (
+        [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28)]
         if readable
-        else structlog.processors.JSONRenderer()
+        else [_in_common_words, structlog.processors.JSONRenderer()]
     )
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
         )
     )
     root = logging.getLogger()
@@ -56,3 +57,15 @@ def configure(settings: LoggingSettings, file: str = "") -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def _in_common_words(_: object, __: str, line: EventDict) -> EventDict:
+    """A line of JSON as log collectors expect it: time, level, logger, thread, message first."""
+    return {
+        "timestamp": line.pop("timestamp", ""),
+        "level": str(line.pop("level", "")).upper(),
+        "logger": line.pop("logger", ""),
+        "thread": threading.current_thread().name,
+        "message": line.pop("event", ""),
+        **line,
+    }

@@ -257,6 +257,11 @@ class JobSettings:
         most=1_000_000,
         note="100 was asked for elsewhere; small shares and CPU jobs need more.",
     )
+    runner: str = setting(
+        "process",
+        "In what jobs run that do not say it: a plain process, or a session to attach to.",
+        choices=("process", "tmux", "screen"),
+    )
     grace_s: float = setting(
         10.0, "Time between SIGTERM and SIGKILL, for jobs that state none.", least=0, most=3600
     )

@@ -293,7 +293,10 @@ class Removed(Struct):
 
 
 class ClusterStatus(Struct):
-    """The cluster in numbers. `available_gpus` are free as a whole and take work."""
+    """The cluster in numbers. `available_gpus` are free as a whole and take work.
+
+    `pending_by_priority` (high, normal, low) only comes with `?detailed=true`.
+    """
 
     total_nodes: int
     online_nodes: int
@@ -310,6 +313,7 @@ class ClusterStatus(Struct):
     allocated_gpus: float = 0
     usable_gpus: int = 0
     users: dict[str, float] = {}
+    pending_by_priority: dict[str, int] | None = None
 
 
 class GpuProcess(Struct):
@@ -323,7 +327,10 @@ class GpuProcess(Struct):
 
 
 class GpuForm(Struct):
-    """A device: what is given out of it, and what was measured on it last."""
+    """A device: what is given out of it, and what was measured on it last.
+
+    Mean and peak are since the start of the server.
+    """
 
     node: str
     index: int
@@ -337,6 +344,8 @@ class GpuForm(Struct):
     users: list[str]
     paused: bool
     utilisation_percent: int | None = None
+    utilisation_mean_percent: float | None = None
+    utilisation_peak_percent: int | None = None
     memory_used_mb: int | None = None
     temperature_c: int | None = None
     power_watts: float | None = None

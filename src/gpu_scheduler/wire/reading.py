@@ -68,14 +68,23 @@ class Submission:
 class JobReader:
     """Reads the jobs of one caller. Jobs that differ only in name and command are read once."""
 
-    def __init__(self, caller: Caller, tenant_of: Callable[[str], str]) -> None:
-        """`tenant_of` turns the id or name of a tenant into its id, or refuses."""
+    def __init__(
+        self,
+        caller: Caller,
+        tenant_of: Callable[[str], str],
+        runner: Runner = Runner.PROCESS,
+    ) -> None:
+        """`tenant_of` turns the id or name of a tenant into its id, or refuses.
+
+        `runner` is for jobs that do not name one.
+        """
         if caller.uid is None or caller.gid is None:
             raise InvalidRequest(
                 "the caller has no account on this machine, so no job can run for it"
             )
         self._caller = caller
         self._tenant_of = tenant_of
+        self._runner = runner
         self._alike: dict[bytes, Submission] = {}
         self._last: tuple[JobRequest, Submission] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
@@ -164,7 +173,7 @@ class JobReader:
 
     def _launch(self, asked: JobRequest, argv: tuple[str, ...], captured: str) -> Launch:
         caller = self._caller
-        runner = asked.runner or (Runner.CONTAINER if asked.image else Runner.PROCESS)
+        runner = asked.runner or (Runner.CONTAINER if asked.image else self._runner)
         if asked.mounts and runner is not Runner.CONTAINER:
             raise InvalidRequest("mounts are for containers; give an image too")
         warn_signal, warn_before_ms = _warning(asked.signal)

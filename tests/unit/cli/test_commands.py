@@ -566,7 +566,9 @@ def test_the_help_of_every_command_can_be_read(
     assert f"usage: tgpu {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"simulate", "completions", "demo"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(COMMANDS) - {"simulate", "completions", "demo", "test"})
+)
 def test_every_command_that_answers_speaks_json_or_needs_not(name: str) -> None:
     from gpu_scheduler.cli.main import parser_for
 
