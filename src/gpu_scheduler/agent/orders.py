@@ -75,6 +75,7 @@ class Orders:
             epilog=config.epilog,
             hook_timeout_ms=config.hook_timeout_ms,
             terminal=_terminal(start),
+            members_here=int(environment.get("LOCAL_WORLD_SIZE", 1)),
         )
 
     def log_path(self, job_id: str, allocation_id: str, member: int) -> str:

@@ -80,6 +80,7 @@ class Work:
     epilog: tuple[str, ...] = ()
     hook_timeout_ms: int = 60_000
     terminal: WorkTerminal | None = None
+    members_here: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

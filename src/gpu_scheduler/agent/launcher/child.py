@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpu_scheduler.agent.launcher.spawn import Launch
 
 GO = b"g"
+READY = b"r"
+"""Said at the gate by members of a gang: all is done up to the command itself."""
 PYTHON = "{python}"
 """Stands in a command line for the first interpreter that the job's user may run."""
 NEVER_RAN = 127
@@ -43,6 +45,8 @@ def become_job(launch: Launch, gate: int) -> None:
         _redirect(launch, gate)
         _prepare(launch)
         program, argv = _program(launch)
+        if launch.says_ready:
+            os.write(gate, READY)
         if os.read(gate, 1) != GO:
             os._exit(NEVER_RAN)
         try:

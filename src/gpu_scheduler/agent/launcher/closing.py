@@ -31,6 +31,8 @@ class Closer:
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
+        self.gone: Callable[[Attempt], None] = lambda _: None
+        """Hears of every attempt that is at its end, at least once."""
 
     def refuse(self, attempt: Attempt, why: str) -> None:
         """The command never ran."""
@@ -45,6 +47,7 @@ class Closer:
         attempt.phase = Phase.CLEARING
         attempt.closing = True
         attempt.cancel_timers()
+        self.gone(attempt)
         runner = attempt.runner
         if runner is None or not ending.ran:
             self._clear(attempt)
@@ -178,6 +181,7 @@ class Closer:
         """
         attempt.over = over
         attempt.phase = Phase.OVER
+        self.gone(attempt)
         processes.send(self._kit.census.strays(), signal.SIGKILL)
         record = end_record(attempt, over)
 

@@ -39,6 +39,7 @@ class Launch:
     """Paths that the job's user must be able to reach, though the command runs as we are."""
     root: str = ""
     reaching_uid: int = 0
+    says_ready: bool = False
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """From an order to a running command, at most once.
 
 Prolog, then the child at its gate, then the record on disk, then go. Whatever goes wrong before go
-ends in `refuse`: nothing has run, and the reason is told.
+ends in `refuse`: nothing has run, and the reason is told. Members of a gang wait for each other at
+the gate, ready up to the command itself, and once more when all records are on disk.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
+from gpu_scheduler.agent.launcher.child import READY
 from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_form
+from gpu_scheduler.agent.launcher.gangs import Gangs
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, refusal, say_go
@@ -41,6 +44,7 @@ class Starter:
         self._refuse = refuse
         self._ended = ended
         self._ready = ready
+        self.gangs = Gangs(kit.attempts, kit.loop.call)
 
     def begin(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
         """Take the first step. `recorded` is called when the attempt is on disk, or over."""
@@ -48,7 +52,7 @@ class Starter:
         if problem:
             recorded("")
             self._refuse(attempt, problem)
-        elif attempt.work.prolog:
+        elif attempt.work.prolog or attempt.work.members_here > 1:
             attempt.phase = Phase.PROLOG
             record = attempt.record("accepted", work=kept_work(attempt.work))
             self._kit.journal.append(record, lambda bad: self._run_prolog(attempt, bad, recorded))
@@ -78,6 +82,9 @@ class Starter:
         if attempt.phase is not Phase.PROLOG:
             return
         work = attempt.work
+        if not work.prolog:
+            self._spawn(attempt, lambda _: None)
+            return
         launch = self._kit.helper_launch(work.prolog, {**os.environ, **hook_environment(work)})
 
         def done(well: bool, output: str) -> None:
@@ -135,7 +142,31 @@ class Starter:
             os.close(log)
         attempt.pid = child.pid
         self._kit.loop.at_exit(child.pid, lambda status: self._child_ended(attempt, status))
-        self._record(attempt, lambda bad: self._go(attempt, bad, recorded))
+        if attempt.work.members_here > 1:
+            self._kit.loop.add(child.gate.fileno(), lambda: self._gate_answers(attempt))
+        else:
+            self._record(attempt, lambda bad: self._go(attempt, bad, recorded))
+
+    def _gate_answers(self, attempt: Attempt) -> None:
+        """A member of a gang is ready, or says why it cannot be, and ends by itself."""
+        said = None if attempt.gate is None else refusal(attempt.gate)
+        if attempt.gate is None or said is None:
+            return
+        self._kit.loop.drop(attempt.gate.fileno())
+        if said == READY.decode():
+            self.gangs.meet(attempt, lambda why: self._all_ready(attempt, why))
+        else:
+            attempt.details.append(said)
+            self._close_gate(attempt)
+
+    def _all_ready(self, attempt: Attempt, why: str) -> None:
+        def go(bad: str) -> None:
+            self._go(attempt, bad, lambda _: None)
+
+        if why or attempt.stopped_by:
+            go(why)
+        else:
+            self._record(attempt, lambda bad: go(bad) if bad else self.gangs.meet(attempt, go))
 
     def _prepare(self, attempt: Attempt) -> Command:
         """Scratch directory, files and control group."""
@@ -187,6 +218,8 @@ class Starter:
             launch.cpus = work.cpus
         if command.job:
             self._listen(attempt, launch)
+        else:
+            launch.says_ready = work.members_here > 1
         return launch
 
     def _record(self, attempt: Attempt, done: Callable[[str], None]) -> None:
@@ -229,10 +262,12 @@ class Starter:
         if said is None:
             return
         self._close_gate(attempt)
+        if not attempt.said_go:
+            said = said.removeprefix(READY.decode())
         if said:
             attempt.details.append(said)
             attempt.said_go = False
-        elif attempt.phase is Phase.GATE:
+        elif attempt.phase is Phase.GATE and attempt.said_go:
             self._began(attempt, attempt.pid)
 
     def _began(self, attempt: Attempt, pid: int) -> None:
@@ -335,7 +370,16 @@ class Starter:
         attempt.pidfd = processes.open_pidfd(pid, processes.start_ticks(pid))
         session.shim.close()
         session.shim = shim
-        self._record(attempt, lambda bad: self._send_order(attempt, session, bad))
+        self.gangs.meet(attempt, lambda why: self._all_open(attempt, session, why))
+
+    def _all_open(self, attempt: Attempt, session: _Session, why: str) -> None:
+        def go(bad: str) -> None:
+            self._send_order(attempt, session, bad)
+
+        if why or attempt.stopped_by:
+            go(why)
+        else:
+            self._record(attempt, lambda bad: go(bad) if bad else self.gangs.meet(attempt, go))
 
     def _of_session(self, pid: int, attempt: Attempt) -> bool:
         """Below the opener, or below a daemon that it left to us; not out of another job."""

@@ -40,6 +40,7 @@ class Supervisor:
         self._kit = kit
         self.closer = Closer(kit)
         self.starter = Starter(kit, self.closer.refuse, self.closer.ended, self._runs)
+        self.closer.gone = self.starter.gangs.gone
         self.stopper = Stopper(kit)
         self._waiting: deque[tuple[Attempt, Done]] = deque()
         self._wanted_stops: dict[Key, tuple[str, int | None]] = {}
@@ -82,6 +83,7 @@ class Supervisor:
             processes.send([attempt.pid] if attempt.pid else [], signal.SIGKILL)
         elif attempt.phase is Phase.GATE and not attempt.said_go:
             attempt.stopped_by = attempt.stopped_by or why
+            self.starter.gangs.leave(attempt)
         elif attempt.phase is Phase.GATE:
             self._wanted_stops[key] = (why, grace_ms)
         else:

@@ -1,0 +1,156 @@
+"""No member of a gang runs before all of them are ready; when one cannot be, none of them runs."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.work import Began, Over, Work
+from tests.launching import Rig, log_line, with_launcher
+
+PROLOG = """#!/bin/sh
+[ "$TGPU_MEMBER" != 2 ] || { echo "member 2 has no licence"; exit 1; }
+"""
+
+
+def member(rig: Rig, number: int, of: int, **more: object) -> Work:
+    """One member that writes down when it began."""
+    return rig.work(
+        "g.1",
+        "sh",
+        "-c",
+        f"date +%s%N > {rig.directory}/ran.{number}; echo ran; exec sleep 60",
+        member=number,
+        members_here=of,
+        log_path=str(rig.directory / "logs" / f"g.1.{number}.log"),
+        scratch_dir=str(rig.directory / "scratch" / f"g.1.{number}"),
+        **more,
+    )
+
+
+async def fence(rig: Rig) -> None:
+    """Whatever was ordered before has come as far as it can: this one has run since."""
+    name = f"fence-{time.monotonic_ns()}"
+    assert (await rig.run(rig.work(name, "true"))).exit_code == 0
+
+
+def ran(rig: Rig) -> list[int]:
+    """When each member began, in nanoseconds."""
+    return [int(path.read_text()) for path in sorted(rig.directory.glob("ran.*"))]
+
+
+async def overs(rig: Rig, count: int) -> dict[int, Over]:
+    """The ends of all members."""
+
+    def found() -> dict[int, Over]:
+        ends = [r for r in rig.said if isinstance(r, Over) and r.allocation_id == "g.1"]
+        return {end.member: end for end in ends} if len(ends) == count else {}
+
+    return await rig.until(found)
+
+
+def child_at_gate(rig: Rig, number: int) -> int:
+    """The process of a member that has not become its command, found by the launcher's pid."""
+    threads = Path(f"/proc/{rig.launcher.pid}/task").iterdir()
+    children = [pid for t in threads for pid in (t / "children").read_text().split()]
+    for pid in map(int, children):
+        if Path(f"/proc/{pid}/fd/1").readlink().name == f"g.1.{number}.log":
+            return pid
+    raise AssertionError(f"member {number} has no process")
+
+
+def test_no_member_runs_before_the_last_one_is_ready() -> None:
+    async def scenario(rig: Rig) -> None:
+        works = [member(rig, number, of=3) for number in range(3)]
+        for work in works[:2]:
+            await rig.launcher.start(work)
+        await fence(rig)
+        assert not [report for report in rig.said if report.allocation_id == "g.1"]
+        last_ordered_ns = time.time_ns()
+        await rig.launcher.start(works[2])
+        for work in works:
+            await log_line(rig, work, "ran")
+        assert len(ran(rig)) == 3
+        assert all(at_ns > last_ordered_ns for at_ns in ran(rig))
+
+    with_launcher(scenario)
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_member_that_cannot_be_prepared_keeps_all_others_from_running(late: int) -> None:
+    """Whether it comes first or last."""
+
+    async def scenario(rig: Rig) -> None:
+        order = [2, 0, 1] if late == 0 else [0, 1, 2]
+        for number in order:
+            workdir = "/nowhere/at/all" if number == 2 else str(rig.directory)
+            await rig.launcher.start(member(rig, number, of=3, workdir=workdir))
+        ends = await overs(rig, 3)
+        assert not any(end.ran for end in ends.values())
+        assert "/nowhere/at/all" in ends[2].detail
+        assert [ends[number].stopped_by for number in range(3)] == ["gang", "gang", ""]
+        assert "member 2 of the gang did not get ready" in ends[0].detail
+        assert not ran(rig)
+        assert not [report for report in rig.said if isinstance(report, Began)]
+
+    with_launcher(scenario)
+
+
+def test_a_prolog_that_fails_for_one_member_keeps_all_others_from_running() -> None:
+    async def scenario(rig: Rig) -> None:
+        prolog = rig.directory / "prolog"
+        prolog.write_text(PROLOG)
+        prolog.chmod(0o755)
+        for number in range(3):
+            await rig.launcher.start(member(rig, number, of=3, prolog=(str(prolog),)))
+        ends = await overs(rig, 3)
+        assert not any(end.ran for end in ends.values())
+        assert "member 2 has no licence" in ends[2].detail
+        assert not ran(rig)
+
+    with_launcher(scenario)
+
+
+def test_a_member_that_is_killed_at_the_gate_keeps_all_others_from_running() -> None:
+    async def scenario(rig: Rig) -> None:
+        for number in (0, 1):
+            await rig.launcher.start(member(rig, number, of=3))
+        await fence(rig)
+        os.kill(child_at_gate(rig, 1), signal.SIGKILL)
+        first = await overs(rig, 2)
+        await rig.launcher.start(member(rig, 2, of=3))
+        ends = first | await overs(rig, 3)
+        assert not any(end.ran for end in ends.values())
+        assert not ran(rig)
+
+    with_launcher(scenario)
+
+
+def test_a_member_that_waits_for_the_others_can_be_stopped() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.launcher.start(member(rig, 0, of=2))
+        await fence(rig)
+        await rig.launcher.stop("g.1", 0, "cancelled", None)
+        end = (await overs(rig, 1))[0]
+        assert (end.ran, end.stopped_by) == (False, "cancelled")
+        assert not ran(rig)
+
+    with_launcher(scenario)
+
+
+def test_members_that_wait_when_the_launcher_dies_have_never_run() -> None:
+    async def scenario(rig: Rig) -> None:
+        for number in (0, 1):
+            await rig.launcher.start(member(rig, number, of=3))
+        await fence(rig)
+        await rig.kill_launcher()
+        ends = await overs(rig, 2)
+        assert not any(end.ran for end in ends.values())
+        # The last order comes again: it must not run alone.
+        await rig.launcher.start(member(rig, 2, of=3))
+        assert not (await overs(rig, 3))[2].ran
+        assert not ran(rig)
+
+    with_launcher(scenario)
