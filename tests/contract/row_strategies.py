@@ -12,6 +12,7 @@ from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
 from gpu_scheduler.model.notice import Notice, NotifyRule
+from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
@@ -25,6 +26,7 @@ from gpu_scheduler.store.rows import (
     JobRow,
     LaunchRow,
     NoticeRow,
+    PromiseRow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -268,6 +270,18 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         peak_temperature_c=st.integers(-40, 120),
         **dict.fromkeys(_OF_HOUR, AMOUNT),
     ),
+    "promise": st.builds(
+        Reservation,
+        job_id=NAME,
+        job_number=st.integers(0, 2**40),
+        at_ms=TIME,
+        until_ms=TIME,
+        placements=PLACEMENTS,
+        made_ms=TIME,
+        claim=st.booleans(),
+        slips=COUNT,
+        promised_ms=MAYBE_TIME,
+    ).map(lambda reservation: PromiseRow(reservation.job_id, reservation)),
     "usage": st.builds(
         UsageRow, MAYBE_TIME, TEXT, st.none() | TEXT, listed(st.integers(0, 2**100))
     ),

@@ -15,6 +15,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import HOUR_MS, AttemptMeasure, DeviceHour, Measure
+from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.memory import MemoryStore
@@ -29,9 +30,11 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
+    PromiseRow,
     RemovedAllocation,
     RemovedNode,
     RemovedNotice,
+    RemovedPromise,
     RemovedTenant,
     ShareRow,
     Store,
@@ -174,6 +177,25 @@ def test_notices_come_oldest_first_and_go_when_they_are_removed(store: Store) ->
     assert store.cursor("mail") is None
 
 
+def test_a_promise_is_kept_until_it_is_removed(store: Store) -> None:
+    first, second = (
+        Reservation(
+            job_id=f"job-{number}",
+            job_number=number,
+            at_ms=5,
+            until_ms=9,
+            placements=(on("n0", [0]),),
+        )
+        for number in (9, 10)
+    )
+    store.commit([PromiseRow(second.job_id, second), PromiseRow(first.job_id, first)])
+    later = replace(first, at_ms=7)
+    store.commit([PromiseRow(first.job_id, later), RemovedPromise("job-11")])
+    assert store.promises() == [later, second]
+    store.commit([RemovedPromise("job-9")])
+    assert store.promises() == [second]
+
+
 def test_pools_are_kept_by_name(store: Store) -> None:
     batch, online = (PoolQuota(pool=pool, percent=50) for pool in (Pool.BATCH, Pool.ONLINE))
     store.commit([online, batch, replace(online, percent=40)])
@@ -190,6 +212,7 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "attempt": lambda store, row: store.attempts(row.job_id),
     "measure": lambda store, row: store.attempt_measures(row.job_id),
     "hour": lambda store, row: store.device_hours(row.hour_ms, row.hour_ms + 1),
+    "promise": lambda store, row: [PromiseRow(held.job_id, held) for held in store.promises()],
     "usage": lambda store, row: store.usage(),
     "share": lambda store, row: store.shares(),
     "answer": lambda store, row: [store.answer(row.user, row.key)],

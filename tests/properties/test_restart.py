@@ -58,6 +58,7 @@ def known(core: Core, now_ms: int) -> dict[str, object]:
             allocation_id: (entry.running.allocation, entry.running.stopping)
             for allocation_id, entry in sorted(book.picture.running.items())
         },
+        "reservations": book.picture.reservations,
         "queued_tasks": book.queued_tasks,
         "next_number": book.next_number,
         "dependents": {job_id: set(others) for job_id, others in book.dependents.items()},

@@ -16,6 +16,7 @@ from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Account, Shares
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import called
+from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.roster import Roster
 from gpu_scheduler.model.states import JobState
@@ -81,7 +82,8 @@ class Book:
     `new_nodes` came. `fenced` has the dead nodes of allocations that still hold others. `lenders`
     are the tenants whose recent use decides what others may borrow. `charged` are the accounts that
     changed since they were last written, `early_deaths` the commands that died on a device at once,
-    `unsettled` what was found on nodes where jobs still hold hardware that is gone.
+    `unsettled` what was found on nodes where jobs still hold hardware that is gone. `promises` are
+    the reservations as they were last written, `unheard` those on nodes that have not come back.
     """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
@@ -105,6 +107,9 @@ class Book:
         self.early_deaths: dict[tuple[str, int], deque[int]] = {}
         self.unsettled: dict[str, NodeFound] = {}
         self.charged: dict[Account, None] = {}
+        self.promises: dict[int, Reservation] = {}
+        self.unheard: dict[int, Reservation] = {}
+        self.unheard_until_ms = 0
         self.next_number = 1
         self.queued_tasks = 0
         self.changed = False

@@ -35,6 +35,7 @@ from gpu_scheduler.control.messages import (
     SubmitAll,
     Update,
 )
+from gpu_scheduler.control.promises import write_promises
 from gpu_scheduler.control.submit import submit, submit_all
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError
@@ -71,6 +72,9 @@ class Core:
                 self._set(message, now_ms, outcome)
             case _:
                 self._command(message, now_ms, outcome)
+        if len(self.book.promises) != len(self.book.picture.reservations):
+            # A job that was promised a place waits for it no more.
+            write_promises(self.book, outcome)
         return outcome
 
     def next_timer_ms(self) -> int | None:

@@ -16,6 +16,7 @@ from gpu_scheduler.control.eligible import (
     with_tasks,
 )
 from gpu_scheduler.control.messages import Outcome, StartOrder, StopOrder
+from gpu_scheduler.control.promises import hold_unheard, write_promises
 from gpu_scheduler.control.submit import place_again
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Preemption, Queueing
@@ -68,6 +69,8 @@ def commit(book: Book, plan: Plan, now_ms: int, outcome: Outcome) -> None:
     for eviction in plan.evictions:
         _commit_eviction(book, eviction, now_ms, outcome)
     book.picture.remember(plan)
+    hold_unheard(book, now_ms)
+    write_promises(book, outcome)
     if not plan.complete:
         book.changed = True
 

@@ -20,6 +20,7 @@ from gpu_scheduler.control.eligible import (
     wait_for_job,
 )
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
+from gpu_scheduler.control.promises import take_up_promises
 from gpu_scheduler.control.submit import NO_NODE, why_never
 from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
@@ -58,6 +59,7 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
         verdicts: Verdicts = {}
         for row in rows:
             _restore_waiting(book, book.lives[row.job.id], row, verdicts, now_ms)
+    take_up_promises(book, store, now_ms)
     book.changed = True
 
 

@@ -17,6 +17,7 @@ from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskRow
@@ -120,6 +121,7 @@ PLACEMENTS: Whole[tuple[Placement, ...]] = Whole(tuple[Placement, ...])
 VARIABLES: Whole[tuple[tuple[str, str], ...]] = Whole(tuple[tuple[str, str], ...])
 TOTALS: Whole[tuple[int, ...]] = Whole(tuple[int, ...])
 NODE: Whole[Node] = Whole(Node)
+PROMISE: Whole[Reservation] = Whole(Reservation)
 TENANT: Whole[Tenant] = Whole(Tenant)
 
 words = lru_cache(maxsize=_CACHED)(WORDS.decode)

@@ -18,6 +18,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.model.tenant import Tenant
@@ -33,9 +34,11 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
+    PromiseRow,
     RemovedAllocation,
     RemovedNode,
     RemovedNotice,
+    RemovedPromise,
     RemovedTenant,
     ShareRow,
     SweepCount,
@@ -68,6 +71,7 @@ class MemoryStore:
         self._allocations: dict[str, Allocation] = {}
         self._notices: dict[str, NoticeRow] = {}
         self._cursors: dict[str, CursorRow] = {}
+        self._promises: dict[str, Reservation] = {}
         self._events: list[EventRow] = []
         self._last_event = 0
         self._next_number = 1
@@ -89,6 +93,8 @@ class MemoryStore:
             CursorRow: self._keep_cursor,
             Allocation: self._keep_allocation,
             RemovedAllocation: lambda gone: self._allocations.pop(gone.id, None),
+            PromiseRow: self._keep_promise,
+            RemovedPromise: lambda gone: self._promises.pop(gone.id, None),
             Node: self._keep_node,
             RemovedNode: lambda gone: self._nodes.pop(gone.id, None),
             Tenant: self._keep_tenant,
@@ -138,6 +144,9 @@ class MemoryStore:
 
     def _keep_launch(self, row: LaunchRow) -> None:
         self._launches[row.job_id] = row.launch
+
+    def _keep_promise(self, row: PromiseRow) -> None:
+        self._promises[row.id] = row.reservation
 
     def _keep_new(self, new: NewJobs) -> None:
         for row in new.rows():
@@ -325,6 +334,10 @@ class MemoryStore:
     def allocations(self) -> list[Allocation]:
         """All that is held, by id."""
         return sorted(self._allocations.values(), key=attrgetter("id"))
+
+    def promises(self) -> list[Reservation]:
+        """The places and times that waiting jobs were promised, by the job's number."""
+        return sorted(self._promises.values(), key=attrgetter("job_number"))
 
     def usage(self) -> list[UsageRow]:
         """All totals, by period, tenant and user, None before all others."""

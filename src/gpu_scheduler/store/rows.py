@@ -13,6 +13,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
@@ -227,6 +228,21 @@ class RemovedAllocation:
 
 
 @dataclass(frozen=True, slots=True)
+class PromiseRow:
+    """The place and the time that a waiting job was promised, by the job's id."""
+
+    id: str
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedPromise:
+    """A promise that is kept or given up."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RemovedNode:
     """A node that is gone for good."""
 
@@ -258,6 +274,8 @@ Write = (
     | CursorRow
     | Allocation
     | RemovedAllocation
+    | PromiseRow
+    | RemovedPromise
     | Node
     | RemovedNode
     | Tenant
@@ -442,6 +460,10 @@ class Store(Protocol):
 
     def allocations(self) -> list[Allocation]:
         """All that is held, by id."""
+        ...
+
+    def promises(self) -> list[Reservation]:
+        """The places and times that waiting jobs were promised, by the job's number."""
         ...
 
     def usage(self) -> list[UsageRow]:

@@ -21,6 +21,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
@@ -28,6 +29,7 @@ from gpu_scheduler.store.codec import (
     LAUNCH,
     NODE,
     PLACEMENTS,
+    PROMISE,
     STATES,
     TASK_LIFE,
     TENANT,
@@ -244,6 +246,10 @@ class SqliteStore:
     def allocations(self) -> list[Allocation]:
         """All that is held, by id."""
         return self._rows(_allocation, reading("allocations"))
+
+    def promises(self) -> list[Reservation]:
+        """The places and times that waiting jobs were promised, by the job's number."""
+        return self._rows(lambda row: PROMISE.decode(row[0]), reading("promises"))
 
     def usage(self) -> list[UsageRow]:
         """All totals, by period, tenant and user, None before all others."""

@@ -24,6 +24,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
     NODE,
     PLACEMENTS,
+    PROMISE,
     TASK_LIFE,
     TENANT,
     TOTALS,
@@ -43,9 +44,11 @@ from gpu_scheduler.store.rows import (
     LaunchRow,
     NewJobs,
     NoticeRow,
+    PromiseRow,
     RemovedAllocation,
     RemovedNode,
     RemovedNotice,
+    RemovedPromise,
     RemovedTenant,
     ShareRow,
     TaskRow,
@@ -284,6 +287,15 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
             PLACEMENTS.encode(row.placements),
         ),
     ),
+    PromiseRow: (
+        "upsert_promise",
+        lambda row: (
+            row.id,
+            row.reservation.job_number,
+            row.reservation.at_ms,
+            PROMISE.encode(row.reservation),
+        ),
+    ),
     Node: (
         "upsert_node",
         lambda row: (
@@ -301,6 +313,7 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
 _REMOVALS = {
     Allocation: "delete_allocation",
     NoticeRow: "delete_notice",
+    PromiseRow: "delete_promise",
     Node: "delete_node",
     Tenant: "delete_tenant",
 }
@@ -310,6 +323,7 @@ _HOMES: dict[type, type] = {
 } | {
     RemovedAllocation: Allocation,
     RemovedNotice: NoticeRow,
+    RemovedPromise: PromiseRow,
     RemovedNode: Node,
     RemovedTenant: Tenant,
 }

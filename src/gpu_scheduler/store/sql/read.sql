@@ -138,6 +138,9 @@ SELECT node FROM nodes ORDER BY ordinal, id
 -- name: allocations
 SELECT id, job_id, task, attempt, placements, start_ms FROM allocations ORDER BY id
 
+-- name: promises
+SELECT promise FROM promises ORDER BY number
+
 -- name: usage
 SELECT period_ms, tenant, user, totals FROM usage ORDER BY period_ms, tenant, user
 

@@ -148,6 +148,12 @@ VALUES (?, ?, ?, ?, ?, ?)
 -- name: delete_allocation
 DELETE FROM allocations WHERE id = ?
 
+-- name: upsert_promise
+INSERT OR REPLACE INTO promises (job_id, number, at_ms, promise) VALUES (?, ?, ?, ?)
+
+-- name: delete_promise
+DELETE FROM promises WHERE job_id = ?
+
 -- name: upsert_node
 INSERT OR REPLACE INTO nodes (id, ordinal, state, cpu_milli, memory_mb, node)
 VALUES (?, ?, ?, ?, ?, ?)
