@@ -1,0 +1,104 @@
+"""What a waiting job was promised, over restarts of the scheduler."""
+
+from dataclasses import replace
+
+from gpu_scheduler.control.messages import Cancel, Hold, Release, SetNode
+from gpu_scheduler.control.promises import RETURN_MS
+from gpu_scheduler.control.restore import restore
+from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.store.rows import PromiseRow
+from tests.builders import HOUR, a_cluster, a_core, a_job, on
+from tests.scenarios.lab import Lab
+
+NODES = a_cluster(nodes=2, gpus=4)
+
+
+def a_lab_with_a_promise() -> Lab:
+    """The third job is to follow the first one, on its node, after two hours."""
+    lab = Lab(policy=preset("easy"))
+    lab.do(*(SetNode(node) for node in NODES))
+    lab.submit(
+        a_job(number=1, gpus=4, estimate_ms=2 * HOUR),
+        a_job(number=2, gpus=4, estimate_ms=3 * HOUR),
+        a_job(number=3, gpus=4),
+    )
+    assert (promise(lab, 3).at_ms, promise(lab, 3).placements[0].node_id) == (2 * HOUR, "n0")
+    lab.now_ms = HOUR
+    return lab
+
+
+def promise(lab: Lab, number: int) -> Reservation:
+    return lab.core.book.picture.reservations[number]
+
+
+def restart(lab: Lab) -> None:
+    """The process is killed, and another one begins where the store left off."""
+    lab.store.commit(lab.core.ledger_writes())
+    lab.core = a_core(policy=preset("easy"))
+    restore(lab.core.book, lab.store, lab.now_ms)
+    lab.cycle()
+
+
+def comes_back(lab: Lab, node: Node) -> None:
+    lab.do(SetNode(node))
+
+
+def test_a_promise_is_the_same_when_the_nodes_come_back_one_by_one() -> None:
+    lab = a_lab_with_a_promise()
+    before = promise(lab, 3)
+    restart(lab)
+    assert promise(lab, 3) == before
+    comes_back(lab, NODES[1])
+    assert promise(lab, 3) == before
+    comes_back(lab, NODES[0])
+    assert promise(lab, 3) == before
+    lab.now_ms = 2 * HOUR
+    lab.ends("j1")
+    assert lab.nodes_of("j3") == ["n0"]
+
+
+def test_nobody_takes_a_promised_place_while_the_nodes_come_back() -> None:
+    lab = a_lab_with_a_promise()
+    lab.submit(a_job(number=4, estimate_ms=5 * HOUR, submit_ms=HOUR))
+    restart(lab)
+    for node in NODES:
+        comes_back(lab, node)
+    lab.ends("j1")
+    assert lab.running() == ["j2", "j3"]
+
+
+def test_a_node_that_stays_away_does_not_keep_a_job_waiting() -> None:
+    lab = a_lab_with_a_promise()
+    restart(lab)
+    comes_back(lab, NODES[1])
+    lab.now_ms += RETURN_MS
+    lab.do(Hold("j3"), Release("j3"))
+    assert promise(lab, 3).placements[0].node_id == "n1"
+
+
+def test_a_job_that_waits_no_more_leaves_no_promise_behind() -> None:
+    lab = a_lab_with_a_promise()
+    assert [row.job_id for row in lab.store.promises()] == ["j3"]
+    lab.tell(Cancel("j3"))
+    assert lab.store.promises() == []
+
+
+def test_a_job_that_has_started_leaves_no_promise_behind() -> None:
+    lab = a_lab_with_a_promise()
+    lab.ends("j1")
+    assert lab.running() == ["j2", "j3"]
+    assert lab.store.promises() == []
+
+
+def test_a_promise_of_devices_that_nobody_knows_is_made_anew() -> None:
+    lab = a_lab_with_a_promise()
+    before = promise(lab, 3)
+    gone = replace(before, placements=(on("n0", [4, 5, 6, 7]),))
+    lab.store.commit([PromiseRow("j3", gone)])
+    restart(lab)
+    for node in NODES:
+        comes_back(lab, node)
+    assert promise(lab, 3).placements == before.placements
+    assert lab.store.promises() == [promise(lab, 3)]
