@@ -60,6 +60,7 @@ COMMANDS: dict[str, Command] = {
     "retry": _row("change", "put jobs that ended back into the queue", "retry"),
     "wait": _row("wait", "wait until jobs have ended"),
     "attach": _row("attach", "come to the terminal of a job, or enter its session"),
+    "snapshots": _row("snapshot_option", "list or drop the copies of code that jobs run in"),
     "explain": _row("explain", "say why a job waits, and until when"),
     "history": _row("history", "list jobs that have ended"),
     "gpus": _row("gpus", "show the GPUs and who uses them"),

@@ -53,6 +53,10 @@ def run(args: Namespace) -> int:
             answer = client.call("POST", f"{API}/jobs/bulk", bodies, once=True)
             ids = answer["job_ids"]
         _say(args, answer, ids, bodies[0].get("sweep", ""))
+        if args.snapshot:
+            from gpu_scheduler.cli.snapshot_option import drop_old
+
+            drop_old(client)
         return _wait(client, ids) if args.wait else 0
 
 
@@ -74,6 +78,10 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     for body in bodies:
         add_surroundings(body, args)
         _check(body)
+    if args.snapshot and not args.dry_run:
+        from gpu_scheduler.cli.snapshot_option import add_snapshot
+
+        add_snapshot(bodies, args)
     if args.param or args.param_file:
         from gpu_scheduler.cli.sweep import combinations, filled, sweep_name
 

@@ -131,6 +131,13 @@ def _add_surroundings(parser: ArgumentParser) -> None:
     )
     add("--image", metavar="IMAGE", help="run in this container image")
     add("--mount", action="append", metavar="SRC:DST[:ro]", help="a directory for the container")
+    add("--snapshot", action="store_true", default=None, help="run a copy of the code as it is now")
+    add(
+        "--snapshot-limit",
+        type=size_mb("--snapshot-limit"),
+        metavar="SIZE",
+        help="largest copy; default 512M",
+    )
     add("-o", "--output", metavar="FILE", help="also write the output to this file")
 
 
