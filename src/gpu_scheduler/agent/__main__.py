@@ -113,6 +113,8 @@ def _watcher(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher
         monitor_interval_s=config.monitor_interval_s,
         utilization_window_s=config.utilization_window_s,
         foreign=rule,
+        release_timeout_s=config.release_timeout_s,
+        release_tolerance_mb=config.release_tolerance_mb,
         breaker_failures=config.breaker_failures,
         breaker_backoff_s=config.breaker_backoff_s,
     )

@@ -22,9 +22,10 @@ from google.protobuf.message import Message
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.agent.devices.watch import Telemetry, Watcher
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.logs import read_log
+from gpu_scheduler.agent.looking import Looker
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
@@ -34,6 +35,7 @@ from gpu_scheduler.wire.orders import PROTOCOL, SESSION_METHOD
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
 MOST_FACTS_AT_ONCE = 1000
+DECLARED = "declared"
 Key = tuple[str, int]
 log = structlog.get_logger("agent")
 
@@ -48,7 +50,10 @@ class Agent:
         self._config = config
         self._launcher = launcher
         self._found = found
-        self._watcher = watcher
+        self._looker = None if watcher is None else Looker(watcher, self._hear_devices)
+        self._has_sensors = found.detection != DECLARED
+        self._indices: dict[Key, tuple[int, ...]] = {}
+        self._clearing: set[Key] = set()
         self._orders = Orders(config, found)
         self._known: dict[Key, list[Report]] = {}
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
@@ -66,14 +71,41 @@ class Agent:
             tasks.create_task(self._hear_launcher())
             tasks.create_task(self._serve())
             tasks.create_task(self._beat())
-            if self._watcher is not None:
-                tasks.create_task(self._watch(self._watcher))
+            if self._looker is not None:
+                tasks.create_task(self._looker.run())
 
     # --- the launcher's side
 
     async def _hear_launcher(self) -> None:
         async for report in self._launcher.reports():
-            self._note(report)
+            if isinstance(report, Over):
+                self._over(report)
+            else:
+                self._note(report)
+
+    def _over(self, over: Over) -> None:
+        """Something has ended: told when its devices are free, or at once if it had none."""
+        key = (over.allocation_id, over.member)
+        indices = self._indices.get(key)
+        is_told = any(isinstance(report, Over) for report in self._known.get(key, ()))
+        if (
+            self._looker is None
+            or not self._has_sensors
+            or not over.ran
+            or indices == ()
+            or is_told
+        ):
+            self._note(over)
+        elif key not in self._clearing:
+            self._clearing.add(key)
+            self._in_background(self._clear(self._looker, over, indices or ()))
+
+    async def _clear(self, looker: Looker, over: Over, indices: tuple[int, ...]) -> None:
+        key = (over.allocation_id, over.member)
+        if not await looker.released(over.allocation_id, indices):
+            log.warning("a job is over and its devices are not free", allocation=key[0])
+        self._clearing.discard(key)
+        self._note(over)
 
     def _note(self, report: Report) -> None:
         """Remember a report until the server lets us forget it, and tell it if that is new."""
@@ -84,12 +116,9 @@ class Agent:
             told.append(report)
         self._send(fact_of(report))
 
-    async def _watch(self, watcher: Watcher) -> None:
-        while True:
-            telemetry = telemetry_of(await asyncio.to_thread(watcher.look))
-            self._telemetry = pb.AgentMessage(telemetry=telemetry)
-            self._send(self._telemetry)
-            await asyncio.sleep(watcher.settings.monitor_interval_s)
+    def _hear_devices(self, telemetry: Telemetry) -> None:
+        self._telemetry = pb.AgentMessage(telemetry=telemetry_of(telemetry))
+        self._send(self._telemetry)
 
     async def _beat(self) -> None:
         while True:
@@ -144,10 +173,9 @@ class Agent:
         self._orders.keep_only((work[0], work[1]) for work in held)
         for allocation_id, member, over in held:
             # Whatever is held and not over has begun, or will say so itself in a moment.
-            known: Report = over or Began(
-                allocation_id=allocation_id, member=member, pid=0, at_ms=_now_ms()
-            )
-            self._note(known)
+            self._note(Began(allocation_id=allocation_id, member=member, pid=0, at_ms=_now_ms()))
+            if over is not None:
+                self._over(over)
         return pb.Hello(
             node=self._config.node,
             version=__version__,
@@ -199,8 +227,8 @@ class Agent:
 
     def _trust(self, index: int) -> None:
         """Somebody has looked after a device."""
-        if self._watcher is not None:
-            self._watcher.trust(index)
+        if self._looker is not None:
+            self._looker.trust(index)
 
     def _obey_order(self, order: pb.Order) -> None:
         """Hand an order to the launcher without waiting; it gets them in this order."""
@@ -215,6 +243,7 @@ class Agent:
                 self._in_background(self._launcher.warn(*key, order.warn.text))
             case "forget":
                 self._known.pop(key, None)
+                self._indices.pop(key, None)
                 self._orders.forget(*key)
                 self._in_background(self._launcher.forget(*key))
 
@@ -228,6 +257,10 @@ class Agent:
             log.exception("order not understood", allocation=order.allocation_id)
             self._refused((order.allocation_id, order.member), f"cannot be prepared: {error}")
         else:
+            indices = tuple(device.index for device in work.devices)
+            self._indices[work.allocation_id, work.member] = indices
+            if self._looker is not None:
+                self._looker.begin(indices)
             self._in_background(self._start(work))
 
     async def _start(self, work: Work) -> None:

@@ -30,6 +30,8 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         load_threshold=gpu.load_threshold,
         ignore_programs=gpu.ignore_programs,
         ignore_users=gpu.ignore_users,
+        release_timeout_s=gpu.release_timeout_s,
+        release_tolerance_mb=gpu.release_tolerance_mb,
         read_timeout_s=gpu.read_timeout_s,
         breaker_failures=gpu.breaker_failures,
         breaker_backoff_s=gpu.breaker_backoff_s,

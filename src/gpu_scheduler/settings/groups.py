@@ -225,6 +225,19 @@ class GpuSettings:
     idle_opt_out: bool = setting(
         default=True, about="A job that was submitted with `--allow-idle` may be idle."
     )
+    release_timeout_s: float = setting(
+        10.0,
+        "So long a job that has ended is given until nothing of it is on its devices; then it is "
+        "reported as a leak, and the device is held back.",
+        least=0,
+        most=3600,
+    )
+    release_tolerance_mb: int = setting(
+        256,
+        "So much more memory than before may be in use on a device after a job.",
+        least=0,
+        most=1_000_000,
+    )
     breaker_failures: int = setting(
         3, "After so many failures in a row devices are left alone for a while.", least=1, most=100
     )

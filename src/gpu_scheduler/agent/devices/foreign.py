@@ -6,9 +6,10 @@ Readings in, processes with their owners out. What is ignored is left out, as if
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_scheduler.agent.devices.inventory import Process, Reading
+from gpu_scheduler.agent.launcher.processes import start_ticks
 
 DESKTOP = (
     "X",
@@ -43,8 +44,7 @@ class ForeignRule:
 
     One that computes always does. One that only draws does above `memory_threshold` of the device's
     memory. Where nobody can be seen and nothing of ours is there, the device counts as taken above
-    `memory_threshold` of its memory or `load_threshold` of its time. A process that was ours a
-    moment ago is given `leftover_s` to end.
+    `memory_threshold` of its memory or `load_threshold` of its time.
     """
 
     memory_threshold: float = 0.8
@@ -52,47 +52,63 @@ class ForeignRule:
     ignore_names: tuple[str, ...] = DESKTOP + SERVICES
     ignore_users: tuple[str, ...] = ()
     ignore_pids: tuple[int, ...] = ()
-    leftover_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ours:
+    """A process that was seen to be ours, since when it runs, and who it was."""
+
+    owner: str
+    ticks: int
+    process: Process
 
 
 class Attribution:
-    """Finds the owner of each process, by a callable that knows our work."""
+    """Finds the owner of each process, by a callable that knows our work.
 
-    def __init__(self, owner_of: Callable[[int], str | None], rule: ForeignRule) -> None:
+    A process that was ours stays ours for as long as it is on the device, also when its job is over
+    or it is gone itself and only the driver still names it: then it was left behind. `started` says
+    when a process began (0: it is not there), so that a number that is used again is not mistaken.
+    """
+
+    def __init__(
+        self,
+        owner_of: Callable[[int], str | None],
+        rule: ForeignRule,
+        started: Callable[[int], int] = start_ticks,
+    ) -> None:
         self._owner_of = owner_of
         self._rule = rule
-        self._ours: dict[int, dict[int, tuple[str, float]]] = {}
+        self._started = started
+        self._ours: dict[int, dict[int, _Ours]] = {}
 
     def attribute(
-        self, reading: Reading, load_percent: int | None, memory_mb: int, now: float
+        self, reading: Reading, load_percent: int | None, memory_mb: int
     ) -> list[tuple[Process, str]]:
         """The processes that matter, each with its allocation, or '' if it is foreign."""
         before = self._ours.get(reading.index, {})
-        ours: dict[int, tuple[str, float]] = {}
+        ours: dict[int, _Ours] = {}
         found: list[tuple[Process, str]] = []
         for process in reading.processes:
-            owner = self._owner(process.pid, before, ours, now)
-            if owner or self._is_foreign(process, memory_mb):
-                found.append((process, owner))
+            mine = self._mine(process, before.get(process.pid))
+            if mine is not None:
+                ours[process.pid] = mine
+                who = replace(mine.process, memory_mb=process.memory_mb)
+                found.append((who, mine.owner))
+            elif self._is_foreign(process, memory_mb):
+                found.append((process, ""))
         self._ours[reading.index] = ours
         if not found and not reading.processes:
             found.extend(self._unseen(reading, load_percent, memory_mb))
         return found
 
-    def _owner(
-        self,
-        pid: int,
-        before: dict[int, tuple[str, float]],
-        ours: dict[int, tuple[str, float]],
-        now: float,
-    ) -> str:
-        owner = self._owner_of(pid)
+    def _mine(self, process: Process, before: _Ours | None) -> _Ours | None:
+        owner = self._owner_of(process.pid)
         if owner:
-            ours[pid] = owner, now
-        elif pid in before and now - before[pid][1] <= self._rule.leftover_s:
-            ours[pid] = before[pid]
-            owner = before[pid][0]
-        return owner or ""
+            return _Ours(owner, self._started(process.pid), process)
+        if before is not None and self._started(process.pid) in {0, before.ticks}:
+            return before
+        return None
 
     def _is_foreign(self, process: Process, memory_mb: int) -> bool:
         rule = self._rule

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -19,6 +19,7 @@ from gpu_scheduler.agent.devices.breaker import Breaker
 from gpu_scheduler.agent.devices.foreign import Attribution, ForeignRule
 from gpu_scheduler.agent.devices.health import Recovery, Trust, after_look
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found, Reading
+from gpu_scheduler.agent.devices.release import Releases
 
 OwnerOf = Callable[[int], str | None]
 
@@ -36,6 +37,8 @@ class WatchSettings:
     utilization_window_s: float = 60.0
     foreign: ForeignRule = field(default_factory=ForeignRule)
     recovery: Recovery = field(default_factory=Recovery)
+    release_timeout_s: float = 10.0
+    release_tolerance_mb: int = 256
     breaker_failures: int = 3
     breaker_backoff_s: float = 10.0
     breaker_most_backoff_s: float = 300.0
@@ -115,17 +118,20 @@ class Watcher:
             clock=clock,
         )
         self._attribution = Attribution(owner_of, self.settings.foreign)
+        self._releases = Releases(self.settings.release_tolerance_mb)
         self._loads: dict[int, deque[tuple[float, int]]] = {}
         self._xids: dict[int, int] = {}
         self._lock = Lock()
         self._forgiven: set[int] = set()
+        self._begun: set[int] = set()
+        self._ours_at: dict[int, float] = {}
         self._last: tuple[DeviceReading, ...] = ()
         self._memory = _Memory(memory, boot_id)
         self._trust: dict[int, Trust] = self._memory.recall(self._found_uuids())
 
     def look(self) -> Telemetry:
         """Read all devices once. Never raises because of a device."""
-        self._forgive()
+        self._take_in()
         held = self._breaker.read()
         at_ms = int(self._wall_clock() * 1000)
         if held.stale:
@@ -141,11 +147,20 @@ class Watcher:
         with self._lock:
             self._forgiven.add(index)
 
-    def _forgive(self) -> None:
-        """Between two looks, as a look may be under way when somebody asks."""
+    def begin(self, indices: Iterable[int]) -> None:
+        """Work of ours is about to use these devices."""
+        with self._lock:
+            self._begun.update(indices)
+
+    def _take_in(self) -> None:
+        """Between two looks, as a look may be under way when somebody says something."""
         with self._lock:
             forgiven, self._forgiven = self._forgiven, set()
+            begun, self._begun = self._begun, set()
+        self._releases.begin(begun)
+        self._ours_at.update(dict.fromkeys(begun, self._clock()))
         for index in forgiven:
+            self._releases.forgive(index)
             before = self._trust.get(index, Trust())
             self._trust[index] = Trust(ecc_errors=before.ecc_errors)
             self._xids.pop(index, None)
@@ -163,7 +178,9 @@ class Watcher:
         if reading.xids:
             self._xids[index] = reading.xids[-1]
         memory_mb = self._found[index].memory_mb
-        owned = self._attribution.attribute(reading, load, memory_mb, self._clock())
+        owned = self._attribution.attribute(reading, self._load_of_others(index, load), memory_mb)
+        if any(owner for _, owner in owned):
+            self._ours_at[index] = self._clock()
         return DeviceReading(
             index=index,
             utilisation_percent=load or 0,
@@ -189,7 +206,14 @@ class Watcher:
                 for process, owner in owned
             ),
             why=trust.why,
+            unexplained_mb=self._releases.left_mb(reading, owned),
         )
+
+    def _load_of_others(self, index: int, load: int | None) -> int | None:
+        """What of the load cannot come from a job of ours that was there within the window."""
+        ours_at = self._ours_at.get(index)
+        window_s = self.settings.utilization_window_s
+        return load if ours_at is None or self._clock() - ours_at > window_s else None
 
     def _shown_xid(self, index: int, trust: Trust) -> int:
         """The last error: told once, or for as long as the device is unhealthy."""

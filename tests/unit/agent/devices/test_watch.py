@@ -1,5 +1,6 @@
 """What the server hears."""
 
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpu_scheduler
-from gpu_scheduler.agent.devices.foreign import ForeignRule
+from gpu_scheduler.agent.devices.foreign import Attribution, ForeignRule
 from gpu_scheduler.agent.devices.inventory import (
     DevicesUnreadable,
     Found,
@@ -23,7 +24,10 @@ from gpu_scheduler.agent.devices.watch import (
     WatchSettings,
     since_boot,
 )
+from gpu_scheduler.agent.launcher.processes import start_ticks
 
+NOBODY = 2**22 + 1
+"""No process has this number."""
 FOUND = Found(
     cpu_milli=1,
     memory_mb=1,
@@ -158,16 +162,84 @@ def test_a_program_that_draws_takes_a_device_when_it_fills_it() -> None:
     assert [process.pid for process in Bench().processes(game)] == [8]
 
 
-def test_a_process_that_was_ours_is_given_time_to_end() -> None:
+def test_a_process_that_was_ours_stays_ours_as_long_as_the_driver_names_it() -> None:
+    bench = Bench()
+    bench.owners[NOBODY] = "job-1.1"
+    bench.processes(Process(pid=NOBODY, user="ada", command="python3", memory_mb=5))
+    bench.owners.clear()
+    bench.now += 1000
+    left = DeviceProcess(
+        pid=NOBODY, user="ada", command="python3", memory_mb=9, allocation_id="job-1.1"
+    )
+    assert bench.processes(Process(pid=NOBODY, memory_mb=9)) == (left,)
+    assert bench.processes() == ()
+    assert bench.processes(Process(pid=NOBODY))[0].allocation_id == ""
+
+
+def test_a_number_that_is_used_again_is_another_process() -> None:
+    bench = Bench()
+    bench.owners[os.getpid()] = "job-1.1"
+    bench.processes(Process(pid=os.getpid()))
+    bench.owners.clear()
+    assert bench.processes(Process(pid=os.getpid()))[0].allocation_id == "job-1.1"
+    began = start_ticks(os.getpid())
+    attribution = Attribution(bench.owners.get, ForeignRule(), lambda _: next(ticks))
+    ticks = iter((began, began + 1))
+    bench.owners[7] = "job-1.1"
+    reading = Reading(index=0, processes=(Process(pid=7),))
+    assert attribution.attribute(reading, None, 1)[0][1] == "job-1.1"
+    bench.owners.clear()
+    assert attribution.attribute(reading, None, 1)[0][1] == ""
+
+
+def test_the_load_of_a_job_that_has_just_ended_is_nobody_elses() -> None:
     bench = Bench()
     bench.owners[7] = "job-1.1"
-    left = Process(pid=7)
-    bench.processes(left)
-    bench.owners.clear()
+    bench.processes(Process(pid=7), utilisation_percent=100)
     bench.now += 5
-    assert bench.processes(left)[0].allocation_id == "job-1.1"
-    bench.now += 6
-    assert bench.processes(left)[0].allocation_id == ""
+    assert bench.processes(utilisation_percent=100) == ()
+    bench.now += 61
+    assert bench.processes(utilisation_percent=100)[0].pid == 0
+
+
+def test_memory_that_a_job_did_not_give_back_is_told() -> None:
+    bench = Bench()
+    bench.owners[7] = "job-1.1"
+    job = Process(pid=7, memory_mb=5_000)
+    assert bench.look(memory_used_mb=400).readings[0].unexplained_mb == 0
+    during = bench.look(processes=(job,), memory_used_mb=5_900)
+    assert during.readings[0].unexplained_mb == 0
+    assert bench.look(memory_used_mb=3_400).readings[0].unexplained_mb == 3_000
+    assert bench.look(memory_used_mb=600).readings[0].unexplained_mb == 0
+    assert bench.look(memory_used_mb=3_400).readings[0].unexplained_mb == 0, "no job was there"
+
+
+def test_a_job_too_short_to_be_seen_has_to_give_its_memory_back_too() -> None:
+    bench = Bench()
+    bench.look(memory_used_mb=10)
+    bench.watcher.begin([0])
+    assert bench.look(memory_used_mb=2_010).readings[0].unexplained_mb == 2_000
+    bench.watcher.trust(0)
+    assert bench.look(memory_used_mb=2_010).readings[0].unexplained_mb == 0
+
+
+def test_what_an_unseen_process_or_one_of_unknown_size_holds_is_not_blamed_on_a_job() -> None:
+    bench = Bench()
+    bench.look(memory_used_mb=10)
+    bench.watcher.begin([0])
+    somebody = Process(pid=8, user="bob", memory_mb=None)
+    reading = bench.look(processes=(somebody,), memory_used_mb=2_010).readings[0]
+    assert reading.unexplained_mb == 0
+
+
+def test_a_device_that_somebody_looked_after_is_trusted_again() -> None:
+    bench = Bench()
+    assert not bench.look(xids=(79,)).readings[0].healthy
+    bench.watcher.trust(0)
+    assert bench.look().readings[0].healthy
+    bench.look(fault="it is lost")
+    bench.watcher.trust(0)
+    assert not bench.look(fault="it is lost").readings[0].healthy, "it still stands against it"
 
 
 def test_a_full_device_on_which_nobody_is_seen_is_taken() -> None:

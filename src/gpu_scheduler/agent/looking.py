@@ -1,0 +1,83 @@
+"""Looking at the devices: as often as is set, and at once when a job is over.
+
+A job is reported as over only when a look that began after its end finds nothing of it on any
+device, so that its devices are free when the server hears that they are. What stays too long is
+reported all the same, and the server sees it in the readings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Container, Iterable
+
+from gpu_scheduler.agent.devices.watch import Telemetry, Watcher
+
+LEAST_PAUSE_S = 0.01
+LOOK_AGAIN_S = 0.1
+
+
+class Looker:
+    """One watcher, asked by one task at a time."""
+
+    def __init__(self, watcher: Watcher, heard: Callable[[Telemetry], None]) -> None:
+        """`heard` is told of every look, before anybody who waits for it."""
+        self._watcher = watcher
+        self._heard = heard
+        self._asked = asyncio.Event()
+        self._waiting: list[asyncio.Future[Telemetry]] = []
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        interval_s = self._watcher.settings.monitor_interval_s
+        while True:
+            self._asked.clear()
+            waiting, self._waiting = self._waiting, []
+            telemetry = await asyncio.to_thread(self._watcher.look)
+            self._heard(telemetry)
+            for answer in waiting:
+                if not answer.done():
+                    answer.set_result(telemetry)
+            await asyncio.sleep(LEAST_PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), interval_s)
+
+    def begin(self, indices: Iterable[int]) -> None:
+        """Work of ours is about to use these devices."""
+        self._watcher.begin(indices)
+
+    def trust(self, index: int) -> None:
+        """Somebody has looked after a device."""
+        self._watcher.trust(index)
+        self._asked.set()
+
+    async def released(self, allocation_id: str, indices: Container[int]) -> bool:
+        """Wait until nothing of it is on any device, and these have their memory back.
+
+        False if that takes too long.
+        """
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + self._watcher.settings.release_timeout_s
+        while not _is_clear(await self._fresh(), allocation_id, indices):
+            if clock() >= give_up:
+                return False
+            await asyncio.sleep(LOOK_AGAIN_S)
+        return True
+
+    async def _fresh(self) -> Telemetry:
+        """A look that has not begun yet."""
+        answer: asyncio.Future[Telemetry] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        self._asked.set()
+        return await answer
+
+
+def _is_clear(telemetry: Telemetry, allocation_id: str, indices: Container[int]) -> bool:
+    """Devices that cannot be read are not waited for."""
+    if telemetry.problem:
+        return True
+    return not any(
+        (reading.unexplained_mb and reading.index in indices)
+        or any(process.allocation_id == allocation_id for process in reading.processes)
+        for reading in telemetry.readings
+    )
