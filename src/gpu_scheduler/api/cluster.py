@@ -6,7 +6,7 @@ Everybody may see what runs where and for whom; what exactly it runs, only its o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -26,6 +26,7 @@ from gpu_scheduler.model.readings import DeviceProcess, DeviceReading
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.trouble import trouble_of
 from gpu_scheduler.store.rows import UsageRow
 from gpu_scheduler.wire.answers import (
     ClusterStatus,
@@ -44,6 +45,7 @@ from gpu_scheduler.wire.tenants import GPU_HOUR, QuotaRequest, per
 
 _QUOTA = msgspec.json.Decoder(QuotaRequest)
 _HOUR_MS = 3_600_000
+MOST_TOLD = 3
 
 
 @dataclass(slots=True)
@@ -142,6 +144,9 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
     running = context.service.core.book.picture.running
 
     def sees(process: DeviceProcess) -> bool:
+        """What strangers run is nobody's secret here; what a job runs is its owner's."""
+        if not process.allocation_id:
+            return True
         entry = running.get(process.allocation_id)
         return caller.may_see(process.user, "" if entry is None else entry.running.job.tenant)
 
@@ -163,8 +168,10 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 jobs=use.jobs,
                 users=use.users,
                 paused=device.paused,
+                why=trouble_of(device),
+                mig=[f"{count} x {profile}" for profile, count in device.mig_slices],
             )
-            _add_reading(form, readings.get(device.index), sees)
+            _add_reading(form, readings.get(device.index), sees, running)
             load = context.service.tallies.loads.get((node_id, device.index))
             if load is not None:
                 form.utilisation_mean_percent = round(load.mean_percent, 1)
@@ -183,12 +190,15 @@ def _device_state(device: Device, use: Use) -> str:
         is_whole = use.share_milli >= WHOLE_MILLI and len(use.jobs) == 1
         return "used" if is_whole else "shared"
     if device.foreign is not None:
-        return "foreign"
+        return "leaking" if device.foreign.leaked else "foreign"
     return "hot" if device.hot else "free"
 
 
 def _add_reading(
-    form: GpuForm, reading: DeviceReading | None, sees: Callable[[DeviceProcess], bool]
+    form: GpuForm,
+    reading: DeviceReading | None,
+    sees: Callable[[DeviceProcess], bool],
+    held: Container[str],
 ) -> None:
     if reading is None:
         return
@@ -203,6 +213,7 @@ def _add_reading(
             memory_mb=process.memory_mb,
             job_id=process.allocation_id.rpartition(".")[0],
             command=process.command if sees(process) else "",
+            leaked=bool(process.allocation_id) and process.allocation_id not in held,
         )
         for process in reading.processes
     ]
@@ -285,8 +296,8 @@ async def health(context: Context, call: Call) -> Answer:
         status, checks["nodes"] = "degraded", "no node is online"
     elif len(online) < len(nodes):
         status, checks["nodes"] = "degraded", f"{len(online)} of {len(nodes)} nodes are online"
-    if problems:
-        status, checks["gpus"] = "degraded", problems[0]
+    if problems := problems or _grave_troubles(nodes):
+        status, checks["gpus"] = "degraded", "; ".join(problems[:MOST_TOLD])
     try:
         context.service.store.last_event()
     except SchedulerError as error:
@@ -298,6 +309,28 @@ async def health(context: Context, call: Call) -> Answer:
         checks=checks,
     )
     return answer(form, status=503 if status == "unhealthy" else 200)
+
+
+def troubles(context: Context) -> dict[str, str]:
+    """Why devices take no work, by node and index."""
+    return {
+        f"{slot.node.id}:{device.index}": trouble
+        for slot in slots(context)
+        for device in slot.node.devices
+        if (trouble := trouble_of(device))
+    }
+
+
+def _grave_troubles(nodes: list[Slot]) -> list[str]:
+    """Devices that somebody should look after; what others run or heat ends by itself."""
+    return [
+        f"GPU {device.index} of {slot.node.id}: {trouble_of(device)}"
+        for slot in nodes
+        for device in slot.node.devices
+        if device.health is not Health.HEALTHY
+        or device.quarantined
+        or (device.foreign is not None and device.foreign.leaked)
+    ]
 
 
 async def usage(context: Context, call: Call) -> Answer:

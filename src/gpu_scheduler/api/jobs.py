@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.api.cluster import troubles
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Query, answer
 from gpu_scheduler.api.explain import sentence
@@ -18,6 +19,7 @@ from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called
+from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.states import HOLDING, JobState
 from gpu_scheduler.store.rows import JobQuery, JobRow, Sight
 from gpu_scheduler.wire.answers import (
@@ -177,6 +179,8 @@ async def explain_job(context: Context, call: Call) -> Answer:
         form.code = code or "pending"
         form.reason = told or row.reason or "waiting for its turn"
         form.details = {} if reason is None else dict(reason.data)
+        if reason is not None and reason.code is ReasonCode.RESOURCES:
+            form.details["gpus"] = troubles(context)
         form.position = explainer.position(job.number)
         start_ms = explainer.expected_start_ms(job.number)
         form.expected_start = write_time(start_ms)

@@ -22,7 +22,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call
 from gpu_scheduler.api.operations import Operation
 from gpu_scheduler.control.tallies import Histogram
-from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.states import JobState
 
@@ -110,6 +110,12 @@ class SchedulerCollector(Collector):
         size = _gauge("gpu_memory_bytes", "Memory of a GPU.", *labels)
         heat = _gauge("gpu_temperature_celsius", "Temperature of a GPU.", *labels)
         power = _gauge("gpu_power_watts", "Power that a GPU draws.", *labels)
+        state = _gauge(
+            "gpu_condition",
+            "Whether a GPU is hot, unhealthy, paused, quarantined, foreign or leaking (1) or not.",
+            *labels,
+            "condition",
+        )
         given = uses(self._context)
         for slot in slots(self._context):
             node = slot.node
@@ -119,6 +125,8 @@ class SchedulerCollector(Collector):
                 share.add_metric(place, 0 if use is None else use.share_milli / WHOLE_MILLI)
                 usable.add_metric(place, device.takes_work)
                 size.add_metric(place, device.memory_mb * MB)
+                for name, holds in _conditions(device).items():
+                    state.add_metric([*place, name], holds)
             found = self._context.service.telemetry.get(node.id)
             for reading in () if found is None else found.readings:
                 place = [node.id, str(reading.index)]
@@ -126,7 +134,15 @@ class SchedulerCollector(Collector):
                 memory.add_metric(place, reading.memory_used_mb * MB)
                 heat.add_metric(place, reading.temperature_c)
                 power.add_metric(place, reading.power_mw / 1000)
-        yield from (share, usable, busy, memory, size, heat, power)
+        yield from (share, usable, busy, memory, size, heat, power, state, self._gpu_events())
+
+    def _gpu_events(self) -> Metric:
+        family = _counter("gpu_events", "What happened to GPUs: hot, cool, leak and so on.", "kind")
+        tallies = self._context.service.tallies
+        for kind, count in sorted({**tallies.others, **tallies.jobs}.items()):
+            if kind.startswith("gpu_"):
+                family.add_metric([kind.removeprefix("gpu_")], count)
+        return family
 
     def _http(self) -> Metric:
         family = _counter("http_requests", "Answers of the API.", "method", "path", "status")
@@ -164,6 +180,18 @@ class Metrics:
             media="text/plain",
             public=True,
         )
+
+
+def _conditions(device: Device) -> dict[str, bool]:
+    use = device.foreign
+    return {
+        "hot": device.hot,
+        "unhealthy": device.health is not Health.HEALTHY,
+        "paused": device.paused,
+        "quarantined": device.quarantined,
+        "foreign": use is not None and not use.leaked,
+        "leaking": use is not None and use.leaked,
+    }
 
 
 def _counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:

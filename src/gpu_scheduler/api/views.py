@@ -105,20 +105,33 @@ class JobViews:
         return write_time(running.running.expected_end_ms)
 
     def measured(self, row: JobRow, task: int | None = None) -> MeasureForm | None:
-        """What was measured on all attempts of the job, or of one of its tasks.
-
-        Of what runs, the store knows all but the last minute.
-        """
+        """What was measured on all attempts of the job, or of one of its tasks, until now."""
+        job_id = row.job.id
         if not row.attempt and not row.tasks:
             return None
-        job_id = row.job.id
-        if task is None:
+        if row.job.array is not None and task is None:
             found = self._store.job_measures([job_id]).get(job_id)
             return None if found is None else measure_form(found)
-        total, warning = Measure(), ""
-        for one in self._store.attempt_measures(job_id, task):
-            total, warning = total.and_also(one.measure), one.warning
-        return None if total == Measure() else measure_form(total, warning)
+        attempts = {one.allocation_id: one for one in self._store.attempt_measures(job_id, task)}
+        start = f"{job_id}." if task is None else f"{job_id}_{task}."
+        name = f"{start}{self._attempt(row, task)}"
+        gauge = self._service.core.book.gauges.attempts.get(name)
+        entry = self._service.core.book.picture.running.get(name)
+        if gauge is not None and entry is not None and gauge.says_something:
+            attempts[name] = gauge.row(entry.running.allocation)
+        if not attempts:
+            return None
+        total = Measure()
+        for one in attempts.values():
+            total = total.and_also(one.measure)
+        return measure_form(total, next(reversed(attempts.values())).warning)
+
+    def _attempt(self, row: JobRow, task: int | None) -> int:
+        """The number of the last attempt."""
+        if task is None:
+            return row.attempt
+        tasks = self._store.tasks(row.job.id, only=IntervalSet.of([task]))
+        return tasks[0].attempt if tasks else 0
 
     def _way_in(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
         """What enters the session of a job that runs in one."""

@@ -43,6 +43,10 @@ def _print(answer: dict[str, Any], now: float) -> None:
             ("place in line", "" if position is None else str(position)),
             ("expected start", expected(answer.get("expected_start"), now)),
             ("expected end", expected(answer.get("expected_end"), now)),
+            *(
+                (f"GPU {place}", visible(str(trouble)))
+                for place, trouble in (answer.get("details", {}).get("gpus") or {}).items()
+            ),
         ]
     )
 

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.durations import size_text
-from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.output import print_json, print_table, visible
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import quoted
@@ -40,7 +40,11 @@ def run(args: Namespace) -> int:
         print_json({"gpus": list(gpus)})
         return 0
     nodes = {gpu.get("node") for gpu in gpus}
-    print_table(HEADINGS, (row(gpu, named=len(nodes) > 1) for gpu in gpus), right=RIGHT)
+    named = len(nodes) > 1
+    print_table(HEADINGS, (row(gpu, named=named) for gpu in gpus), right=RIGHT)
+    for gpu in gpus:
+        if gpu.get("why"):
+            print(f"GPU {_name(gpu, named=named)}: {visible(str(gpu['why']))}")
     return 0
 
 
@@ -56,10 +60,9 @@ def resume(args: Namespace) -> int:
 
 def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
     """The columns of one device."""
-    index = str(gpu.get("index", "?"))
     used = size_text(gpu.get("memory_used_mb") or 0)
     return [
-        f"{gpu.get('node')}:{index}" if named else index,
+        _name(gpu, named=named),
         str(gpu.get("model") or ""),
         str(gpu.get("state") or ""),
         f"{round(100 * float(gpu.get('allocated_share') or 0))}%",
@@ -67,17 +70,30 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
         _figure(gpu.get("utilisation_percent"), "%"),
         _figure(gpu.get("temperature_c") or None, " C"),
         _figure(gpu.get("power_watts") or None, " W"),
-        ", ".join([*map(str, gpu.get("jobs") or []), *map(_process, gpu.get("processes") or [])]),
+        ", ".join([*map(str, gpu.get("jobs") or []), *_others(gpu)]),
     ]
 
 
-def _process(process: object) -> str:
-    """A process that is not ours, as `user:pid (memory)`."""
-    if not isinstance(process, dict):
-        return str(process)
-    memory = process.get("memory_mb")
+def _name(gpu: dict[str, Any], *, named: bool) -> str:
+    index = str(gpu.get("index", "?"))
+    return f"{gpu.get('node')}:{index}" if named else index
+
+
+def _others(gpu: dict[str, Any]) -> list[str]:
+    """Who else is there, as `user:pid program (memory)`; what jobs that run have is their own."""
+    return [
+        _process(process)
+        for process in gpu.get("processes") or []
+        if process.get("leaked") or not process.get("job_id")
+    ]
+
+
+def _process(process: dict[str, Any]) -> str:
+    memory, command = process.get("memory_mb"), process.get("command")
+    program = f" {visible(str(command))}" if command else ""
     size = f" ({size_text(memory)})" if memory else ""
-    return f"{process.get('user') or '?'}:{process.get('pid')}{size}"
+    left = f"left by {process['job_id']}: " if process.get("leaked") else ""
+    return f"{left}{process.get('user') or '?'}:{process.get('pid')}{program}{size}"
 
 
 def _figure(value: float | None, unit: str) -> str:

@@ -21,7 +21,9 @@ from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
 
 PAGE = 50
-HEADINGS = ("JOBID", "NAME", "USER", "ST", "EXIT", "ENDED", "TIME", "GPUS", "REASON")
+WH_PER_KWH = 1000
+HEADINGS = ("JOBID", "NAME", "USER", "ST", "EXIT", "ENDED", "TIME", "GPUS", "ENERGY", "REASON")
+RIGHT = ("EXIT", "TIME", "GPUS", "ENERGY")
 
 
 def register(parser: ArgumentParser) -> None:
@@ -58,7 +60,7 @@ def run(args: Namespace) -> int:
         print_json({"jobs": jobs, "total": total})
         return 0
     now = time.time()
-    print_table(HEADINGS, (_row(job, now) for job in jobs), right=("EXIT", "TIME", "GPUS"))
+    print_table(HEADINGS, (_row(job, now) for job in jobs), right=RIGHT)
     if total > len(jobs):
         warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
     return 0
@@ -69,6 +71,14 @@ def exit_text(job: dict[str, Any]) -> str:
     if job.get("signal"):
         return f"SIG{job['signal']}"
     return "-" if job.get("exit_code") is None else str(job["exit_code"])
+
+
+def energy_text(job: dict[str, Any]) -> str:
+    """`1.25 kWh`, `3.4 Wh`, or a dash where no GPU told its power."""
+    energy_wh = (job.get("measured") or {}).get("energy_wh")
+    if energy_wh is None:
+        return "-"
+    return f"{energy_wh / 1000:.2f} kWh" if energy_wh >= WH_PER_KWH else f"{energy_wh:.2g} Wh"
 
 
 def local_time(text: str | None) -> str:
@@ -87,5 +97,6 @@ def _row(job: dict[str, Any], now: float) -> list[str]:
         local_time(job.get("ended_at")),
         clock_text(elapsed_s(job, now)),
         gpus_text(job),
+        energy_text(job),
         str(job.get("reason") or ""),
     ]

@@ -49,6 +49,7 @@ def print_job(job: dict[str, Any]) -> None:
         ("needs", _needs(job)),
         ("execution", _execution(job)),
         ("times", _times(job)),
+        ("measured", _measured(job)),
     ):
         print(painted(title, "bold"))
         print_pairs(pairs)
@@ -108,6 +109,24 @@ def snapshot_text(shot: dict[str, Any]) -> str:
     what = f"commit {shot['commit'][:12]}" if shot.get("commit") else f"copy {shot['tree'][:12]}"
     changed = " with changes" if shot.get("dirty") else ""
     return f"{what}{changed} of {shot['source']}, in {shot['path']}"
+
+
+def _measured(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What its GPUs told; of declared ones there is nothing."""
+    from gpu_scheduler.cli.durations import size_text
+    from gpu_scheduler.cli.history import energy_text
+
+    found = job.get("measured")
+    if not found:
+        if job.get("started_at") and job.get("gpu_count"):
+            yield "energy", "not measured"
+        return
+    yield "energy", energy_text(job)
+    mean, peak = found.get("utilisation_percent"), found.get("peak_utilisation_percent")
+    yield "GPU use", "not measured" if mean is None else f"{mean:.0f} % in the mean, peak {peak} %"
+    memory_mb = found.get("peak_memory_mb")
+    yield "GPU memory", f"{size_text(memory_mb)} at most" if memory_mb else ""
+    yield "warned", visible(str(found.get("warning") or ""))
 
 
 def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -61,6 +61,7 @@ class Tallies:
         self.commit_seconds = Histogram(SHORT_BOUNDS)
         self.wait_seconds = Histogram(LONG_BOUNDS)
         self.jobs: dict[str, int] = {}
+        self.others: dict[str, int] = {}
         self.messages = 0
         self.refusals = 0
         self.failed_commits = 0
@@ -86,8 +87,8 @@ class Tallies:
         """Count what was committed."""
         for write in writes:
             if isinstance(write, EventRow):
-                if write.job_id:
-                    self.jobs[write.kind] = self.jobs.get(write.kind, 0) + 1
+                counts = self.jobs if write.job_id else self.others
+                counts[write.kind] = counts.get(write.kind, 0) + 1
             elif isinstance(write, NewJobs):
                 self.jobs[SUBMITTED] = self.submissions + len(write.jobs)
             elif isinstance(write, JobRow) and write.state in ENDED and write.start_ms is not None:

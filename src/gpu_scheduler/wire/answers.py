@@ -317,19 +317,21 @@ class ClusterStatus(Struct):
 
 
 class GpuProcess(Struct):
-    """A process on a device."""
+    """A process on a device: of a job, or of somebody else; `leaked` if its job is over."""
 
     pid: int
     user: str
     memory_mb: int
     job_id: str = ""
     command: str = ""
+    leaked: bool = False
 
 
 class GpuForm(Struct):
     """A device: what is given out of it, and what was measured on it last.
 
     Mean and peak are since the start of the server.
+    `why` says what keeps it from new work.
     """
 
     node: str
@@ -350,6 +352,8 @@ class GpuForm(Struct):
     temperature_c: int | None = None
     power_watts: float | None = None
     processes: list[GpuProcess] = []
+    why: str = ""
+    mig: list[str] = []
 
 
 class GpuList(Struct):

@@ -112,7 +112,7 @@ def test_history_shows_how_jobs_ended(server: FakeServer, tell: Tell) -> None:
     server.end("job-2", 3, reason="exit code 3")
     rows = [line.split("\t") for line in tell("history").splitlines()]
     assert rows[0][:5] == ["JOBID", "NAME", "USER", "ST", "EXIT"]
-    assert sorted((row[0], row[3], row[4], row[6], row[8]) for row in rows[1:]) == [
+    assert sorted((row[0], row[3], row[4], row[6], row[9]) for row in rows[1:]) == [
         ("1", "CD", "0", "1:00:00", ""),
         ("2", "F", "3", "0:00", "exit code 3"),
     ]

@@ -1,0 +1,35 @@
+"""Why a device takes no new work, in a sentence for people."""
+
+from __future__ import annotations
+
+from gpu_scheduler.model.job import called
+from gpu_scheduler.model.node import Device, ForeignUse, Health
+
+
+def trouble_of(device: Device) -> str:
+    """What keeps a device from new work, the gravest first; empty if nothing does."""
+    if device.health is not Health.HEALTHY:
+        return device.why or "it is not to be trusted"
+    if device.quarantined:
+        return "jobs of several people kept dying on it; resume-gpu gives it back"
+    if device.paused:
+        return "an admin has paused it"
+    if device.foreign is not None:
+        return _taken(device.foreign)
+    if device.hot:
+        return f"it is hot ({device.temperature_c} C)"
+    return ""
+
+
+def _taken(use: ForeignUse) -> str:
+    what = f"process {use.pid}" + (f" ({use.command})" if use.command else "")
+    whose = f" of {use.user}" if use.user else ""
+    memory = f" {use.memory_mb} MiB" if use.memory_mb else " it"
+    if not use.leaked:
+        if not use.pid:
+            return f"somebody who cannot be seen from here holds{memory}"
+        return f"{what}{whose} holds{memory}"
+    if not use.pid:
+        return f"{use.memory_mb} MiB were not given back by the last job, and no process holds them"
+    job = called(use.job) if use.job else "the job"
+    return f"{job} is over, and {what}{whose} still holds{memory}"
