@@ -8,20 +8,16 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
 import uvloop
 
+from gpu_scheduler.agent.building import first_devices, wanted_devices, watcher_of
 from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
-from gpu_scheduler.agent.devices.detect import Wanted, detect
-from gpu_scheduler.agent.devices.foreign import ForeignRule
-from gpu_scheduler.agent.devices.inventory import DeviceSource, Found
-from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings
+from gpu_scheduler.agent.devices.detect import detect
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.owners import Owners
-from gpu_scheduler.agent.service import Agent, boot_id
+from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.model.errors import SchedulerError
 
 EXIT_ALREADY_RUNS = 3
@@ -58,9 +54,9 @@ def main(arguments: list[str]) -> int:
 
 async def _run(config: AgentConfig) -> None:
     launcher = await Launcher.connect(config.dir)
-    source = await asyncio.to_thread(detect, _wanted(config))
-    found = _first_devices(await asyncio.to_thread(source.find), config.most_devices)
-    watcher = _watcher(config, source, found) if found.devices else None
+    source = await asyncio.to_thread(detect, wanted_devices(config))
+    found = first_devices(await asyncio.to_thread(source.find), config.most_devices)
+    watcher = watcher_of(config, source, found) if found.devices else None
     agent = asyncio.ensure_future(Agent(config, launcher, found, watcher).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,44 +79,6 @@ class _Lines:
             print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is the log
 
     debug = info = warning = error = critical = exception = log = msg
-
-
-def _wanted(config: AgentConfig) -> Wanted:
-    method = "declared" if config.simulate else config.detection_method
-    return Wanted(
-        method=method,
-        declared=config.simulate,
-        node=config.node,
-        cpu_milli=config.cpu_milli,
-        memory_mb=config.memory_mb,
-        readings_file=Path(config.dir) / "readings.json",
-        deadline_s=config.read_timeout_s,
-    )
-
-
-def _first_devices(found: Found, most: int) -> Found:
-    return replace(found, devices=found.devices[:most]) if most else found
-
-
-def _watcher(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher:
-    rule = ForeignRule(
-        memory_threshold=config.memory_threshold,
-        load_threshold=config.load_threshold,
-        ignore_names=ForeignRule().ignore_names + config.ignore_programs,
-        ignore_users=config.ignore_users,
-    )
-    settings = WatchSettings(
-        monitor_interval_s=config.monitor_interval_s,
-        utilization_window_s=config.utilization_window_s,
-        foreign=rule,
-        release_timeout_s=config.release_timeout_s,
-        release_tolerance_mb=config.release_tolerance_mb,
-        breaker_failures=config.breaker_failures,
-        breaker_backoff_s=config.breaker_backoff_s,
-    )
-    memory = Path(config.dir) / "devices.json"
-    owner_of = Owners(config.scratch_dir).owner_of
-    return Watcher(source, found, owner_of, settings=settings, memory=memory, boot_id=boot_id())
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ import random
 import time
 import uuid
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 
 import grpc
 import structlog
-from google.protobuf.message import Message
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.config import AgentConfig
@@ -28,9 +28,10 @@ from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.looking import Looker
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.agent.stream import Connect, Stream, grpc_stream
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.orders import PROTOCOL, SESSION_METHOD
+from gpu_scheduler.wire.orders import PROTOCOL
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
@@ -44,10 +45,16 @@ class Agent:
     """One node's agent."""
 
     def __init__(
-        self, config: AgentConfig, launcher: Launcher, found: Found, watcher: Watcher | None
+        self,
+        config: AgentConfig,
+        launcher: Launcher,
+        found: Found,
+        watcher: Watcher | None,
+        connect: Connect | None = None,
     ) -> None:
-        """`watcher` is None on a node without devices."""
+        """`watcher` is None on a node without devices; without `connect` it is gRPC."""
         self._config = config
+        self._connect = connect or partial(grpc_stream, config.target)
         self._launcher = launcher
         self._found = found
         self._looker = None if watcher is None else Looker(watcher, self._hear_devices)
@@ -146,12 +153,7 @@ class Agent:
             self._wait_s = min(LONGEST_WAIT_S, self._wait_s * 1.6)
 
     async def _session(self) -> None:
-        async with grpc.aio.insecure_channel(self._config.target, options=_OPTIONS) as channel:
-            call = channel.stream_stream(
-                SESSION_METHOD,
-                request_serializer=pb.AgentMessage.SerializeToString,
-                response_deserializer=pb.ServerMessage.FromString,
-            )()
+        async with self._connect() as call:
             await call.write(pb.AgentMessage(hello=await self._hello()))
             self._outbox = asyncio.Queue()
             for reports in self._known.values():
@@ -189,7 +191,7 @@ class Agent:
 
     async def _write(
         self,
-        call: grpc.aio.StreamStreamCall[Message, pb.ServerMessage],
+        call: Stream,
         outbox: asyncio.Queue[pb.AgentMessage | pb.Fact],
     ) -> None:
         """Send what is to be sent; facts that wait together travel together."""
@@ -360,9 +362,3 @@ def _now_ms() -> int:
 
 _BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 """What a stream says whose server is gone; the second if something is being written."""
-_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    # A connection that a former process left behind must not be used again.
-    ("grpc.use_local_subchannel_pool", 1),
-)
