@@ -252,6 +252,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         exit_code=st.none() | COUNT,
         signal=st.none() | COUNT,
         detail=TEXT,
+        gpu_models=listed(st.tuples(TEXT, AMOUNT)),
     ),
     "measure": st.builds(
         AttemptMeasure,

@@ -468,6 +468,31 @@ def test_tasks_and_attempts_are_read_in_order(store: Store) -> None:
     assert store.attempts("job-2") == [other]
 
 
+def test_attempts_are_found_by_when_they_ran_page_by_page(store: Store) -> None:
+    rows = [
+        AttemptRow(
+            allocation_id=f"j{number}.1",
+            job_id=f"j{number}",
+            task=None,
+            attempt=1,
+            placements=(),
+            start_ms=start_ms,
+            end_ms=end_ms,
+            state=FAILED,
+        )
+        for number, (start_ms, end_ms) in enumerate([(0, 10), (5, 20), (9, 20), (20, 30), (30, 40)])
+    ]
+    store.commit(rows[::-1])
+    assert store.attempts_between(10, 30) == rows[1:4]
+    assert store.attempts_between(10, 31) == rows[1:]
+    assert store.attempts_between(0, 1) == rows[:1]
+    assert store.attempts_between(40, 90) == store.attempts_between(0, 9, limit=0) == []
+    first = store.attempts_between(10, 30, limit=1)
+    assert first == rows[1:2]
+    rest = store.attempts_between(10, 30, after=(first[0].end_ms, first[0].allocation_id))
+    assert rest == rows[2:4]
+
+
 def test_accounts_of_a_tenant_and_of_a_user_without_a_name_are_two(store: Store) -> None:
     usage = [
         UsageRow(None, "a", None, (1,)),

@@ -13,6 +13,7 @@ from gpu_scheduler.api import (
     jobs,
     logs,
     notices,
+    reports,
     submissions,
     sweeps,
     tenants,
@@ -36,6 +37,7 @@ DESCRIBED: tuple[Operation, ...] = (
     *cluster.OPERATIONS,
     *events.OPERATIONS,
     *notices.OPERATIONS,
+    *reports.OPERATIONS,
 )
 _CONTENT_RULE = (
     b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "

@@ -13,6 +13,7 @@ from typing import Protocol
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Command, Outcome
 from gpu_scheduler.control.tallies import Tallies
+from gpu_scheduler.ledger.cost import Prices
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.job import Job
@@ -116,6 +117,7 @@ class ApiSettings:
     addresses). `version` is shown by /health. `attach` says what enters the session of a job.
     `notifications` are those who tell people what happens.
     `runner` is for jobs that do not name one.
+    `notifications` are those who tell people what happens, `prices` are for reports.
     """
 
     server_uid: int
@@ -126,3 +128,4 @@ class ApiSettings:
     attach: Attach | None = None
     notifications: Notifications | None = None
     runner: Runner = Runner.PROCESS
+    prices: Prices = field(default_factory=lambda: Prices(other_gpu_micro=0))

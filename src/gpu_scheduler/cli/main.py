@@ -69,6 +69,7 @@ COMMANDS: dict[str, Command] = {
     "nodes": _row("nodes", "list the nodes"),
     "tenants": _row("tenants", "list, create, show, change or delete tenants"),
     "usage": _row("usage", "show who used how much"),
+    "report": _row("report", "report waits, run times, use and cost of a period; invoices"),
     "status": _row("status", "show queue, GPUs, jobs and health at a glance"),
     "health": _row("health", "ask whether the server and its parts are well"),
     "notify": _row("notify", "list who can be told what happens, and try one"),

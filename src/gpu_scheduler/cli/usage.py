@@ -7,7 +7,12 @@ from typing import Any
 
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.report import add_period_options, period_query
+from gpu_scheduler.client.forms import API
+from gpu_scheduler.client.http1 import target
 
+KEPT = (None, "all", "current")
+"""Periods of which the server keeps totals: all, and the present month."""
 COLUMNS = (
     *("tenant_id", "user", "gpu_hours", "cpu_hours", "energy_kwh", "jobs"),
     *("completed", "failed", "cancelled", "preemptions", "lost_gpu_hours"),
@@ -17,17 +22,17 @@ COLUMNS = (
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
-    add = parser.add_argument
-    add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="only this tenant")
-    add("-u", "--user", metavar="NAME", help="only this user")
-    add("--period", metavar="P", help="day, week, month or all, as the server offers them")
+    add_period_options(parser, default=None)
     add_server_options(parser)
 
 
 def run(args: Namespace) -> int:
     """Show."""
     with client_for(args) as client:
-        answer = client.usage(tenant_id=args.tenant, user=args.user, period=args.period)
+        if args.period in KEPT:
+            answer = client.usage(tenant_id=args.tenant, user=args.user, period=args.period)
+        else:
+            answer = of_period(client.call("GET", target(f"{API}/report", period_query(args))))
     if args.json:
         print_json(answer)
         return 0
@@ -41,6 +46,19 @@ def run(args: Namespace) -> int:
         right=right,
     )
     return 0
+
+
+def of_period(report: dict[str, Any]) -> dict[str, Any]:
+    """The accounts of a report in the form of the totals, with what runs counted up to now."""
+    return {
+        "period": report["period"],
+        "usage": [
+            {"tenant_id": account["tenant_id"], "user": account["user"]}
+            | account["sums"]
+            | {"preemptions": account["sums"]["preempted"]}
+            for account in (*report["tenants"], *report["users"])
+        ],
+    }
 
 
 def usage_rows(answer: Any) -> list[dict[str, Any]]:

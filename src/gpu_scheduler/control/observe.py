@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from gpu_scheduler.control import fleet
 from gpu_scheduler.control.book import Book
@@ -73,7 +74,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     )
     measured = _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
-    outcome.writes.append(_attempt_row(running.allocation, fact, state, now_ms))
+    outcome.writes.append(_attempt_row(book, running.allocation, fact, state, now_ms))
     outcome.writes += measured
     fleet.settle(book, running.allocation, now_ms, outcome)
     fleet.note_end(
@@ -193,7 +194,9 @@ def _why_ended(task: TaskLife, fact: Ended, measured: list[AttemptMeasure]) -> R
     return Reason(ReasonCode.ENDED_BY, detail) if fact.detail else None
 
 
-def _attempt_row(allocation: Allocation, fact: Ended, state: JobState, now_ms: int) -> AttemptRow:
+def _attempt_row(
+    book: Book, allocation: Allocation, fact: Ended, state: JobState, now_ms: int
+) -> AttemptRow:
     return AttemptRow(
         allocation_id=allocation.id,
         job_id=allocation.job_id,
@@ -206,7 +209,23 @@ def _attempt_row(allocation: Allocation, fact: Ended, state: JobState, now_ms: i
         exit_code=fact.exit_code,
         signal=fact.signal,
         detail=fact.detail,
+        gpu_models=_models_held(book, allocation),
     )
+
+
+def _models_held(book: Book, allocation: Allocation) -> tuple[tuple[str, int], ...]:
+    """How much of which GPU model, in the order of names."""
+    held: dict[str, int] = {}
+    for placement in allocation.placements:
+        for share in placement.devices:
+            model = _model_of(book, placement.node_id, share.index)
+            held[model] = held.get(model, 0) + share.share_milli
+    return tuple(sorted(held.items()))
+
+
+def _model_of(book: Book, node_id: str, index: int) -> str:
+    devices = book.picture.index.slot(node_id).node.devices
+    return next(device.model for device in devices if device.index == index)
 
 
 def _requeue(  # noqa: PLR0917
@@ -260,15 +279,11 @@ def _charge(
     book.shares.release(account_of(job.tenant, job.user), gpu_milli, now_ms)
     book.charged[job.tenant] = book.charged[job.tenant, job.user] = None
 
-    def model_of(node_id: str, index: int) -> str:
-        devices = book.picture.index.slot(node_id).node.devices
-        return next(device.model for device in devices if device.index == index)
-
     interval = interval_of(
         job,
         allocation,
         end_ms=now_ms,
-        model_of=model_of,
+        model_of=partial(_model_of, book),
         outcome=state,
         lost_ms=lost_ms if state in {JobState.PREEMPTED, JobState.PENDING} else 0,
         energy_uj=sum(row.measure.energy_uj for row in measured),

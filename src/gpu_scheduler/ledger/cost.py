@@ -16,26 +16,46 @@ from gpu_scheduler.ledger.amounts import HOUR_MS, decimal_text, half_up
 from gpu_scheduler.ledger.interval import UsageInterval
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 
-CSV_HEADER = ("tenant", "user", "item", "model", "hours", "price_per_hour", "cost", "currency")
+CSV_HEADER = (
+    *("tenant", "user", "item", "model", "amount", "unit", "price", "cost"),
+    "currency",
+)
+UJ_PER_KWH = 3_600_000 * 10**6
 _PLACES = 6
 
 
 class Item(StrEnum):
-    """What is priced: GPUs, CPU cores, and GiB of memory, each by the hour."""
+    """What is priced: GPUs, CPU cores and GiB of memory, each by the hour; and energy."""
 
     GPU = "gpu"
     CPU = "cpu"
     MEMORY = "memory"
+    ENERGY = "energy"
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return _UNITS[self]
 
     @property
     def hour(self) -> int:
-        """One hour of one unit, as intervals measure it (thousandths, or MiB, times ms)."""
+        """One hour of one unit, as intervals measure it (thousandths, or MiB, times ms); a kWh."""
+        if self is Item.ENERGY:
+            return UJ_PER_KWH
         return (1024 if self is Item.MEMORY else 1000) * HOUR_MS
+
+
+_UNITS = {
+    Item.GPU: "GPU-hour",
+    Item.CPU: "core-hour",
+    Item.MEMORY: "GiB-hour",
+    Item.ENERGY: "kWh",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices by the hour, in millionths of the currency.
+    """Prices by the hour (of energy: by the kWh), in millionths of the currency.
 
     A model without a price of its own costs `other_gpu_micro`; if that is None, it is refused.
     """
@@ -44,12 +64,14 @@ class Prices:
     other_gpu_micro: int | None = None
     cpu_micro: int = 0
     gib_micro: int = 0
+    kwh_micro: int = 0
     currency: str = "EUR"
 
     def __post_init__(self) -> None:
         """Refuse negative prices, and two prices for one model."""
         named = (*self.gpu_micro, ("other", self.other_gpu_micro or 0))
-        for name, price in (*named, ("CPU", self.cpu_micro), ("memory", self.gib_micro)):
+        others = (("CPU", self.cpu_micro), ("memory", self.gib_micro), ("energy", self.kwh_micro))
+        for name, price in (*named, *others):
             if price < 0:
                 raise InvalidRequest(f"the price of {name} is {price}; it must be 0 or more")
         if len(dict(self.gpu_micro)) != len(self.gpu_micro):
@@ -69,7 +91,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillLine:
-    """One item of one user. `amount` is in thousandths of a GPU or core, or in MiB, times ms."""
+    """One item of one user. `amount` is in milli-GPU, milli-core or MiB, times ms; or in uJ."""
 
     tenant: str
     user: str
@@ -103,7 +125,7 @@ class Bill:
         return tuple(totals.items())
 
     def csv_rows(self) -> Iterator[tuple[str, ...]]:
-        """The header, then one row per line; hours are rounded for reading, costs are not."""
+        """The header, then one row per line; amounts are rounded for reading, costs are not."""
         yield CSV_HEADER
         for line in self.lines:
             yield (
@@ -112,6 +134,7 @@ class Bill:
                 line.item.value,
                 line.model,
                 decimal_text(half_up(line.amount * 10**_PLACES, line.item.hour), _PLACES),
+                line.item.unit,
                 decimal_text(line.price_micro, _PLACES),
                 decimal_text(line.cost_micro, _PLACES),
                 self.currency,
@@ -152,9 +175,14 @@ def _items(interval: UsageInterval) -> Iterator[tuple[Item, str, int]]:
         yield Item.GPU, model, gpu_milli * span_ms
     yield Item.CPU, "", interval.cpu_milli * span_ms
     yield Item.MEMORY, "", interval.memory_mb * span_ms
+    yield Item.ENERGY, "", interval.energy_uj
 
 
 def _price(item: Item, model: str, prices: Prices) -> int:
     if item is Item.GPU:
         return prices.of_gpu(model)
-    return prices.cpu_micro if item is Item.CPU else prices.gib_micro
+    return {
+        Item.CPU: prices.cpu_micro,
+        Item.MEMORY: prices.gib_micro,
+        Item.ENERGY: prices.kwh_micro,
+    }[item]

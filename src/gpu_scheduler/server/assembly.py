@@ -51,6 +51,7 @@ from gpu_scheduler.server.jobs_file import JobsFile
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.pools import set_up_pools
+from gpu_scheduler.server.prices import prices_of
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.server.tenants import set_up_tenants
 from gpu_scheduler.settings.groups import Settings
@@ -151,6 +152,7 @@ class Server:
             runner=Runner(self._settings.jobs.runner),
             attach=partial(attach_command_of, self._paths.scratch),
             notifications=notifications,
+            prices=prices_of(self._settings.costs),
             bounds=Bounds(
                 body_bytes=min(bulk_bytes, Bounds().body_bytes),
                 bulk_bytes=bulk_bytes,

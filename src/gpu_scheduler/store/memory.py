@@ -313,6 +313,30 @@ class MemoryStore:
         """The hours of all devices that begin in this time, by hour, node and device."""
         return [row for key, row in sorted(self._hours.items()) if from_ms <= key[0] < before_ms]
 
+    def attempts_between(
+        self, from_ms: int, before_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 1000
+    ) -> list[AttemptRow]:
+        """Attempts that ended after the first moment and began before the second."""
+        rows = [
+            row
+            for of_job in self._attempts.values()
+            for row in of_job.values()
+            if row.end_ms > from_ms
+            and row.start_ms < before_ms
+            and (row.end_ms, row.allocation_id) > after
+        ]
+        return sorted(rows, key=attrgetter("end_ms", "allocation_id"))[:limit]
+
+    def measures_of(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
+        """What was measured on these attempts; where nothing was, there is none."""
+        wanted = set(allocation_ids)
+        return {
+            row.allocation_id: row.measure
+            for of_job in self._measures.values()
+            for row in of_job.values()
+            if row.allocation_id in wanted
+        }
+
     def answer(self, user: str, key: str) -> AnswerRow | None:
         """What was answered to a request before."""
         return self._answers.get((user, key))

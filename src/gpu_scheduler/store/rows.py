@@ -127,7 +127,10 @@ class EnvironmentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One attempt that has ended: on what it ran, and how it ended."""
+    """One attempt that has ended: on what it ran, and how it ended.
+
+    `gpu_models` divides what it held by model, as that may change under the same number.
+    """
 
     allocation_id: str
     job_id: str
@@ -140,6 +143,7 @@ class AttemptRow:
     exit_code: int | None = None
     signal: int | None = None
     detail: str = ""
+    gpu_models: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +444,19 @@ class Store(Protocol):
 
     def device_hours(self, from_ms: int, before_ms: int) -> list[DeviceHour]:
         """The hours of all devices that begin in this time, by hour, node and device."""
+        ...
+
+    def attempts_between(
+        self, from_ms: int, before_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 1000
+    ) -> list[AttemptRow]:
+        """Attempts that ended after the first moment and began before the second.
+
+        By end and id; `after` continues behind one of them. A limit of 0 lists nothing.
+        """
+        ...
+
+    def measures_of(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
+        """What was measured on these attempts; where nothing was, there is none."""
         ...
 
     def answer(self, user: str, key: str) -> AnswerRow | None:

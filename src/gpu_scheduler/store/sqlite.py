@@ -27,6 +27,7 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
     LAUNCH,
+    MODELS,
     NODE,
     PLACEMENTS,
     PROMISE,
@@ -224,6 +225,24 @@ class SqliteStore:
         """The hours of all devices that begin in this time, by hour, node and device."""
         return self._rows(_device_hour, reading("device_hours"), (from_ms, before_ms))
 
+    def attempts_between(
+        self, from_ms: int, before_ms: int, *, after: tuple[int, str] = (0, ""), limit: int = 1000
+    ) -> list[AttemptRow]:
+        """Attempts that ended after the first moment and began before the second."""
+        values = {
+            "from_ms": max(from_ms + 1, after[0]),
+            "before_ms": before_ms,
+            "after_ms": after[0],
+            "after_id": after[1],
+            "limit": limit,
+        }
+        return self._rows(_attempt_row, reading("attempts_between"), values)
+
+    def measures_of(self, allocation_ids: Sequence[str]) -> dict[str, Measure]:
+        """What was measured on these attempts; where nothing was, there is none."""
+        values = (WORDS.encode(tuple(allocation_ids)),)
+        return dict(self._rows(_job_measure, reading("measures_of"), values))
+
     def answer(self, user: str, key: str) -> AnswerRow | None:
         """What was answered to a request before."""
         found = self._rows(_answer_row, reading("answer"), (user, key))
@@ -376,6 +395,7 @@ def _attempt_row(row: tuple[Any, ...]) -> AttemptRow:
         exit_code=row[8],
         signal=row[9],
         detail=row[10],
+        gpu_models=MODELS.decode(row[11]),
     )
 
 

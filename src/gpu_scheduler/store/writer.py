@@ -22,6 +22,7 @@ from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.codec import (
+    MODELS,
     NODE,
     PLACEMENTS,
     PROMISE,
@@ -236,6 +237,7 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
             row.exit_code,
             row.signal,
             row.detail,
+            MODELS.encode(row.gpu_models),
         ),
     ),
     AttemptMeasure: (

@@ -108,8 +108,18 @@ def test_rows_go_into_a_csv_file_as_they_are() -> None:
     csv.writer(file).writerows(a_bill().csv_rows())
     header, first, *_, last = csv.reader(io.StringIO(file.getvalue()))
     assert tuple(header) == CSV_HEADER
-    assert first == ["speech", "bob, jr.", "gpu", "A100", "1", "2.5", "2.5", "EUR"]
-    assert last == ["vision", "ada", "memory", "", "2.666667", "0.005", "0.013333", "EUR"]
+    assert first == ["speech", "bob, jr.", "gpu", "A100", "1", "GPU-hour", "2.5", "2.5", "EUR"]
+    assert last == [
+        "vision",
+        "ada",
+        "memory",
+        "",
+        "2.666667",
+        "GiB-hour",
+        "0.005",
+        "0.013333",
+        "EUR",
+    ]
 
 
 def test_a_model_without_a_price_is_refused_unless_others_have_one() -> None:

@@ -94,7 +94,7 @@ SELECT variables FROM environments WHERE name = ?
 -- name: attempts
 SELECT
     allocation_id, job_id, task, attempt, placements, start_ms, end_ms, state,
-    exit_code, signal, detail
+    exit_code, signal, detail, gpu_models
 FROM attempts
 WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
 ORDER BY task, attempt
@@ -115,6 +115,12 @@ FROM attempt_measures
 WHERE job_id IN (SELECT value FROM json_each(?))
 GROUP BY job_id
 
+-- name: measures_of
+SELECT
+    allocation_id, gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb
+FROM attempt_measures
+WHERE allocation_id IN (SELECT value FROM json_each(?))
+
 -- name: device_hours
 SELECT
     hour_ms, node_id, device, read_ms, gpu_ms, busy_percent_ms, peak_percent, memory_mb_ms,
@@ -122,6 +128,16 @@ SELECT
 FROM device_hours
 WHERE hour_ms >= ? AND hour_ms < ?
 ORDER BY hour_ms, node_id, device
+
+-- name: attempts_between
+SELECT
+    allocation_id, job_id, task, attempt, placements, start_ms, end_ms, state,
+    exit_code, signal, detail, gpu_models
+FROM attempts
+WHERE end_ms >= :from_ms AND start_ms < :before_ms
+    AND (end_ms, allocation_id) > (:after_ms, :after_id)
+ORDER BY end_ms, allocation_id
+LIMIT :limit
 
 -- name: answer
 SELECT user, key, request_hash, status, body, at_ms FROM answers WHERE user = ? AND key = ?

@@ -123,8 +123,8 @@ ON CONFLICT DO UPDATE SET
 -- name: upsert_attempt
 INSERT OR REPLACE INTO attempts (
     allocation_id, job_id, task, attempt, placements, start_ms, end_ms, state,
-    exit_code, signal, detail
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    exit_code, signal, detail, gpu_models
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: upsert_attempt_measure
 INSERT OR REPLACE INTO attempt_measures (

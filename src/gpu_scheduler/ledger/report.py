@@ -1,0 +1,258 @@
+"""What happened in a period: runs come in, sums, waits and run times come out.
+
+A run that crosses a border of the period, or of one of its slices, is cut there, to the
+millisecond: the slices together always amount to the period, and periods side by side to the whole.
+A run counts as started or ended in the period that holds the moment; its energy is spread evenly
+over it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from gpu_scheduler.ledger.cost import Bill, Prices, bill
+from gpu_scheduler.ledger.interval import UsageInterval
+from gpu_scheduler.model.states import JobState
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One attempt: what it held and from when to when, and what was measured on it.
+
+    `waited_ms` is how long it had stood in the queue, known of a first attempt. `devices` are node,
+    index and share of each device.
+    """
+
+    interval: UsageInterval
+    name: str = ""
+    waited_ms: int | None = None
+    devices: tuple[tuple[str, int, int], ...] = ()
+    measured_ms: int = 0
+    busy_percent_ms: int = 0
+    peak_percent: int = 0
+
+    @property
+    def mean_percent(self) -> float | None:
+        """How busy its devices were; None if that was not measured."""
+        return self.busy_percent_ms / self.measured_ms if self.measured_ms else None
+
+
+@dataclass(slots=True)
+class Sums:
+    """Amounts in the ledger's units (thousandths or MiB, times ms), and counts of runs."""
+
+    gpu_milli_ms: int = 0
+    gpu_memory_mb_ms: int = 0
+    cpu_milli_ms: int = 0
+    memory_mb_ms: int = 0
+    energy_uj: int = 0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    preempted: int = 0
+    measured_ms: int = 0
+    busy_percent_ms: int = 0
+
+    def add(self, part: UsageInterval) -> None:
+        """What an interval holds."""
+        span_ms = part.duration_ms
+        self.gpu_milli_ms += part.gpu_milli * span_ms
+        self.gpu_memory_mb_ms += part.gpu_memory_mb * span_ms
+        self.cpu_milli_ms += part.cpu_milli * span_ms
+        self.memory_mb_ms += part.memory_mb * span_ms
+        self.energy_uj += part.energy_uj
+
+
+_ENDS = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+    JobState.PREEMPTED: "preempted",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How some durations are spread, in ms; all 0 if there is none."""
+
+    count: int = 0
+    mean_ms: float = 0.0
+    median_ms: int = 0
+    p90_ms: int = 0
+    max_ms: int = 0
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> Spread:
+        """By nearest rank: every figure but the mean is one that was seen."""
+        ordered = sorted(values)
+        if not ordered:
+            return cls()
+        return cls(
+            count=len(ordered),
+            mean_ms=sum(ordered) / len(ordered),
+            median_ms=_rank(ordered, 50),
+            p90_ms=_rank(ordered, 90),
+            max_ms=ordered[-1],
+        )
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything about one period. `edges` are the borders of its slices, both ends included."""
+
+    edges: Sequence[int]
+    total: Sums = field(default_factory=Sums)
+    tenants: dict[str, Sums] = field(default_factory=dict)
+    users: dict[tuple[str, str], Sums] = field(default_factory=dict)
+    slices: list[Sums] = field(default_factory=list)
+    devices: dict[tuple[str, int], int] = field(default_factory=dict)
+    waits_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    run_times_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    idlers: list[Run] = field(default_factory=list)
+    parts: dict[tuple[str, str, str], UsageInterval] = field(default_factory=dict)
+
+    def bill(self, prices: Prices) -> Bill:
+        """What it all costs."""
+        return bill(self.parts.values(), prices)
+
+    def all_waits_ms(self) -> Iterator[int]:
+        """Of everybody."""
+        return (wait for waits in self.waits_ms.values() for wait in waits)
+
+    def all_run_times_ms(self) -> Iterator[int]:
+        """Of everybody."""
+        return (run for runs in self.run_times_ms.values() for run in runs)
+
+
+def report(
+    runs: Iterable[Run],
+    edges: Sequence[int],
+    *,
+    is_idler: Callable[[Run], bool] = lambda run: False,  # noqa: ARG005
+    most_idlers: int = 20,
+) -> Report:
+    """Sum up runs over the period from the first edge to the last. Give each run once."""
+    found = Report(edges=edges, slices=[Sums() for _ in edges[1:]])
+    for run in runs:
+        _take(found, run)
+        if is_idler(run) and within(run.interval, edges[0], edges[-1]) is not None:
+            found.idlers.append(run)
+            if len(found.idlers) > 4 * most_idlers:
+                found.idlers = _worst(found.idlers, most_idlers)
+    found.idlers = _worst(found.idlers, most_idlers)
+    return found
+
+
+def within(interval: UsageInterval, start_ms: int, end_ms: int) -> UsageInterval | None:
+    """The part between two moments with its part of the energy, if there is any time in it."""
+    part = interval.within(start_ms, end_ms)
+    if part is None or not interval.energy_uj:
+        return part
+    before = _energy_until(interval, part.start_ms)
+    return replace(part, energy_uj=_energy_until(interval, part.end_ms) - before)
+
+
+def _take(found: Report, run: Run) -> None:
+    interval, edges = run.interval, found.edges
+    account = (interval.tenant, interval.user)
+    part = within(interval, edges[0], edges[-1])
+    if part is not None:
+        for sums in _homes(found, account):
+            sums.add(part)
+        _add_part(found, part)
+        for node_id, index, share_milli in run.devices:
+            key = (node_id, index)
+            held = found.devices.get(key, 0) + share_milli * part.duration_ms
+            found.devices[key] = held
+        for place, piece in _pieces(interval, edges):
+            found.slices[place].add(piece)
+    _count(found, run, account)
+
+
+def _count(found: Report, run: Run, account: tuple[str, str]) -> None:
+    """A start or an end belongs to the period and the slice that hold its moment."""
+    interval, edges = run.interval, found.edges
+    if edges[0] <= interval.start_ms < edges[-1]:
+        for sums in _homes(found, account, interval.start_ms):
+            sums.started += 1
+        if run.waited_ms is not None:
+            found.waits_ms.setdefault(account, []).append(run.waited_ms)
+    name = _ENDS.get(interval.outcome) if interval.outcome is not None else None
+    if name is not None and edges[0] <= interval.end_ms < edges[-1]:
+        for sums in _homes(found, account, interval.end_ms):
+            setattr(sums, name, getattr(sums, name) + 1)
+            sums.measured_ms += run.measured_ms
+            sums.busy_percent_ms += run.busy_percent_ms
+        found.run_times_ms.setdefault(account, []).append(interval.duration_ms)
+
+
+def _homes(found: Report, account: tuple[str, str], at_ms: int | None = None) -> Iterator[Sums]:
+    """Where something of an account is counted; with a moment also in its slice."""
+    yield found.total
+    yield found.tenants.setdefault(account[0], Sums())
+    yield found.users.setdefault(account, Sums())
+    if at_ms is not None:
+        yield found.slices[bisect_right(found.edges, at_ms) - 1]
+
+
+def _pieces(interval: UsageInterval, edges: Sequence[int]) -> Iterator[tuple[int, UsageInterval]]:
+    first = max(0, bisect_right(edges, interval.start_ms) - 1)
+    for place in range(first, len(edges) - 1):
+        if edges[place] >= interval.end_ms:
+            return
+        piece = within(interval, edges[place], edges[place + 1])
+        if piece is not None:
+            yield place, piece
+
+
+def _add_part(found: Report, part: UsageInterval) -> None:
+    """Keep one interval for each account and set of models: all that a bill is made of.
+
+    Amounts are kept as those of one millisecond, so that they add up exactly.
+    """
+    span_ms = part.duration_ms
+    for model, milli in (*part.gpu_models, ("", 0)):
+        key = (part.tenant, part.user, model)
+        old = found.parts.get(key)
+        is_rest = not model
+        gpu = milli * span_ms + (old.gpu_milli if old else 0)
+        found.parts[key] = UsageInterval(
+            allocation_id="",
+            job_id="",
+            tenant=part.tenant,
+            user=part.user,
+            attempt=1,
+            start_ms=0,
+            end_ms=1,
+            gpu_milli=gpu,
+            gpu_models=((model, gpu),) if gpu else (),
+            cpu_milli=(old.cpu_milli if old else 0) + (part.cpu_milli * span_ms if is_rest else 0),
+            memory_mb=(old.memory_mb if old else 0) + (part.memory_mb * span_ms if is_rest else 0),
+            energy_uj=(old.energy_uj if old else 0) + (part.energy_uj if is_rest else 0),
+        )
+
+
+def _energy_until(interval: UsageInterval, at_ms: int) -> int:
+    """Energy up to a moment. Rounded the same way everywhere, so that pieces add up to all."""
+    if not interval.duration_ms:
+        return interval.energy_uj
+    return interval.energy_uj * (at_ms - interval.start_ms) // interval.duration_ms
+
+
+def _worst(runs: list[Run], most: int) -> list[Run]:
+    """Those that wasted most GPU time, the worst first."""
+    return sorted(runs, key=lambda run: (-_wasted(run), run.interval.allocation_id))[:most]
+
+
+def _wasted(run: Run) -> float:
+    return run.interval.gpu_milli_ms * (100 - (run.mean_percent or 0)) / 100
+
+
+def _rank(ordered: Sequence[int], percent: int) -> int:
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]

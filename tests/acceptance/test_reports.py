@@ -1,0 +1,117 @@
+"""`tgpu report`, `usage` and invoices, from jobs that really ran."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.cli.report import harmless
+from tests.acceptance.conftest import RealServer, end_what_is_left
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[RealServer]:
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    server = RealServer(state_dir)
+    prices = {"gpu_hour": {"A100": 3600}, "cpu_hour": 1, "currency": "CHF"}
+    server.environment |= {
+        f"GPU_SCHEDULER_COSTS_{name.upper()}": value
+        if isinstance(value, str)
+        else json.dumps(value)
+        for name, value in prices.items()
+    }
+    try:
+        server.start("2xA100-80GB")
+        for words in (["-G", 2, "-J", "</script><b>"], ["-G", 1, "-J", "=cmd()"]):
+            server.json("wait", server.submit(*words, "--", "sleep", "0.2"))
+        server.tgpu("run", "-G", 1, "--", "sh", "-c", "exit 3", code=3)
+        yield server
+        server.stop()
+    finally:
+        end_what_is_left(state_dir)
+        shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def test_a_report_says_what_happened_today(lab: RealServer) -> None:
+    said = lab.tgpu("report", "--period", "today").stdout
+    assert "3 started, 2 completed, 1 failed" in said
+    assert re.search(r"waits +mean .*median .*p90 .*max .*\(of 3\)", said)
+    assert "CHF" in said
+    report = lab.json("report", "--period", "today")
+    held = report["total"]["gpu_hours"]
+    assert held > 0.6 / 3600
+    assert report["total"]["cost"] == pytest.approx(3600 * held, rel=1e-2)
+    assert sum(one["gpu_hours"] for one in report["slices"]) == pytest.approx(held, abs=1e-5)
+
+
+def test_usage_of_a_period_comes_from_the_same_sums(lab: RealServer) -> None:
+    (of_tenant, of_user) = lab.json("usage", "--period", "today")["usage"]
+    assert of_tenant["gpu_hours"] == of_user["gpu_hours"]
+    assert of_user["failed"] == 1
+    kept = lab.json("usage")["usage"]
+    assert kept[0]["gpu_hours"] == pytest.approx(of_tenant["gpu_hours"], abs=1e-5)
+    assert "GPU_HOURS" in lab.tgpu("usage", "--period", "week").stdout
+
+
+def test_an_invoice_is_csv_or_json_and_adds_up(lab: RealServer) -> None:
+    ended = lab.tgpu("report", "--invoice", "--period", "month", "--format", "csv")
+    assert "the period is not over" in ended.stderr
+    rows = list(csv.DictReader(io.StringIO(ended.stdout)))
+    assert {(row["item"], row["unit"]) for row in rows} >= {("gpu", "GPU-hour")}
+    invoice = json.loads(
+        lab.tgpu("report", "--invoice", "--period", "month", "--format", "json").stdout
+    )
+    assert sum(float(row["cost"]) for row in rows) == pytest.approx(float(invoice["total"]))
+    text = lab.tgpu("report", "--invoice").stdout
+    assert f"total {invoice['total']} CHF" in text
+    empty = lab.tgpu("report", "--invoice", "--period", "2020-10", "--format", "csv")
+    assert empty.stdout.startswith("tenant,user,item,model,amount,unit,price,cost,currency\n")
+    assert empty.stderr == ""
+
+
+def test_no_cell_of_an_invoice_is_a_formula() -> None:
+    assert harmless("=cmd()") == "'=cmd()"
+    assert harmless("@x") == "'@x"
+    assert (harmless("ann"), harmless("")) == ("ann", "")
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_is_one_file_with_charts_and_nothing_from_the_network(
+    lab: RealServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.html"
+    lab.tgpu("report", "--period", "today", "--html", file)
+    text = file.read_text()
+    page = _Page()
+    page.feed(text)
+    assert page.tags.count("svg") >= 4
+    assert page.tags.count("script") >= 1
+    assert page.addresses == []
+    assert "http://" not in text.replace("http://www.w3.org/", "")
+    assert "</script><b>" not in text
+    refused = lab.tgpu("report", "--html", tmp_path / "no" / "way.html", code=2)
+    assert "cannot be written" in refused.stderr
+
+
+def test_a_wrong_period_is_refused_with_the_forms_that_there_are(lab: RealServer) -> None:
+    refused = lab.tgpu("report", "--period", "last tuesday", code=2)
+    assert "2026-10-01..2026-10-15" in refused.stderr
+    refused = lab.tgpu("report", "--format", "csv", code=2)
+    assert "--invoice" in refused.stderr

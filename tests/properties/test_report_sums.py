@@ -1,0 +1,118 @@
+"""A report's sums are those of a clerk who looks at every second, whatever the borders are."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.ledger.cost import Prices
+from gpu_scheduler.ledger.interval import UsageInterval
+from gpu_scheduler.ledger.report import Run, Spread, report
+from gpu_scheduler.model.states import JobState
+
+SECOND = 1000
+PRICES = Prices(gpu_micro=(("A", 3_000_000), ("B", 1)), cpu_micro=7, gib_micro=11, kwh_micro=13)
+STATES = [JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PREEMPTED, None]
+
+
+@st.composite
+def runs(draw: st.DrawFn, name: str) -> Run:
+    start, length = draw(st.integers(0, 60)), draw(st.integers(0, 60))
+    models = draw(st.dictionaries(st.sampled_from("AB"), st.integers(1, 2000)))
+    interval = UsageInterval(
+        allocation_id=name,
+        job_id=name,
+        tenant=draw(st.sampled_from(["vision", "speech"])),
+        user=draw(st.sampled_from(["ada", "bob"])),
+        attempt=1,
+        start_ms=start * SECOND,
+        end_ms=(start + length) * SECOND,
+        gpu_milli=sum(models.values()),
+        cpu_milli=draw(st.integers(0, 5)),
+        memory_mb=draw(st.integers(0, 5)),
+        gpu_models=tuple(sorted(models.items())),
+        outcome=draw(st.sampled_from(STATES)),
+        energy_uj=draw(st.integers(0, 10**6)) if length else 0,
+    )
+    return Run(interval=interval, waited_ms=draw(st.none() | st.integers(0, 9)))
+
+
+RUNS = st.integers(0, 6).flatmap(
+    lambda count: st.tuples(*(runs(name=f"a{number}") for number in range(count)))
+)
+EDGES = st.sets(st.integers(0, 130), min_size=2, max_size=8).map(
+    lambda found: tuple(second * SECOND for second in sorted(found))
+)
+
+
+def by_hand(found: tuple[Run, ...], start_ms: int, end_ms: int, tenant: str) -> int:
+    """GPU time, second by second."""
+    total = 0
+    for second in range(start_ms // SECOND, end_ms // SECOND):
+        for run in found:
+            held = run.interval
+            if held.tenant == tenant and held.start_ms <= second * SECOND < held.end_ms:
+                total += held.gpu_milli * SECOND
+    return total
+
+
+@settings(deadline=None)
+@given(found=RUNS, edges=EDGES)
+def test_gpu_time_is_that_of_every_second_in_each_slice_and_for_each_tenant(
+    found: tuple[Run, ...], edges: tuple[int, ...]
+) -> None:
+    made = report(found, edges)
+    for tenant in ("vision", "speech"):
+        mine = made.tenants[tenant].gpu_milli_ms if tenant in made.tenants else 0
+        assert mine == by_hand(found, edges[0], edges[-1], tenant)
+    for place, sums in enumerate(made.slices):
+        assert sums.gpu_milli_ms == sum(
+            by_hand(found, edges[place], edges[place + 1], tenant)
+            for tenant in ("vision", "speech")
+        )
+
+
+@settings(deadline=None)
+@given(found=RUNS, edges=EDGES)
+def test_slices_and_neighbouring_periods_add_up_to_the_whole_and_so_do_their_costs(
+    found: tuple[Run, ...], edges: tuple[int, ...]
+) -> None:
+    names = (
+        *("gpu_milli_ms", "cpu_milli_ms", "memory_mb_ms", "energy_uj"),
+        *("started", "completed", "failed", "cancelled", "preempted"),
+    )
+    whole = report(found, edges)
+    parts = [report(found, edges[place : place + 2]) for place in range(len(edges) - 1)]
+    for name in names:
+        total = getattr(whole.total, name)
+        assert sum(getattr(sums, name) for sums in whole.slices) == total
+        assert sum(getattr(part.total, name) for part in parts) == total
+        assert sum(getattr(sums, name) for sums in whole.users.values()) == total
+    amounts: dict[tuple[str, str, str, str], int] = {}
+    for part in parts:
+        for line in part.bill(PRICES).lines:
+            key = (line.tenant, line.user, line.item.value, line.model)
+            amounts[key] = amounts.get(key, 0) + line.amount
+    assert amounts == {
+        (line.tenant, line.user, line.item.value, line.model): line.amount
+        for line in whole.bill(PRICES).lines
+    }
+
+
+@settings(deadline=None)
+@given(found=RUNS)
+def test_a_period_that_holds_everything_has_every_run_with_all_its_energy(
+    found: tuple[Run, ...],
+) -> None:
+    made = report(found, (0, 1000 * SECOND))
+    assert made.total.energy_uj == sum(run.interval.energy_uj for run in found)
+    assert made.total.started == len(found)
+    assert sorted(made.all_waits_ms()) == sorted(
+        run.waited_ms for run in found if run.waited_ms is not None
+    )
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1))
+def test_figures_of_a_spread_were_all_seen_and_stand_in_order(values: list[int]) -> None:
+    spread = Spread.of(values)
+    assert {spread.median_ms, spread.p90_ms, spread.max_ms} <= set(values)
+    assert min(values) <= spread.median_ms <= spread.p90_ms <= spread.max_ms == max(values)
+    assert sum(value <= spread.p90_ms for value in values) >= 0.9 * len(values)
