@@ -115,7 +115,6 @@ class ApiSettings:
     `server_uid` is who runs the server, `admins` are further users who may do everything,
     `host_names` are further names by which it may be called (besides localhost and the loopback
     addresses). `version` is shown by /health. `attach` says what enters the session of a job.
-    `notifications` are those who tell people what happens.
     `runner` is for jobs that do not name one.
     `notifications` are those who tell people what happens, `prices` are for reports.
     """
