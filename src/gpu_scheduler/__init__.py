@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.async_client import AsyncClient, AsyncJobHandle
     from gpu_scheduler.client.client import Client, JobHandle
     from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut
+    from gpu_scheduler.server.local.config import SchedulerConfig
+    from gpu_scheduler.server.local.parts import (
+        FileSystemProvider,
+        GPUProvider,
+        GPUStats,
+        HealthMonitor,
+        MetricsProvider,
+    )
+    from gpu_scheduler.server.local.scheduler import LocalScheduler
+    from gpu_scheduler.server.local.scheduler import LocalScheduler as UltraGPUScheduler
+    from gpu_scheduler.server.local.view import Job, JobStatus
 
 __version__ = "0.1.0"
 
@@ -21,22 +32,44 @@ __all__ = [
     "AsyncClient",
     "AsyncJobHandle",
     "Client",
+    "FileSystemProvider",
+    "GPUProvider",
+    "GPUStats",
+    "HealthMonitor",
+    "Job",
     "JobFailed",
     "JobHandle",
+    "JobStatus",
+    "LocalScheduler",
+    "MetricsProvider",
     "NoServer",
+    "SchedulerConfig",
     "TimedOut",
+    "UltraGPUScheduler",
     "__version__",
 ]
 
+_CLIENT, _LOCAL = "gpu_scheduler.client", "gpu_scheduler.server.local"
 _HOMES = {
-    "AsyncClient": "async_client",
-    "AsyncJobHandle": "async_client",
-    "Client": "client",
-    "JobFailed": "errors",
-    "JobHandle": "client",
-    "NoServer": "errors",
-    "TimedOut": "errors",
+    "AsyncClient": f"{_CLIENT}.async_client",
+    "AsyncJobHandle": f"{_CLIENT}.async_client",
+    "Client": f"{_CLIENT}.client",
+    "FileSystemProvider": f"{_LOCAL}.parts",
+    "GPUProvider": f"{_LOCAL}.parts",
+    "GPUStats": f"{_LOCAL}.parts",
+    "HealthMonitor": f"{_LOCAL}.parts",
+    "Job": f"{_LOCAL}.view",
+    "JobFailed": f"{_CLIENT}.errors",
+    "JobHandle": f"{_CLIENT}.client",
+    "JobStatus": f"{_LOCAL}.view",
+    "LocalScheduler": f"{_LOCAL}.scheduler",
+    "MetricsProvider": f"{_LOCAL}.parts",
+    "NoServer": f"{_CLIENT}.errors",
+    "SchedulerConfig": f"{_LOCAL}.config",
+    "TimedOut": f"{_CLIENT}.errors",
+    "UltraGPUScheduler": f"{_LOCAL}.scheduler",
 }
+_OTHER_NAMES = {"UltraGPUScheduler": "LocalScheduler"}
 
 
 def __getattr__(name: str) -> object:
@@ -44,4 +77,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module  # noqa: PLC0415
 
-    return getattr(import_module(f"gpu_scheduler.client.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), _OTHER_NAMES.get(name, name))

@@ -122,13 +122,22 @@ def llm_config(path: str | None = None) -> dict[str, Any]:
     if path is None and not file.is_file():
         return {}
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"is no configuration of models: {error}", file=str(file)) from error
+    return models_in(text, str(file))
+
+
+def models_in(text: str, file: str) -> dict[str, Any]:
+    """The GPUs by model in the text of such a file."""
+    try:
+        config = json.loads(text)
         models = config.get("models", {})
         valid = all(_is_amount(gpus) for gpus in models.values())
         if not valid or not _is_amount(config.get("default_requirement", 1.0)):
-            raise InvalidInput("GPUs must be numbers from 0", file=str(file))
-    except (OSError, ValueError, AttributeError) as error:
-        raise InvalidInput(f"is no configuration of models: {error}", file=str(file)) from error
+            raise InvalidInput("GPUs must be numbers from 0", file=file)
+    except (ValueError, AttributeError) as error:
+        raise InvalidInput(f"is no configuration of models: {error}", file=file) from error
     return dict(config)
 
 

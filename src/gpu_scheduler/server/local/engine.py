@@ -1,0 +1,277 @@
+"""Store, control loop, agent and launcher of one program, joined on one event loop.
+
+The same parts as in the server, but for HTTP: the agent's stream is a pair of queues, so that there
+is no port and no socket but the launcher's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler import __version__
+from gpu_scheduler.agent.building import first_devices, wanted_devices, watcher_of
+from gpu_scheduler.agent.devices.detect import detect
+from gpu_scheduler.agent.devices.inventory import DeviceSource
+from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.service import Agent
+from gpu_scheduler.agent.stream import Stream
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.cluster import gpu_forms
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.service import ApiSettings
+from gpu_scheduler.api.views import JobViews
+from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import Cancel, Command, Outcome, SetTenant, Submit
+from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller, Role
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest, SchedulerError, UnknownThing
+from gpu_scheduler.model.launch import Runner
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.agent_config import agent_config_of
+from gpu_scheduler.server.directories import Lock, prepare
+from gpu_scheduler.server.job_logs import JobLogs
+from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.server.site_rules import SiteRules
+from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import EnvironmentRow, JobRow, Store
+from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.jobs import JobRequest
+from gpu_scheduler.wire.reading import JobReader
+
+FIRST_AGENT_S = 30.0
+LOOK_S = 0.02
+
+
+class LocalEngine:
+    """The parts, from start to stop. All of it belongs to one event loop."""
+
+    def __init__(
+        self, settings: Settings, paths: Paths, source: DeviceSource | None, *, durable: bool
+    ) -> None:
+        """`source` None: what the settings say. With `durable`, state is kept in a database."""
+        prepare(paths)
+        self._lock = Lock(paths)
+        self._settings = settings
+        self._source = source
+        self._config = agent_config_of(settings, paths)
+        database = Path(paths.state) / settings.files.state_file
+        self.store: Store = SqliteStore(database) if durable else MemoryStore()
+        self.caller = _myself()
+        clock = SteadyClock()
+        clock.not_before(_last_time(self.store))
+        self._now_ms = clock.now_ms
+        self._agent: asyncio.Task[None] | None = None
+        self._launcher: Launcher | None = None
+
+    async def start(self) -> None:
+        """Bring everything up; jobs of an earlier run are found again."""
+        self.loop = Loop(
+            self.store,
+            self._new_core,
+            self._now_ms,
+            sweep_ms=self._settings.scheduler.scheduling_interval_ms,
+            rules=SiteRules(self._settings).check,
+        )
+        self.agents = Agents(self.loop, silent_after_s=self._settings.agent.lost_after_s)
+        self.context = Context(
+            self.loop,
+            ApiSettings(server_uid=os.geteuid(), version=__version__),
+            logs=JobLogs(self.loop, self.agents),
+        )
+        self.loop.start()
+        if DEFAULT_TENANT not in {tenant.id for tenant in self.store.tenants()}:
+            await self.loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
+        self._launcher = await Launcher.connect(self._config.dir)
+        config = self._config
+        source = self._source
+        if source is None:
+            source = await asyncio.to_thread(detect, wanted_devices(config))
+        found = first_devices(await asyncio.to_thread(source.find), config.most_devices)
+        watcher = watcher_of(config, source, found) if found.devices else None
+        connect = partial(_joined, self.agents)
+        agent = Agent(config, self._launcher, found, watcher, connect)
+        self._agent = asyncio.create_task(agent.run())
+        await self._first_connection(self._agent)
+
+    async def _first_connection(self, agent: asyncio.Task[None]) -> None:
+        arrival = asyncio.ensure_future(self.agents.wait_for(self._config.node))
+        waits: set[asyncio.Future[Any]] = {arrival, agent}
+        await asyncio.wait(waits, timeout=FIRST_AGENT_S, return_when=asyncio.FIRST_COMPLETED)
+        arrived = arrival.done()
+        arrival.cancel()
+        if agent.done():
+            agent.result()
+        if not arrived:
+            raise ClusterError(f"the agent did not come up within {FIRST_AGENT_S:.0f} s")
+
+    async def stop(self, *, cancel: bool) -> None:
+        """Stop deciding. With `cancel`, end all jobs first; else those that run go on."""
+        try:
+            if cancel and self._agent is not None:
+                await self._cancel_all()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Let go of everything, however far the start has come."""
+        if self._agent is not None:
+            self._agent.cancel()
+            await asyncio.gather(self._agent, return_exceptions=True)
+            self._agent = None
+        if self._launcher is not None:
+            launcher, self._launcher = self._launcher, None
+            await (launcher.close() if await launcher.held() else launcher.leave())
+        if hasattr(self, "loop"):
+            await self.loop.close()
+        self.store.close()
+        self._lock.release()
+
+    # --- what a program asks for
+
+    async def submit(self, body: dict[str, Any]) -> str:
+        """Accept a job; returns when that is kept."""
+        reader = JobReader(
+            self.caller,
+            partial(self.context.own_tenant, self.caller),
+            Runner(self._settings.jobs.runner),
+        )
+        try:
+            submission = reader.read(msgspec.convert(body, JobRequest))
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"the job cannot be read: {error}") from error
+        environment = None
+        if submission.environment is not None:
+            environment = EnvironmentRow(submission.launch.captured, submission.environment)
+        outcome = await self.apply(Submit(submission.job, submission.launch, environment))
+        return outcome.jobs[0].id
+
+    async def apply(self, message: Command) -> Outcome:
+        """Do something, as the user who runs the program."""
+        return await self.loop.apply(message, self.caller)
+
+    def row(self, job_id: str) -> JobRow:
+        """A job as it was committed."""
+        row = self.store.job(job_id)
+        if row is None:
+            raise UnknownThing(f"job '{job_id}' is not known")
+        return row
+
+    def form(self, row: JobRow) -> dict[str, Any]:
+        """A job as the API shows it."""
+        shown: dict[str, Any] = msgspec.to_builtins(JobViews(self.loop, self.caller).job(row))
+        return shown
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """The GPUs as the API shows them."""
+        return [msgspec.to_builtins(form) for form in gpu_forms(self.context, self.caller)]
+
+    @property
+    def node(self) -> str:
+        """The name of this machine."""
+        return self._config.node
+
+    @property
+    def connected(self) -> bool:
+        """Whether the agent is there."""
+        return self._config.node in self.agents.connected
+
+    async def log(self, job_id: str) -> bytes:
+        """What the last attempt of a job has written."""
+        row = self.row(job_id)
+        if not row.attempt:
+            return b""
+        logs = self.context.logs
+        if logs is None:
+            return b""
+        chunks = logs.read_log(job_id, f"{job_id}.{row.attempt}", 0, 0, 0, False)
+        return b"".join([chunk async for chunk in chunks])
+
+    async def _cancel_all(self) -> None:
+        """End every job and wait until nothing of them runs."""
+        for row in self.store.live_jobs():
+            with suppress(SchedulerError):
+                await self.apply(Cancel(row.job.id))
+        longest_s = self._settings.jobs.grace_s + self._settings.scheduler.worker_timeout_s
+        await _until(self._is_idle, longest_s)
+
+    async def _is_idle(self) -> bool:
+        if self.store.allocations() or self._launcher is None:
+            return False
+        return not await self._launcher.held()
+
+    def _new_core(self) -> Core:
+        return Core(policy_of(self._settings), History(), limits_of(self._settings))
+
+
+class _Direct:
+    """A stream between an agent and the agents' service of the same program."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._said: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+        self._answers = agents.session(self._heard(), _NoCall())  # type: ignore[arg-type]
+
+    async def write(self, message: pb.AgentMessage) -> None:
+        self._said.put_nowait(message)
+
+    def __aiter__(self) -> AsyncIterator[pb.ServerMessage]:
+        return aiter(self._answers)
+
+    async def close(self) -> None:
+        await self._answers.aclose()  # type: ignore[attr-defined]
+
+    async def _heard(self) -> AsyncIterator[pb.AgentMessage]:
+        while True:
+            yield await self._said.get()
+
+
+class _NoCall:
+    """In the place of what gRPC knows of a call."""
+
+    async def abort(self, code: object, text: str) -> None:
+        """Both sides are of one program, so this cannot happen."""
+        raise ClusterError(f"{code}: {text}")
+
+
+@asynccontextmanager
+async def _joined(agents: Agents) -> AsyncIterator[Stream]:
+    stream = _Direct(agents)
+    try:
+        yield stream
+    finally:
+        await stream.close()
+
+
+async def _until(true: Callable[[], Awaitable[bool]], longest_s: float) -> None:
+    for _ in range(round(longest_s / LOOK_S)):
+        if await true():
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+def _myself() -> Caller:
+    uid = os.getuid()
+    try:
+        name, gid = pwd.getpwuid(uid).pw_name, os.getgid()
+    except KeyError:
+        name, gid = str(uid), os.getgid()
+    return Caller(user=name, uid=uid, gid=gid, role=Role.ADMIN)
+
+
+def _last_time(store: Store) -> int:
+    """The newest time that was written; the clock must not go behind it."""
+    events = store.events(max(0, store.last_event() - 1))
+    return events[-1][1].at_ms if events else 0

@@ -1,0 +1,378 @@
+"""`LocalScheduler`: a scheduler inside a Python program.
+
+It works on a thread of its own; every method may be called from any other. Jobs are real processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import structlog
+
+from gpu_scheduler import __version__
+from gpu_scheduler.client.jobs_file import PRIORITIES, models_in, script_job
+from gpu_scheduler.client.llm_need import gpu_kinds
+from gpu_scheduler.client.surroundings import capture
+from gpu_scheduler.control.messages import Cancel, PauseDevice, ResumeDevice
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest
+from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.server.local.config import SchedulerConfig
+from gpu_scheduler.server.local.engine import LocalEngine
+from gpu_scheduler.server.local.jobs import ProvidedJobsFile
+from gpu_scheduler.server.local.parts import (
+    OK,
+    FileSystemProvider,
+    GPUProvider,
+    HealthMonitor,
+    MetricsProvider,
+    PlainMetrics,
+    ProvidedDevices,
+    RealFiles,
+)
+from gpu_scheduler.server.local.view import Job, JobStatus, job_of
+from gpu_scheduler.settings.places import paths
+from gpu_scheduler.store.rows import JobQuery
+
+T = TypeVar("T")
+
+LONGEST_START_S = 60.0
+LONGEST_CALL_S = 60.0
+SUMMARY = 20
+
+
+class LocalScheduler:
+    """One scheduler, started and stopped as often as is wanted.
+
+    Without `state_dir`, state lives as long as it runs, and its jobs are ended with it. With one,
+    jobs run on when it stops, and the next start (of any program) finds them again.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig | None = None,
+        *,
+        gpu_provider: GPUProvider | None = None,
+        file_system: FileSystemProvider | None = None,
+        metrics_provider: MetricsProvider | None = None,
+        health_monitor: HealthMonitor | None = None,
+        state_dir: str | Path | None = None,
+    ) -> None:
+        """Nothing runs yet."""
+        self.config = config or SchedulerConfig()
+        self._gpu_provider = gpu_provider
+        self._files = file_system or RealFiles()
+        self.metrics = metrics_provider or PlainMetrics()
+        self._health = health_monitor
+        self._state_dir = None if state_dir is None else str(state_dir)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._began = 0.0
+
+    # --- life
+
+    def start(self) -> bool:
+        """Start; returns when it works. False if it runs already; raises if it cannot."""
+        with self._lock:
+            if self._thread is not None:
+                return False
+            if not structlog.is_configured():
+                _speak_to_logging()
+            ready: Future[None] = Future()
+            thread = threading.Thread(
+                target=self._live, args=(ready,), name="gpu-scheduler", daemon=True
+            )
+            thread.start()
+            try:
+                ready.result(LONGEST_START_S)
+            except BaseException:
+                thread.join(LONGEST_START_S)
+                raise
+            self._thread = thread
+            self._began = time.monotonic()
+            return True
+
+    def stop(self, *, cancel: bool | None = None) -> bool:
+        """Stop; False if it did not run. `cancel` ends its jobs, by default without a state_dir."""
+        with self._lock:
+            if self._thread is None:
+                return False
+            self._cancels = self._state_dir is None if cancel is None else cancel
+            self._events.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+            self._thread = None
+            if self._failure is not None:
+                raise self._failure
+            return True
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not stopped."""
+        return self._thread is not None
+
+    def __enter__(self) -> Self:
+        """Start it for a block."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it at the end of the block."""
+        self.stop()
+
+    # --- jobs
+
+    def add_job(
+        self,
+        script: str,
+        args: Sequence[str] = (),
+        priority: int | str = 1,
+        *,
+        gpus: float | None = None,
+        conda_env: str = "",
+        allowed_gpus: str = "",
+        **fields: Any,
+    ) -> str:
+        """Submit a script; returns the id of the job.
+
+        A priority is 0 (high), 1 (normal), 2 (low), or a name such as `urgent`. Without `gpus`, the
+        model that the arguments name decides, as with jobs.txt. `fields` are those of the REST API.
+        """
+        body = script_job(
+            script,
+            [str(word) for word in args],
+            conda=conda_env,
+            allowed=allowed_gpus,
+            models=self._models(),
+            kinds=gpu_kinds(self.get_gpus()),
+        )
+        if gpus is not None:
+            body = {key: value for key, value in body.items() if not key.startswith("gpu_")}
+            body["gpu_count"] = gpus
+        body["priority"] = PRIORITIES.get(str(priority), priority)
+        return self._submitted(body | fields)
+
+    def submit(self, command: Sequence[str], **fields: Any) -> str:
+        """Submit any command, with the fields of the REST API; returns the id of the job."""
+        return self._submitted({"command": [str(word) for word in command]} | fields)
+
+    def get_job(self, job_id: str) -> Job:
+        """What is known of a job now."""
+        return self._call(lambda engine: job_of(engine.form(engine.row(job_id))))
+
+    def list_jobs(self, status: JobStatus | str | None = None) -> list[Job]:
+        """All jobs, or those in one state, by number."""
+        states = () if status is None else (JobState(status),)
+        query = JobQuery(states=states, limit=1_000_000)
+        return self._call(
+            lambda engine: [job_of(engine.form(row)) for row in engine.store.find_jobs(query)]
+        )
+
+    def wait(self, job_id: str, timeout: float | None = None) -> Job:
+        """Wait until a job has ended; TimeoutError if that takes too long."""
+        return self._result(self._ended(job_id), timeout)
+
+    def cancel_job(self, job_id: str) -> Job:
+        """End a job, or take it from the queue."""
+        self._result(self._engine_now().apply(Cancel(job_id)), LONGEST_CALL_S)
+        return self.get_job(job_id)
+
+    def read_log(self, job_id: str) -> str:
+        """What the last attempt of a job has written so far."""
+        data = self._result(self._engine_now().log(job_id), LONGEST_CALL_S)
+        return data.decode(errors="replace")
+
+    # --- the machine
+
+    def get_gpus(self) -> list[dict[str, Any]]:
+        """The GPUs, as the REST API shows them."""
+        return self._call(lambda engine: engine.gpus())
+
+    def pause_gpu(self, index: int) -> None:
+        """Give a GPU no new work."""
+        engine = self._engine_now()
+        self._result(engine.apply(PauseDevice(engine.node, index)), LONGEST_CALL_S)
+
+    def resume_gpu(self, index: int) -> None:
+        """Use a paused GPU again."""
+        engine = self._engine_now()
+        self._result(engine.apply(ResumeDevice(engine.node, index)), LONGEST_CALL_S)
+
+    def get_status(self) -> dict[str, Any]:
+        """Queue, GPUs, jobs, health and metrics at a glance; also when it does not run."""
+        if not self.is_running:
+            return {"version": __version__, "status": "stopped", "health": {"status": "unhealthy"}}
+        picture = self._call(_picture)
+        return {
+            "version": __version__,
+            "status": "running",
+            "uptime_seconds": time.monotonic() - self._began,
+            **picture,
+            "health": self.get_health(),
+            "metrics": dict(self.metrics.get_metrics()),
+        }
+
+    def get_health(self) -> dict[str, Any]:
+        """healthy, degraded (something is wrong) or unhealthy (it does not run), and why."""
+        if not self.is_running:
+            return {"status": "unhealthy", "checks": {"scheduler": "it does not run"}}
+        connected = self._call(lambda engine: engine.connected)
+        checks = {"scheduler": OK, "agent": OK if connected else "it is not connected"}
+        if self._health is not None:
+            checks.update(self._health.check())
+        well = all(value == OK for value in checks.values())
+        return {"status": "healthy" if well else "degraded", "checks": checks}
+
+    # --- the thread
+
+    def _live(self, ready: Future[None]) -> None:
+        """All that the thread does."""
+        self._failure: Exception | None = None
+        temporary = None
+        try:
+            if self._state_dir is None:
+                temporary = tempfile.mkdtemp(prefix="tgpu-local-")
+            asyncio.run(self._work(self._state_dir or str(temporary), ready))
+        except Exception as error:  # noqa: BLE001 - told to whoever starts or stops it
+            if ready.done():
+                self._failure = error
+            else:
+                ready.set_exception(error)
+        finally:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+
+    async def _work(self, state: str, ready: Future[None]) -> None:
+        settings = self.config.settings
+        source = None if self._gpu_provider is None else ProvidedDevices(self._gpu_provider)
+        engine = LocalEngine(settings, paths(state), source, durable=self._state_dir is not None)
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()
+            raise
+        self._stop = asyncio.Event()
+        self._events = asyncio.get_running_loop()
+        self._engine = engine
+        counting = asyncio.create_task(self._count(engine))
+        watching = asyncio.create_task(self._watch(engine))
+        ready.set_result(None)
+        await self._stop.wait()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        await engine.stop(cancel=self._cancels)
+        await counting  # its events end with the loop
+
+    async def _watch(self, engine: LocalEngine) -> None:
+        """Look at jobs.txt, if one is named."""
+        files = self.config.settings.files
+        if files.jobs_file:
+            await ProvidedJobsFile(engine, files, self._files).watch()
+
+    async def _count(self, engine: LocalEngine) -> None:
+        """Tell the metrics what happens."""
+        async for _, event in engine.loop.subscribe():
+            if not event.job_id:
+                continue
+            self.metrics.increment(f"jobs_{event.kind}")
+            row = engine.store.job(event.job_id)
+            ends = {state.value for state in ENDED}
+            if event.kind in ends and row and row.start_ms is not None and row.end_ms is not None:
+                self.metrics.observe("job_run_seconds", (row.end_ms - row.start_ms) / 1000)
+                self.metrics.observe("job_wait_seconds", row.waited_ms / 1000)
+
+    async def _ended(self, job_id: str) -> Job:
+        engine = self._engine
+        last = engine.store.last_event()
+        if engine.row(job_id).state not in ENDED:
+            async for _, event in engine.loop.subscribe(last):
+                if event.job_id == job_id and engine.row(job_id).state in ENDED:
+                    break
+        return job_of(engine.form(engine.row(job_id)))
+
+    def _submitted(self, body: dict[str, Any]) -> str:
+        return self._result(self._engine_now().submit(capture() | body), LONGEST_CALL_S)
+
+    def _models(self) -> dict[str, Any]:
+        path = self.config.settings.files.llm_config_file
+        return models_in(self._files.read_text(path), path) if self._files.exists(path) else {}
+
+    def _engine_now(self) -> LocalEngine:
+        if self._thread is None:
+            raise ClusterError("the scheduler does not run; call start() first")
+        if threading.current_thread() is self._thread:
+            raise InvalidRequest("a provider must not call the scheduler from its own thread")
+        return self._engine
+
+    def _call(self, ask: Callable[[LocalEngine], T]) -> T:
+        """Ask something in the scheduler's thread, where nothing changes meanwhile."""
+        engine = self._engine_now()
+
+        async def asked() -> T:
+            return ask(engine)
+
+        return self._result(asked(), LONGEST_CALL_S)
+
+    def _result(self, doing: Coroutine[Any, Any, T], timeout: float | None) -> T:
+        try:
+            self._engine_now()
+            future = asyncio.run_coroutine_threadsafe(doing, self._events)
+        except BaseException:
+            doing.close()
+            raise
+        try:
+            return future.result(timeout)
+        except TimeoutError:
+            future.cancel()
+            raise
+
+
+def _picture(engine: LocalEngine) -> dict[str, Any]:
+    counts = engine.store.count_states()
+    waiting = {"total": 0, "high": 0, "normal": 0, "low": 0}
+    for life in engine.loop.core.book.lives.values():
+        if life.queued or life.waiting_on:
+            waiting["total"] += 1
+            waiting[_class_of(life.job.priority)] += 1
+    holding = JobQuery(states=(JobState.SCHEDULED, JobState.RUNNING), limit=SUMMARY)
+    return {
+        "jobs_processed": sum(counts.get(state, 0) for state in ENDED),
+        "jobs": {state.value: count for state, count in counts.items()},
+        "queue": waiting,
+        "resources": engine.gpus(),
+        "active_jobs": [
+            job_of(engine.form(row)).to_dict() for row in engine.store.find_jobs(holding)
+        ],
+    }
+
+
+def _class_of(priority: int) -> str:
+    normal = PRIORITIES["1"]
+    if priority == normal:
+        return "normal"
+    return "high" if priority > normal else "low"
+
+
+def _speak_to_logging() -> None:
+    """Lines go where the program's own go: to the standard library's `logging`."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.format_exc_info,
+            structlog.stdlib.render_to_log_kwargs,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    for name in ("server", "control", "agents", "agent", "jobs_file"):
+        # As libraries do: nothing is said unless the program wants to hear it.
+        logging.getLogger(name).addHandler(logging.NullHandler())
