@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
 from gpu_scheduler.api import (
+    access,
     changes,
     cluster,
     events,
@@ -18,7 +19,8 @@ from gpu_scheduler.api import (
     sweeps,
     tenants,
 )
-from gpu_scheduler.api.callers import Authenticator, KernelAuthenticator
+from gpu_scheduler.api.bearer import BearerAuthenticator, Verifier
+from gpu_scheduler.api.callers import Authenticator, KernelAuthenticator, OpenAuthenticator
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.description import describe
 from gpu_scheduler.api.exchange import HTML, Answer, Call, encode
@@ -38,6 +40,7 @@ DESCRIBED: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *notices.OPERATIONS,
     *reports.OPERATIONS,
+    *access.OPERATIONS,
 )
 _CONTENT_RULE = (
     b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "
@@ -60,10 +63,20 @@ def build(
     *,
     logs: LogSource | None = None,
     authenticators: Sequence[Authenticator] = (),
+    signed: Callable[[Context], Verifier] | None = None,
 ) -> Applications:
-    """Join the parts. Further authenticators are asked before the kernel is believed."""
+    """Join the parts. Further authenticators are asked before the kernel is believed.
+
+    `signed` makes what believes tokens that somebody else has signed.
+    """
     context = Context(service, settings, logs=logs)
-    known = (*authenticators, KernelAuthenticator(context.people))
+    kernel = KernelAuthenticator(context.people)
+    verifier = None if signed is None else signed(context)
+    known = (
+        *authenticators,
+        BearerAuthenticator(service, context.people, verifier),
+        kernel if settings.auth else OpenAuthenticator(kernel),
+    )
     pages = _pages(settings.version)
     main = Front(context, (*DESCRIBED, *pages), known)
     metrics = Metrics(context, main.requests).operation()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gpu_scheduler.api.callers import UNKNOWN
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag
@@ -302,6 +303,15 @@ async def health(context: Context, call: Call) -> Answer:
         context.service.store.last_event()
     except SchedulerError as error:
         status, checks["store"] = "unhealthy", error.code
+    else:
+        if context.service.trouble:
+            status, checks["store"] = "degraded", context.service.trouble
+    if context.settings.warnings:
+        checks["access"] = "; ".join(context.settings.warnings)
+    if not call.scope.get("state", {}).get("peer", UNKNOWN).local:
+        # Whoever shows nothing learns nothing more.
+        form = HealthForm(status=status, version="", uptime_seconds=0, checks={})
+        return answer(form, status=503 if status == "unhealthy" else 200)
     form = HealthForm(
         status=status,
         version=context.settings.version,
@@ -424,6 +434,7 @@ OPERATIONS = (
             answer=HealthForm,
             errors=(503,),
             public=True,
+            public_everywhere=True,
         )
         for path, name in ((f"{V1}/health", "health"), ("/health", "plain_health"))
     ),

@@ -10,30 +10,98 @@ import asyncio
 import socket
 
 import msgspec
+from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from gpu_scheduler.api.callers import Peer, peer_of
+from gpu_scheduler.api.callers import UNKNOWN, Peer, peer_of
+from gpu_scheduler.api.people import ROOT
 from gpu_scheduler.wire.answers import ErrorForm
 
 MOST_HEADERS = 100
 MOST_HEADER_BYTES = 64 << 10
-UNKNOWN = Peer(uid=None)
+
+
+class Doors:
+    """How many connections each caller may hold, and how long the head of a request may take."""
+
+    def __init__(self, most: int, patience: float) -> None:
+        """Nobody has come in yet."""
+        self.most = most
+        self.patience = patience
+        self._inside: dict[object, int] = {}
+
+    def enter(self, peer: Peer) -> bool:
+        """Count one more; False if that is too many."""
+        key = _key(peer)
+        self._inside[key] = self._inside.get(key, 0) + 1
+        return self._inside[key] <= self.most or peer.uid == ROOT
+
+    def leave(self, peer: Peer) -> None:
+        """Count one less."""
+        key = _key(peer)
+        self._inside[key] -= 1
+        if not self._inside[key]:
+            del self._inside[key]
 
 
 class Connection(HttpToolsProtocol):
     """One connection; `peer` goes into the state of each of its requests."""
 
     _header_bytes = 0
+    _in_head = False
+    _waiting: asyncio.TimerHandle | None = None
+    _peer = UNKNOWN
+
+    def __init__(self, config: Config, state: ServerState, doors: Doors) -> None:
+        """`doors` is shared by all connections."""
+        super().__init__(config, state, {})
+        self._doors = doors
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Find out who is at the other end."""
         super().connection_made(transport)
-        self.app_state = {"peer": _peer(transport)}
+        self._peer = _peer(transport)
+        self.app_state = {"peer": self._peer}
+        if not self._doors.enter(self._peer):
+            self._refuse(429, "too_many", "too many connections are open; close some")
+            return
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other end has gone."""
+        self._doors.leave(self._peer)
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what came; a head that is not complete is waited for, but not for ever."""
+        super().data_received(data)
+        if self._in_head and self._waiting is None:
+            self._wait()
 
     def on_message_begin(self) -> None:
         """Begin to count."""
         super().on_message_begin()
         self._header_bytes = 0
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._in_head = False
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(self._doors.patience, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _give_up(self) -> None:
+        self._refuse(408, "too_slow", "the request did not arrive in time")
 
     def on_url(self, url: bytes) -> None:
         """Take in a part of the address."""
@@ -68,6 +136,10 @@ class Connection(HttpToolsProtocol):
         )
         self.transport.write(head.encode("ascii") + body)
         self.transport.close()
+
+
+def _key(peer: Peer) -> object:
+    return peer.host if peer.uid is None else peer.uid
 
 
 def _peer(transport: asyncio.Transport) -> Peer:

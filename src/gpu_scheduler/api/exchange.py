@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from gpu_scheduler.api.failures import TooLarge, UnsupportedMedia, bad_body
+from gpu_scheduler.api.failures import TooLarge, TooSlow, UnsupportedMedia, bad_body
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -22,6 +22,8 @@ FALSE_WORDS = frozenset({"0", "false", "no", ""})
 MAX_NUMBER = 2**53
 MOST_TEXT = 256
 FIRST_PIECE_S = 0.3
+LEAST_BYTES_PER_S = 1 << 16
+"""A body that comes faster than this is never too slow."""
 
 Receive = Callable[[], Any]
 Asked = TypeVar("Asked")
@@ -105,7 +107,16 @@ def answer(form: Any, *, status: int = 200) -> Answer:
 class Call:
     """A request whose caller is known and whose path was found."""
 
-    __slots__ = ("_receive", "caller", "headers", "params", "query", "request_id", "scope")
+    __slots__ = (
+        "_receive",
+        "caller",
+        "headers",
+        "params",
+        "patience",
+        "query",
+        "request_id",
+        "scope",
+    )
 
     def __init__(
         self,
@@ -116,14 +127,19 @@ class Call:
         headers: dict[bytes, bytes],
         params: dict[str, str],
         request_id: str,
+        patience: float = 30.0,
     ) -> None:
-        """`headers` has the last of each name, `params` what the path names."""
+        """`headers` has the last of each name, `params` what the path names.
+
+        A body is waited for with `patience`, in seconds, and a little longer if it is large.
+        """
         self.scope = scope
         self._receive = receive
         self.caller = caller
         self.headers = headers
         self.params = params
         self.request_id = request_id
+        self.patience = patience
         self.query: Query | None = None
 
     @property
@@ -136,25 +152,31 @@ class Call:
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > most:
             raise _too_large(most)
-        message = await self._receive()
-        if message["type"] != "http.request":
-            raise ClientGone
-        data: bytes = message.get("body", b"")
-        if not message.get("more_body", False):
-            if len(data) > most:
-                raise _too_large(most)
-            return data
-        parts, size = [data], len(data)
-        while message.get("more_body", False):
+        try:
+            async with asyncio.timeout(self.patience) as limit:
+                return await self._parts(most, limit)
+        except TimeoutError:
+            raise TooSlow(
+                "the body did not arrive in time; send it at once, or in smaller parts"
+            ) from None
+
+    async def _parts(self, most: int, limit: asyncio.Timeout) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientGone
-            data = message.get("body", b"")
+            data: bytes = message.get("body", b"")
             size += len(data)
             if size > most:
                 raise _too_large(most)
+            if not message.get("more_body", False):
+                return b"".join((*parts, data)) if parts else data
             parts.append(data)
-        return b"".join(parts)
+            due = limit.when()
+            if due is not None:
+                limit.reschedule(due + len(data) / LEAST_BYTES_PER_S)
 
     async def read(self, decoder: msgspec.json.Decoder[Asked], most: int) -> Asked:
         """The body as a form."""

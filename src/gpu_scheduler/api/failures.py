@@ -18,11 +18,17 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.wire.answers import ErrorForm
 
+TOKEN_CODES = (
+    *("token_unknown", "token_unreadable", "token_invalid", "token_expired", "token_revoked"),
+    *("token_not_yet_valid", "token_wrong_issuer", "token_wrong_audience", "token_without_user"),
+)
 STATUS = {
     "invalid_request": 400,
     "invalid_input": 400,
     "caller_error": 400,
     "unauthenticated": 401,
+    **dict.fromkeys(TOKEN_CODES, 401),
+    "wrong_tenant": 403,
     "forbidden": 403,
     "quota_exceeded": 403,
     "not_found": 404,
@@ -34,6 +40,8 @@ STATUS = {
     "never_fits": 422,
     "key_reused": 422,
     "too_many": 429,
+    "too_fast": 429,
+    "too_slow": 408,
     "headers_too_large": 431,
     "internal_error": 500,
     "error": 500,
@@ -50,10 +58,42 @@ class Unauthenticated(CallerError):
     code = "unauthenticated"
 
 
+class BadToken(Unauthenticated):
+    """A token was shown that is not believed; the code says why not."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        """`code` is one of `TOKEN_CODES`."""
+        super().__init__(message)
+        self.code = code
+
+
+class WrongTenant(CallerError):
+    """A token is for a tenant that its user has nothing to do with."""
+
+    code = "wrong_tenant"
+
+
+class TooFast(CallerError):
+    """The caller sends more requests than is allowed."""
+
+    code = "too_fast"
+
+    def __init__(self, message: str, *, retry_after_s: int) -> None:
+        """`retry_after_s` is when there is room again."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class TooLarge(CallerError):
     """More was sent than is taken at once."""
 
     code = "too_large"
+
+
+class TooSlow(CallerError):
+    """The body did not arrive in time."""
+
+    code = "too_slow"
 
 
 class UnsupportedMedia(CallerError):

@@ -14,26 +14,30 @@ from typing import Any
 
 import structlog
 
-from gpu_scheduler.api.callers import Authenticator, Peer
+from gpu_scheduler.api.callers import UNKNOWN, Authenticator, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.events import PATH as EVENTS_PATH
 from gpu_scheduler.api.events import EventSockets
 from gpu_scheduler.api.exchange import Answer, Call, ClientGone, encode
 from gpu_scheduler.api.failures import (
     RETRY_AFTER,
+    BadToken,
     MethodNotAllowed,
+    TooFast,
+    TooSlow,
     Unauthenticated,
     error_form,
     our_fault,
 )
 from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.api.pace import Pace
+from gpu_scheduler.api.refusals import Refusals, is_kept
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InternalError, SchedulerError, UnknownThing
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 NOBODY = Caller(user="")
-UNKNOWN = Peer(uid=None)
 log = structlog.get_logger("api")
 
 Scope = Any
@@ -55,6 +59,10 @@ class Front:
         self._context = context
         self._authenticators = tuple(authenticators)
         self.sockets = EventSockets(context)
+        bounds = context.settings.bounds
+        self._pace = Pace(bounds.requests_per_second, bounds.requests_burst)
+        self._patience = bounds.receive_seconds
+        self.refusals = Refusals(context.service)
         self._names = LOOPBACK_NAMES | {name.lower() for name in context.settings.host_names}
         self._exact: dict[str, Methods] = {}
         self._patterns: list[tuple[re.Pattern[str], Methods]] = []
@@ -76,26 +84,28 @@ class Front:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         method: str = scope["method"]
-        path = "(unknown)"
+        path, who = "(unknown)", NOBODY
         try:
             headers = dict(scope["headers"])
             self._check_origin(scope, headers)
             operation, params = self._find(method, scope["path"])
             path = operation.path
-            caller = NOBODY if operation.public else self._caller(scope, headers)
+            who = self._let_in(operation, scope, headers)
             call = Call(
                 scope,
                 receive,
-                caller=caller,
+                caller=who,
                 headers=headers,
                 params=params,
                 request_id=request_id,
+                patience=self._patience,
             )
             answer = await operation.handler(self._context, call)
             if answer.stream is not None:
                 await answer.stream.begin()
         except SchedulerError as error:
             answer = self._refusal(error, request_id, path)
+            self._keep_refusal(scope, who, path, answer.status, error)
         except ClientGone:
             return
         except Exception:
@@ -104,6 +114,30 @@ class Front:
         key = (method, path, answer.status)
         self.requests[key] = self.requests.get(key, 0) + 1
         await send_answer(answer, receive, send, request_id)
+
+    def _let_in(self, operation: Operation, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
+        """Who calls; for what is public on this machine, that does not matter."""
+        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        if operation.public and (peer.local or operation.public_everywhere):
+            if not peer.local:
+                self._pace.take(f"address {peer.host}")
+            return NOBODY
+        return self._caller(scope, headers)
+
+    def _keep_refusal(
+        self, scope: Scope, who: Caller, path: str, status: int, error: SchedulerError
+    ) -> None:
+        """Refused attempts go into the record."""
+        method = scope.get("method", "GET")
+        if not is_kept(method, status, error.code):
+            return
+        peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+        self.refusals.add(
+            who=(who.user, who.origin or peer.host, who.via),
+            action=f"{method} {path}",
+            target=scope["path"],
+            why=(error.code, str(error)),
+        )
 
     def _find(self, method: str, path: str) -> tuple[Operation, dict[str, str]]:
         params: dict[str, str] = {}
@@ -144,24 +178,38 @@ class Front:
 
     def _caller(self, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
         peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
-        for authenticator in self._authenticators:
-            caller = authenticator.caller(peer, headers)
-            if caller is not None:
-                return caller
-        raise Unauthenticated(
-            "it is not known who is calling; call from this machine, over the Unix socket or "
-            "127.0.0.1"
-        )
+        caller = self._found(peer, headers)
+        if caller is None:
+            raise Unauthenticated(
+                "it is not known who is calling; call from this machine, over the Unix socket or "
+                "127.0.0.1, or with a token ('Authorization: Bearer ...')"
+            )
+        if not caller.is_admin:
+            self._pace.take(f"{caller.user} {caller.via}")
+        return caller
+
+    def _found(self, peer: Peer, headers: dict[bytes, bytes]) -> Caller | None:
+        try:
+            for authenticator in self._authenticators:
+                caller = authenticator.caller(peer, headers)
+                if caller is not None:
+                    return caller
+        except BadToken:
+            self._pace.take(f"address {peer.host}")
+            raise
+        return None
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """The server must have been called by one of its names, and from no other site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
-        # No browser reaches a Unix socket, and what its clients call the host means nothing.
-        if not peer.unix and _name(host) not in self._names:
+        # No browser reaches a Unix socket, or sends a token unasked: what such clients call the
+        # host means nothing.
+        is_browser = not peer.unix and b"authorization" not in headers
+        if is_browser and _name(host) not in self._names:
             raise Forbidden(
                 f"'{host[:100]}' is not a name of this server; call it localhost, or add the "
-                "name to its settings"
+                "name to its settings (api.host_names)"
             )
         origin = headers.get(b"origin")
         if origin is not None:
@@ -172,6 +220,7 @@ class Front:
     # --- WebSockets
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        caller = NOBODY
         try:
             headers = dict(scope["headers"])
             self._check_origin(scope, headers)
@@ -183,6 +232,7 @@ class Front:
             await self.sockets.serve(call, receive, send)
         except SchedulerError as error:
             answer = self._refusal(error, request_id, EVENTS_PATH)
+            self._keep_refusal(scope, caller, EVENTS_PATH, answer.status, error)
             await send_answer(answer, receive, send, request_id, kind=SOCKET_REFUSED)
         except (TimeoutError, OSError):
             return
@@ -195,8 +245,14 @@ class Front:
             log.error("a request failed", request_id=request_id, path=path, error=str(error))
             form = our_fault(request_id)
         headers: tuple[tuple[bytes, bytes], ...] = ()
-        if status in RETRY_AFTER:
+        if isinstance(error, TooFast):
+            headers += ((b"retry-after", str(error.retry_after_s).encode()),)
+        elif status in RETRY_AFTER:
             headers += ((b"retry-after", RETRY_AFTER[status].encode()),)
+        if isinstance(error, Unauthenticated):
+            headers += ((b"www-authenticate", b'Bearer realm="gpu-scheduler"'),)
+        if isinstance(error, TooSlow):
+            headers += ((b"connection", b"close"),)
         if isinstance(error, MethodNotAllowed):
             headers += ((b"allow", ", ".join(error.allowed).encode()),)
         return Answer(encode(form), status=status, headers=headers)

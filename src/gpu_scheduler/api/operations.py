@@ -28,7 +28,7 @@ class Operation:
 
     `body` and `answer` are forms (None: none; a tuple: one of them). `errors` are the statuses it
     may answer with besides those that every operation has. `public` operations need no known
-    caller.
+    caller on this machine; those that are `public_everywhere` need none from elsewhere either.
     """
 
     method: str
@@ -47,6 +47,7 @@ class Operation:
     example: Any = None
     keyed: bool = False
     public: bool = False
+    public_everywhere: bool = False
 
 
 def a_number(name: str, description: str, *, least: int = 0, most: int = 2**53) -> Parameter:

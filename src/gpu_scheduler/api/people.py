@@ -47,6 +47,7 @@ class Directory:
         self._admins = frozenset(admins)
         self._roster = roster
         self._clock = clock
+        self._named: dict[str, tuple[float, Account | None]] = {}
         self._known: dict[tuple[int, int | None, str], tuple[float, Roster, Caller]] = {}
 
     def caller(self, uid: int, gid: int | None = None, origin: str = "") -> Caller:
@@ -62,6 +63,18 @@ class Directory:
             self._known.clear()
         self._known[key] = (now + FORGET_NAMES_AFTER_S, roster, caller)
         return caller
+
+    def named(self, name: str) -> Account | None:
+        """The account of a name, if there is one."""
+        found = self._named.get(name)
+        now = self._clock()
+        if found is not None and found[0] > now:
+            return found[1]
+        account = account_named(name)
+        if len(self._named) > MOST_REMEMBERED:
+            self._named.clear()
+        self._named[name] = (now + FORGET_NAMES_AFTER_S, account)
+        return account
 
     def _looked_up(self, account: Account, roster: Roster, origin: str) -> Caller:
         belonging = roster.belonging(account.name, account.groups)

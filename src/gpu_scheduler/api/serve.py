@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,9 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from gpu_scheduler.api.application import Applications
-from gpu_scheduler.api.connection import Connection
+from gpu_scheduler.api.connection import Connection, Doors
 from gpu_scheduler.api.front import Front
+from gpu_scheduler.api.service import Bounds
 from gpu_scheduler.model.errors import ClusterError
 
 BACKLOG = 1024
@@ -28,6 +30,7 @@ KEEP_ALIVE_S = 75
 MOST_SOCKET_PATH = 107
 MOST_SOCKET_MESSAGE = 1 << 16
 GRACE_S = 3.0
+HANDSHAKE_S = 10.0
 
 
 class CannotListen(ClusterError):
@@ -88,9 +91,17 @@ class Listening:
 class ApiServer:
     """Connections that are open, and the sockets that they come from."""
 
-    def __init__(self, listening: Listening) -> None:
-        """Nothing is served yet."""
+    def __init__(
+        self,
+        listening: Listening,
+        *,
+        doors: Doors | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Nothing is served yet. With `tls`, ports speak HTTPS; the Unix socket never does."""
         self.listening = listening
+        self._doors = doors or Doors(Bounds().connections, Bounds().receive_seconds)
+        self._tls = tls
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
 
@@ -108,12 +119,19 @@ class ApiServer:
             config = _config(application)
 
             def connection(config: Config = config) -> Connection:
-                return Connection(config, self._state, {})
+                return Connection(config, self._state, self._doors)
 
             if taken.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(connection, sock=taken, backlog=BACKLOG)
             else:
-                server = await loop.create_server(connection, sock=taken, backlog=BACKLOG)
+                limit = None if self._tls is None else HANDSHAKE_S
+                server = await loop.create_server(
+                    connection,
+                    sock=taken,
+                    backlog=BACKLOG,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=limit,
+                )
             self._servers.append(server)
 
     async def close(self, grace_s: float = GRACE_S) -> None:
@@ -133,9 +151,15 @@ class ApiServer:
         self.listening.close()
 
 
-async def serve(applications: Applications, listening: Listening) -> ApiServer:
+async def serve(
+    applications: Applications,
+    listening: Listening,
+    *,
+    doors: Doors | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> ApiServer:
     """Serve on addresses that were taken."""
-    server = ApiServer(listening)
+    server = ApiServer(listening, doors=doors, tls=tls)
     await server.start(applications)
     return server
 

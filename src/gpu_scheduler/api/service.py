@@ -21,7 +21,7 @@ from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.notify.service import Notifications
-from gpu_scheduler.store.rows import EventRow, Store, Write
+from gpu_scheduler.store.rows import AuditRow, EventRow, Store, Write
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]
 """From what a command led to, to further rows that are kept in the same commit."""
@@ -57,6 +57,15 @@ class Service(Protocol):
     @property
     def tallies(self) -> Tallies:
         """What was counted since the start."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why the last commit failed; empty if it did not."""
+        ...
+
+    def note(self, row: AuditRow) -> None:
+        """Keep a record with one of the next commits; nobody waits for it."""
         ...
 
     def now_ms(self) -> int:
@@ -106,6 +115,10 @@ class Bounds:
     sockets_per_user: int = 64
     logs_per_user: int = 64
     send_seconds: float = 10.0
+    receive_seconds: float = 30.0
+    requests_per_second: float = 0.0
+    requests_burst: int = 2000
+    connections: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +130,7 @@ class ApiSettings:
     addresses). `version` is shown by /health. `attach` says what enters the session of a job.
     `runner` is for jobs that do not name one.
     `notifications` are those who tell people what happens, `prices` are for reports.
+    With `auth` off everybody may do everything. `warnings` are shown by /health.
     """
 
     server_uid: int
@@ -128,3 +142,6 @@ class ApiSettings:
     notifications: Notifications | None = None
     runner: Runner = Runner.PROCESS
     prices: Prices = field(default_factory=lambda: Prices(other_gpu_micro=0))
+    auth: bool = True
+    max_token_days: float = 365.0
+    warnings: tuple[str, ...] = ()

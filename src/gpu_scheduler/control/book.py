@@ -21,6 +21,7 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.roster import Roster
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.token import Token
 from gpu_scheduler.predict.socket import Predictor
 
 FEW_TIMERS = 1_000
@@ -110,6 +111,8 @@ class Book:
         self.promises: dict[int, Reservation] = {}
         self.unheard: dict[int, Reservation] = {}
         self.unheard_until_ms = 0
+        self.tokens: dict[str, Token] = {}
+        self.token_ids: dict[str, str] = {}
         self.next_number = 1
         self.queued_tasks = 0
         self.changed = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import commands, fleet, observe
+from gpu_scheduler.control import commands, fleet, observe, tokens
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
 from gpu_scheduler.control.messages import (
@@ -15,6 +15,7 @@ from gpu_scheduler.control.messages import (
     Ended,
     Fact,
     Hold,
+    MakeToken,
     NodeFenced,
     NodeFound,
     NodeSilent,
@@ -26,6 +27,7 @@ from gpu_scheduler.control.messages import (
     Reprioritise,
     ResumeDevice,
     Retry,
+    RevokeToken,
     RunCycle,
     SetNode,
     SetPools,
@@ -34,6 +36,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     SubmitAll,
     Update,
+    UseToken,
 )
 from gpu_scheduler.control.promises import write_promises
 from gpu_scheduler.control.submit import submit, submit_all
@@ -68,6 +71,8 @@ class Core:
                 self._checkpointed(allocation_id, now_ms)
             case NodeFound() | NodeSilent() | DevicesRead() | NodeFenced():
                 self._hear_of_node(message, now_ms, outcome)
+            case MakeToken() | RevokeToken() | UseToken():
+                tokens.change(self.book, message, now_ms, outcome)
             case SetNode() | SetTenant() | RemoveTenant() | SetPools():
                 self._set(message, now_ms, outcome)
             case _:

@@ -19,6 +19,7 @@ from time import perf_counter
 import structlog
 
 from gpu_scheduler.control import permit
+from gpu_scheduler.control.audit import record
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Command,
@@ -39,7 +40,7 @@ from gpu_scheduler.model.caller import SYSTEM, Caller
 from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
-from gpu_scheduler.store.rows import EventRow, NewJobs, Store, Write
+from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Store, Write
 
 MOST_AT_ONCE = 2_000
 """So many messages are applied before their commit, so that nobody waits for long."""
@@ -47,6 +48,7 @@ PAUSE_AFTER_BUG_S = 1.0
 STARTED_WAITS_S = 0.01
 """Nobody waits for a start to be known, and many a job ends at once: both share a commit then."""
 EVENTS_AT_ONCE = 1_000
+MOST_NOTES = 10_000
 LARGEST_BACKLOG = 10_000
 """A subscriber that is so many events behind is cut off."""
 
@@ -92,6 +94,8 @@ class Loop:
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
         self._batch: list[_Request] = []
+        self._notes: list[Write] = []
+        self.trouble = ""
         self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self.core = self._read_core()
@@ -187,6 +191,16 @@ class Loop:
             return []
         return await asyncio.to_thread(self.store.events, sequence, EVENTS_AT_ONCE)
 
+    def note(self, row: AuditRow) -> None:
+        """Keep a record with the next commit, at the latest after the next look at the queue.
+
+        Nobody waits for it. While nothing can be kept, so many wait, and the oldest are lost.
+        """
+        self._notes.append(row)
+        if len(self._notes) > MOST_NOTES:
+            del self._notes[: MOST_NOTES // 2]
+            log.warning("records of refusals are lost, as nothing can be kept")
+
     async def maintain(self, work: Callable[[], int]) -> int:
         """Do something to the store between two commits, as only its one writer may."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)
@@ -215,6 +229,8 @@ class Loop:
     async def _run(self) -> None:
         while True:
             await self._sleep()
+            if self._notes and not self._must_work():
+                await self._keep_notes()
             while self._must_work() or self._is_cycle_due():
                 try:
                     await self._step()
@@ -247,6 +263,15 @@ class Loop:
             return False
         due_ms = self.core.next_timer_ms()
         return self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
+
+    async def _keep_notes(self) -> None:
+        """Commit records by themselves; when that fails nothing has to be taken back."""
+        notes, self._notes = self._notes, []
+        try:
+            await self._write(notes)
+        except SchedulerError as error:
+            self.trouble = str(error)
+            self._notes = notes + self._notes
 
     async def _step(self) -> None:
         """One batch: apply, decide, commit, answer."""
@@ -284,9 +309,12 @@ class Loop:
             permit.check(self.core.book, request.caller, request.message)
             if self._rules is not None:
                 self._check_rules(self._rules, request.message)
-            outcome = self.core.apply(request.message, self._now_ms())
+            now_ms = self._now_ms()
+            outcome = self.core.apply(request.message, now_ms)
             if request.also is not None:
                 outcome.writes += request.also([outcome])
+            if request.caller is not SYSTEM:
+                outcome.writes.append(record(request.caller, request.message, outcome, now_ms))
         except InternalError:
             raise  # the core may be half changed: the batch is taken back
         except SchedulerError as error:
@@ -345,19 +373,27 @@ class Loop:
         return outcome
 
     async def _commit(self, writes: list[Write]) -> bool:
-        began = perf_counter()
+        notes, self._notes = self._notes, []
+        writes += notes
         try:
-            last = await asyncio.get_running_loop().run_in_executor(
-                self._writer, self.store.commit, writes
-            )
+            await self._write(writes)
         except SchedulerError as error:
             log.warning("commit failed, nothing of it was done", error=str(error))
+            self.trouble = str(error)
+            self._notes = notes + self._notes
             await self._take_back(error)
             return False
+        return True
+
+    async def _write(self, writes: list[Write]) -> None:
+        began = perf_counter()
+        last = await asyncio.get_running_loop().run_in_executor(
+            self._writer, self.store.commit, writes
+        )
+        self.trouble = ""
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
         self._publish(writes, last)
-        return True
 
     async def _take_back(self, error: SchedulerError) -> None:
         """Forget what was not committed, and tell those who waited for it.

@@ -15,6 +15,7 @@ from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.token import Token
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow, Write
 
 # --- commands
@@ -172,6 +173,27 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeToken:
+    """Let whoever shows a new secret call; only its hash comes here."""
+
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeToken:
+    """Believe a token no more."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseToken:
+    """A token was used; said now and then, not each time."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunCycle:
     """Handle what is due and decide, if anything has changed."""
 
@@ -324,6 +346,9 @@ Command = (
     | PauseDevice
     | ResumeDevice
     | Record
+    | MakeToken
+    | RevokeToken
+    | UseToken
     | RunCycle
 )
 Fact = Started | Ended | Checkpointed | NodeFound | NodeSilent | DevicesRead | NodeFenced

@@ -12,17 +12,20 @@ from gpu_scheduler.control.messages import (
     Command,
     Fact,
     Hold,
+    MakeToken,
     Release,
     Reprioritise,
     Retry,
+    RevokeToken,
     Series,
     Submit,
     SubmitAll,
     Update,
 )
-from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
+from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
 from gpu_scheduler.model.job import Dependency, called
+from gpu_scheduler.model.token import Token
 
 
 def check(book: Book, caller: Caller, message: Command | Fact) -> None:
@@ -33,15 +36,17 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
         raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
     match message:
         case Submit():
-            _check_own(book, caller, message)
+            _check_own(book, caller, (message,))
         case SubmitAll(submissions):
-            for submission in submissions:
-                _check_own(book, caller, submission)
+            _check_own(book, caller, submissions)
         case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
-            if not caller.may_touch(*owner_of(book, message.job_id)):
-                raise _not_yours(book, message.job_id)
+            _check_owner(book, caller, message.job_id)
             if isinstance(message, Update):
                 _check_dependencies(book, caller, dict(message.changes).get("dependencies", ()))
+        case MakeToken(token):
+            _check_token(caller, token)
+        case RevokeToken(token_id):
+            _check_own_token(book, caller, token_id)
         case _:
             raise Forbidden(
                 f"user '{caller.user}' asked for what only an admin may do "
@@ -49,11 +54,36 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
             )
 
 
-def _not_yours(book: Book, job_id: str) -> SchedulerError:
+def _check_token(caller: Caller, token: Token) -> None:
+    """Nobody gives away more than they have, and nobody speaks for somebody else."""
+    if token.user != caller.user:
+        raise Forbidden(
+            f"user '{caller.user}' asked for a token of '{token.user}', whose jobs would run with "
+            "it; only an admin may make that"
+        )
+    if token.tenant not in caller.tenants:
+        raise not_a_member(caller, token.tenant)
+    most = Role.TENANT_ADMIN if token.tenant in caller.administers else Role.USER
+    if token.role.rank > most.rank:
+        raise Forbidden(
+            f"user '{caller.user}' asked for a token with role {token.role.value} and may have "
+            f"{most.value} in tenant '{token.tenant}'"
+        )
+
+
+def _check_own_token(book: Book, caller: Caller, token_id: str) -> None:
+    known = book.tokens.get(token_id)
+    if known is None or caller.user not in {known.user, known.created_by}:
+        raise UnknownThing(f"token '{token_id}' is not known; 'tgpu token list' shows yours")
+
+
+def _check_owner(book: Book, caller: Caller, job_id: str) -> None:
     """Everybody may know of what waits or runs; what has ended is gone for others."""
+    if caller.may_touch(*owner_of(book, job_id)):
+        return
     if job_id not in book.lives:
-        return UnknownThing(f"{called(job_id)} is not known")
-    return Forbidden(
+        raise UnknownThing(f"{called(job_id)} is not known")
+    raise Forbidden(
         f"{called(job_id)} belongs to '{book.lives[job_id].job.user}'; only that user, admins of "
         "its tenant and admins may change it"
     )
@@ -78,16 +108,17 @@ def owner_of(book: Book, job_id: str) -> tuple[str, str]:
     return (end.user, end.tenant) if end is not None else ("", "")
 
 
-def _check_own(book: Book, caller: Caller, submission: Submit | Series) -> None:
-    job, launch = submission.job, submission.launch
-    _check_dependencies(book, caller, job.dependencies)
-    if job.user != caller.user or (launch is not None and launch.uid != caller.uid):
-        raise Forbidden(
-            f"user '{caller.user}' tried to submit a job as '{job.user}'; "
-            "jobs run as the user who submits them"
-        )
-    if not caller.may_submit_to(job.tenant):
-        raise not_a_member(caller, job.tenant)
+def _check_own(book: Book, caller: Caller, submissions: tuple[Submit | Series, ...]) -> None:
+    for submission in submissions:
+        job, launch = submission.job, submission.launch
+        _check_dependencies(book, caller, job.dependencies)
+        if job.user != caller.user or (launch is not None and launch.uid != caller.uid):
+            raise Forbidden(
+                f"user '{caller.user}' tried to submit a job as '{job.user}'; "
+                "jobs run as the user who submits them"
+            )
+        if not caller.may_submit_to(job.tenant):
+            raise not_a_member(caller, job.tenant)
 
 
 def not_a_member(caller: Caller, tenant: str) -> Forbidden:

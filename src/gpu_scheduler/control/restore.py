@@ -43,6 +43,9 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
     book.next_number = store.next_number()
     for tenant in store.tenants():
         book.set_tenant(tenant)
+    for token in store.tokens():
+        book.tokens[token.id] = token
+        book.token_ids[token.secret_hash] = token.id
     for pool in store.pools():
         book.picture.set_pool(pool)
     for node in store.nodes():

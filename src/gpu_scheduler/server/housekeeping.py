@@ -56,6 +56,7 @@ async def _forget(loop: Loop, now_ms: int, retention: RetentionSettings) -> int:
             events_before_ms=events_before_ms,
             environments_before_ms=now_ms - round(retention.environments_days * DAY_MS),
             hours_before_ms=now_ms - round(retention.readings_days * DAY_MS),
+            audit_before_ms=now_ms - round(retention.audit_days * DAY_MS),
         )
 
     total = 0

@@ -22,10 +22,13 @@ from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.token import Token
 from gpu_scheduler.store.listing import chosen, page
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    AuditQuery,
+    AuditRow,
     CursorRow,
     EnvironmentRow,
     EventRow,
@@ -66,6 +69,9 @@ class MemoryStore:
         self._shares: dict[tuple[str, str | None], ShareRow] = {}
         self._answers: dict[tuple[str, str], AnswerRow] = {}
         self._tenants: dict[str, Tenant] = {}
+        self._tokens: dict[str, Token] = {}
+        self._audit: list[tuple[int, AuditRow]] = []
+        self._last_audit = 0
         self._pools: dict[Pool, PoolQuota] = {}
         self._nodes: dict[str, Node] = {}
         self._allocations: dict[str, Allocation] = {}
@@ -87,6 +93,8 @@ class MemoryStore:
             UsageRow: self._keep_usage,
             ShareRow: self._keep_share,
             AnswerRow: self._keep_answer,
+            Token: self._keep_token,
+            AuditRow: self._keep_audit,
             EventRow: self._keep_event,
             NoticeRow: self._keep_notice,
             RemovedNotice: lambda gone: self._notices.pop(gone.id, None),
@@ -176,6 +184,14 @@ class MemoryStore:
 
     def _keep_answer(self, row: AnswerRow) -> None:
         self._answers[(row.user, row.key)] = row
+
+    def _keep_token(self, token: Token) -> None:
+        self._tokens[token.id] = token
+
+    def _keep_audit(self, row: AuditRow) -> None:
+        self._last_audit += 1
+        if self._keep_ended:
+            self._audit.append((self._last_audit, row))
 
     def _keep_event(self, row: EventRow) -> None:
         self._last_event += 1
@@ -347,6 +363,23 @@ class MemoryStore:
         """All tenants, by id."""
         return sorted(self._tenants.values(), key=attrgetter("id"))
 
+    def tokens(self) -> list[Token]:
+        """All tokens, by id."""
+        return sorted(self._tokens.values(), key=attrgetter("id"))
+
+    def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
+        """Records with their numbers, the newest first."""
+        found = (
+            (number, row)
+            for number, row in reversed(self._audit)
+            if (query.before is None or number < query.before)
+            and row.at_ms >= query.since_ms
+            and query.user in {"", row.user}
+            and query.action in {"", row.action}
+            and query.outcome in {"", row.outcome}
+        )
+        return list(islice(found, query.limit))
+
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
         return sorted(self._pools.values(), key=attrgetter("pool"))
@@ -420,9 +453,10 @@ class MemoryStore:
         events_before_ms: int,
         environments_before_ms: int = 0,
         hours_before_ms: int = 0,
+        audit_before_ms: int = 0,
         limit: int = 10_000,
     ) -> int:
-        """Drop old answers, events, hours, and environments that nobody needs. Says how many."""
+        """Drop what is old: answers, events, hours, records, environments. Says how many."""
         old = [key for key, row in self._answers.items() if row.at_ms < answers_before_ms][:limit]
         for key in old:
             del self._answers[key]
@@ -443,7 +477,10 @@ class MemoryStore:
                 break
             past += 1
         del self._events[:past]
-        return len(old) + len(unnamed) + len(hours) + past
+        outdated = [one for one in self._audit if one[1].at_ms < audit_before_ms][:limit]
+        gone = {number for number, _ in outdated}
+        self._audit = [one for one in self._audit if one[0] not in gone]
+        return len(old) + len(unnamed) + len(hours) + past + len(outdated)
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -17,6 +17,7 @@ from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.token import Token
 
 SUBMITTED = "submitted"
 """The kind of the first event of a job."""
@@ -224,6 +225,34 @@ class CursorRow:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """Who changed what, or tried to. `count` stands for so many alike, or so many jobs at once."""
+
+    at_ms: int
+    user: str
+    origin: str
+    via: str
+    action: str
+    target: str
+    outcome: str
+    code: str = ""
+    detail: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditQuery:
+    """Which records to list, the newest first; `before` continues behind that number."""
+
+    user: str = ""
+    action: str = ""
+    outcome: str = ""
+    since_ms: int = 0
+    before: int | None = None
+    limit: int = 100
+
+
 @dataclass(frozen=True, slots=True)
 class RemovedAllocation:
     """An allocation that is held no more."""
@@ -284,6 +313,8 @@ Write = (
     | RemovedNode
     | Tenant
     | RemovedTenant
+    | Token
+    | AuditRow
     | PoolQuota
 )
 
@@ -467,6 +498,14 @@ class Store(Protocol):
         """All tenants, by id."""
         ...
 
+    def tokens(self) -> list[Token]:
+        """All tokens, by id."""
+        ...
+
+    def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
+        """Records with their numbers, the newest first."""
+        ...
+
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
         ...
@@ -526,9 +565,10 @@ class Store(Protocol):
         events_before_ms: int,
         environments_before_ms: int = 0,
         hours_before_ms: int = 0,
+        audit_before_ms: int = 0,
         limit: int = 10_000,
     ) -> int:
-        """Drop old answers, events and hours of devices, and environments that nobody needs.
+        """Drop old answers, events, hours of devices, records, and what nobody needs.
 
         Says how many.
 

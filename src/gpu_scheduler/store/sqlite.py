@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Pool
@@ -25,6 +26,7 @@ from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.token import Token
 from gpu_scheduler.store.codec import (
     LAUNCH,
     MODELS,
@@ -55,6 +57,8 @@ from gpu_scheduler.store.queries import migrations
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    AuditQuery,
+    AuditRow,
     CursorRow,
     EventRow,
     JobQuery,
@@ -107,14 +111,16 @@ class SqliteStore:
         events_before_ms: int,
         environments_before_ms: int = 0,
         hours_before_ms: int = 0,
+        audit_before_ms: int = 0,
         limit: int = 10_000,
     ) -> int:
-        """Drop old answers, events, hours, and environments that nobody needs. Says how many."""
+        """Drop what is old: answers, events, hours, records, environments. Says how many."""
         return self._writer.forget(
             answers_before_ms=answers_before_ms,
             events_before_ms=events_before_ms,
             environments_before_ms=environments_before_ms,
             hours_before_ms=hours_before_ms,
+            audit_before_ms=audit_before_ms,
             limit=limit,
         )
 
@@ -253,6 +259,22 @@ class SqliteStore:
     def tenants(self) -> list[Tenant]:
         """All tenants, by id."""
         return self._rows(lambda row: TENANT.decode(row[0]), reading("tenants"))
+
+    def tokens(self) -> list[Token]:
+        """All tokens, by id."""
+        return self._rows(_token, reading("tokens"))
+
+    def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
+        """Records with their numbers, the newest first."""
+        values = {
+            "user": query.user,
+            "action": query.action,
+            "outcome": query.outcome,
+            "since_ms": query.since_ms,
+            "before": LARGEST if query.before is None else query.before,
+            "limit": query.limit,
+        }
+        return self._rows(_audit_row, reading("audit"), values)
 
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
@@ -458,6 +480,39 @@ def _allocation(row: tuple[Any, ...]) -> Allocation:
         attempt=row[3],
         placements=PLACEMENTS.decode(row[4]),
         start_ms=row[5],
+    )
+
+
+def _token(row: tuple[Any, ...]) -> Token:
+    return Token(
+        id=row[0],
+        secret_hash=row[1],
+        name=row[2],
+        user=row[3],
+        uid=row[4],
+        tenant=row[5],
+        role=Role(row[6]),
+        created_by=row[7],
+        created_ms=row[8],
+        expires_ms=row[9],
+        last_used_ms=row[10],
+        revoked_ms=row[11],
+    )
+
+
+def _audit_row(row: tuple[Any, ...]) -> tuple[int, AuditRow]:
+    number, at_ms, user, origin, via, action, target, outcome, code, detail, count = row
+    return number, AuditRow(
+        at_ms=at_ms,
+        user=user,
+        origin=origin,
+        via=via,
+        action=action,
+        target=target,
+        outcome=outcome,
+        code=code,
+        detail=detail,
+        count=count,
     )
 
 

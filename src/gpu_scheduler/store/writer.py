@@ -21,6 +21,7 @@ from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.token import Token
 from gpu_scheduler.store.codec import (
     MODELS,
     NODE,
@@ -38,6 +39,7 @@ from gpu_scheduler.store.job_writer import SQL, JobWriter
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
     CursorRow,
     EnvironmentRow,
     EventRow,
@@ -110,9 +112,10 @@ class Writer:
         events_before_ms: int,
         environments_before_ms: int,
         hours_before_ms: int,
+        audit_before_ms: int,
         limit: int,
     ) -> int:
-        """Drop old answers, events, hours, and environments that nobody needs; says how many."""
+        """Drop what is old: answers, events, hours, records, environments; says how many."""
         execute = self._connection.execute
         with self._transaction():
             answers = execute(SQL["forget_answers"], (answers_before_ms, limit)).rowcount
@@ -120,8 +123,9 @@ class Writer:
                 SQL["forget_environments"], (environments_before_ms, limit)
             ).rowcount
             hours = execute(SQL["forget_hours"], (hours_before_ms, limit)).rowcount
+            audit = execute(SQL["forget_audit"], (audit_before_ms, limit)).rowcount
             events = self._forget_events(events_before_ms, limit)
-        return answers + environments + hours + events
+        return answers + environments + hours + audit + events
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -310,6 +314,38 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
         ),
     ),
     Tenant: ("upsert_tenant", lambda row: (row.id, TENANT.encode(row))),
+    Token: (
+        "upsert_token",
+        lambda row: (
+            row.id,
+            row.secret_hash,
+            row.name,
+            row.user,
+            row.uid,
+            row.tenant,
+            row.role.value,
+            row.created_by,
+            row.created_ms,
+            row.expires_ms,
+            row.last_used_ms,
+            row.revoked_ms,
+        ),
+    ),
+    AuditRow: (
+        "insert_audit",
+        lambda row: (
+            row.at_ms,
+            row.user,
+            row.origin,
+            row.via,
+            row.action,
+            row.target,
+            row.outcome,
+            row.code,
+            row.detail,
+            row.count,
+        ),
+    ),
     PoolQuota: ("upsert_pool", lambda row: (row.pool.value, row.percent, int(row.elastic))),
 }
 _REMOVALS = {

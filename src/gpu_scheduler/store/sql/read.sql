@@ -145,6 +145,22 @@ SELECT user, key, request_hash, status, body, at_ms FROM answers WHERE user = ? 
 -- name: tenants
 SELECT tenant FROM tenants ORDER BY id
 
+-- name: tokens
+SELECT
+    id, secret_hash, name, user, uid, tenant, role, created_by, created_ms, expires_ms,
+    last_used_ms, revoked_ms
+FROM tokens ORDER BY id
+
+-- name: audit
+SELECT number, at_ms, user, origin, via, action, target, outcome, code, detail, count FROM audit
+WHERE
+    number < :before AND at_ms >= :since_ms
+    AND (:user = '' OR user = :user)
+    AND (:action = '' OR action = :action)
+    AND (:outcome = '' OR outcome = :outcome)
+ORDER BY number DESC
+LIMIT :limit
+
 -- name: pools
 SELECT pool, percent, elastic FROM pools ORDER BY pool
 

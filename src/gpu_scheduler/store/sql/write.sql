@@ -167,6 +167,19 @@ INSERT OR REPLACE INTO tenants (id, tenant) VALUES (?, ?)
 -- name: delete_tenant
 DELETE FROM tenants WHERE id = ?
 
+-- name: upsert_token
+INSERT INTO tokens (
+    id, secret_hash, name, user, uid, tenant, role, created_by, created_ms, expires_ms,
+    last_used_ms, revoked_ms
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+    last_used_ms = excluded.last_used_ms,
+    revoked_ms = excluded.revoked_ms
+
+-- name: insert_audit
+INSERT INTO audit (at_ms, user, origin, via, action, target, outcome, code, detail, count)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
 -- name: upsert_pool
 INSERT OR REPLACE INTO pools (pool, percent, elastic) VALUES (?, ?, ?)
 
@@ -210,6 +223,10 @@ DELETE FROM device_hours
 WHERE (hour_ms, node_id, device) IN (
     SELECT hour_ms, node_id, device FROM device_hours WHERE hour_ms < ? ORDER BY hour_ms LIMIT ?
 )
+
+-- name: forget_audit
+DELETE FROM audit
+WHERE number IN (SELECT number FROM audit WHERE at_ms < ? ORDER BY number LIMIT ?)
 
 -- name: forget_environments
 DELETE FROM environments

@@ -1,0 +1,77 @@
+"""Who did what: a command and what it led to come in, a row for the record goes out."""
+
+from __future__ import annotations
+
+import re
+
+from gpu_scheduler.control.messages import (
+    Command,
+    Fact,
+    MakeToken,
+    Outcome,
+    PauseDevice,
+    ResumeDevice,
+    SetTenant,
+    Submit,
+    SubmitAll,
+    Update,
+)
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.store.rows import AuditRow
+
+DONE, REFUSED = "done", "refused"
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def record(caller: Caller, message: Command | Fact, outcome: Outcome, now_ms: int) -> AuditRow:
+    """The record of a command that was accepted."""
+    kind = type(message)
+    if kind is Submit or kind is SubmitAll:
+        jobs = outcome.jobs
+        target = jobs[0].id if jobs else ""
+        if len(jobs) > 1:
+            target = f"{target} to {jobs[-1].id}"
+        action, detail, count = "submit", "", len(jobs)
+    else:
+        action, detail, count = _action(kind), _detail(message), 1
+        target = _target(message)
+    return AuditRow(
+        at_ms=now_ms,
+        user=caller.user,
+        origin=caller.origin,
+        via=caller.via,
+        action=action,
+        target=target,
+        outcome=DONE,
+        detail=detail,
+        count=count,
+    )
+
+
+def _action(kind: type) -> str:
+    return _WORDS.sub("_", kind.__name__).lower()
+
+
+def _target(message: Command | Fact) -> str:
+    match message:
+        case SetTenant(tenant):
+            return tenant.id
+        case MakeToken(token):
+            return token.id
+        case PauseDevice(node_id, index) | ResumeDevice(node_id, index):
+            return f"{node_id}/{index}"
+    # Of other commands the first field that is a text says what they are about.
+    for name in getattr(message, "__slots__", ()):
+        value = getattr(message, name)
+        if isinstance(value, str):
+            return value
+    return ""
+
+
+def _detail(message: Command | Fact) -> str:
+    match message:
+        case Update(_, changes):
+            return ", ".join(name for name, _ in changes)
+        case MakeToken(token):
+            return f"user {token.user}, tenant {token.tenant}, role {token.role.value}"
+    return ""
