@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
+from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
 from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
@@ -17,9 +18,11 @@ from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
+from gpu_scheduler.model.token import Token
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
+    AuditRow,
     CursorRow,
     EnvironmentRow,
     EventRow,
@@ -338,6 +341,37 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         allow_preemption=st.booleans(),
         can_preempt_others=st.booleans(),
         max_preemptions=COUNT,
+        linux_groups=listed(TEXT),
+        users=listed(TEXT),
+        admins=listed(TEXT),
+    ),
+    "token": st.builds(
+        Token,
+        id=TEXT,
+        secret_hash=TEXT,
+        name=TEXT,
+        user=TEXT,
+        uid=COUNT,
+        tenant=TEXT,
+        role=st.sampled_from(Role),
+        created_by=TEXT,
+        created_ms=TIME,
+        expires_ms=TIME,
+        last_used_ms=TIME,
+        revoked_ms=TIME,
+    ),
+    "audit": st.builds(
+        AuditRow,
+        at_ms=TIME,
+        user=TEXT,
+        origin=TEXT,
+        via=TEXT,
+        action=TEXT,
+        target=TEXT,
+        outcome=TEXT,
+        code=TEXT,
+        detail=TEXT,
+        count=COUNT,
     ),
     "pool": st.builds(
         PoolQuota, pool=st.sampled_from(Pool), percent=st.integers(0, 100), elastic=st.booleans()

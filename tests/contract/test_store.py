@@ -23,6 +23,8 @@ from gpu_scheduler.store.rows import (
     SORTS,
     AnswerRow,
     AttemptRow,
+    AuditQuery,
+    AuditRow,
     EnvironmentRow,
     EventRow,
     JobQuery,
@@ -37,6 +39,7 @@ from gpu_scheduler.store.rows import (
     RemovedPromise,
     RemovedTenant,
     ShareRow,
+    Sight,
     Store,
     TaskRow,
     UsageRow,
@@ -221,6 +224,8 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "node": lambda store, row: store.nodes(),
     "tenant": lambda store, row: store.tenants(),
     "pool": lambda store, row: store.pools(),
+    "token": lambda store, row: store.tokens(),
+    "audit": lambda store, row: [record for _, record in store.audit(AuditQuery(limit=1))],
     "notice": lambda store, row: store.notices(),
     "cursor": lambda store, row: [store.cursor(row.name)],
 }
@@ -398,6 +403,14 @@ QUERIES = st.builds(
     offset=st.sampled_from([0, 0, 2]),
     after_number=st.none() | st.integers(1, 12),
     archived=st.booleans(),
+    sight=st.none()
+    | st.builds(
+        Sight,
+        user=st.sampled_from("uv"),
+        within=st.none() | st.sampled_from([frozenset(), frozenset("a")]),
+        tenants=st.sampled_from([frozenset(), frozenset("b")]),
+        others=st.booleans(),
+    ),
 )
 
 
@@ -438,6 +451,58 @@ def test_all_stores_find_and_count_the_same(data: st.DataObject) -> None:
             store.close()
     for other in answers[1:]:
         assert other == answers[0]
+
+
+def test_nobody_sees_what_others_had(store: Store) -> None:
+    store.commit(
+        [
+            a_row(1, COMPLETED, user="ann", tenant="vision"),
+            a_row(2, COMPLETED, user="ben", tenant="vision"),
+            a_row(3, COMPLETED, user="ann", tenant="audio"),
+            a_row(4, RUNNING, user="ben", tenant="audio"),
+        ]
+    )
+    for sight, seen in (
+        (None, [1, 2, 3, 4]),
+        (Sight(user="ann"), [1, 3, 4]),
+        (Sight(user="ann", others=False), [1, 3]),
+        (Sight(user="ann", within=frozenset({"audio"})), [3, 4]),
+        (Sight(user="eve", tenants=frozenset({"vision"})), [1, 2, 4]),
+        (Sight(user="eve", others=False), []),
+    ):
+        query = JobQuery(sight=sight)
+        assert [row.job.number for row in store.find_jobs(query)] == seen
+        assert store.count_jobs(query) == len(seen)
+
+
+def test_records_are_listed_from_the_newest_and_dropped_from_the_oldest(store: Store) -> None:
+    records = [
+        AuditRow(
+            at_ms=at_ms,
+            user="ann" if at_ms % 2 else "ben",
+            origin="unix",
+            via="",
+            action="submit" if at_ms < 4 else "cancel",
+            target=f"job-{at_ms}",
+            outcome="done" if at_ms < 5 else "refused",
+        )
+        for at_ms in range(1, 7)
+    ]
+    store.commit([*records])
+
+    def listed(**query: Any) -> list[int]:
+        return [record.at_ms for _, record in store.audit(AuditQuery(**query))]
+
+    assert listed() == [6, 5, 4, 3, 2, 1]
+    assert listed(user="ann") == [5, 3, 1]
+    assert listed(action="cancel", outcome="done") == [4]
+    assert listed(since_ms=5) == [6, 5]
+    page = store.audit(AuditQuery(limit=2))
+    assert listed(before=page[-1][0], limit=2) == [4, 3]
+    forgotten = store.forget(answers_before_ms=0, events_before_ms=0, audit_before_ms=3, limit=1)
+    assert forgotten == 1
+    assert store.forget(answers_before_ms=0, events_before_ms=0, audit_before_ms=3) == 1
+    assert listed() == [6, 5, 4, 3]
 
 
 # --- what belongs to a job

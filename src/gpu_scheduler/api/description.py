@@ -12,22 +12,24 @@ from gpu_scheduler.api.operations import Operation
 from gpu_scheduler.wire.answers import ErrorForm
 
 REFERENCE = "#/components/schemas/{name}"
-EVERYWHERE = (400, 401, 403)
+EVERYWHERE = (400, 401, 403, 429)
 MEANINGS = {
     400: "The request cannot be understood or accepted.",
     401: "It is not known who is calling.",
     403: "The caller may not do this, or the quota is too small for it.",
     404: "There is no such thing, or the caller may not see it.",
+    408: "The body did not arrive in time.",
     409: "The state of things does not allow it, or the name is taken.",
     413: "More was sent than is taken at once.",
     415: "The body is not JSON.",
     422: "It could never run here, or the idempotency key was used for something else.",
-    429: "The user has too much open at once.",
+    429: "The caller is too fast, or has too much open at once.",
     503: "Not possible now; try again later.",
 }
 PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "job_id": {"type": "string", "maxLength": 64, "examples": ["job-12"]},
     "tenant_id": {"type": "string", "maxLength": 256, "examples": ["default"]},
+    "token_id": {"type": "string", "maxLength": 64, "examples": ["tok-1f2e3d4c"]},
     "node": {"type": "string", "maxLength": 256},
     "target": {"type": "string", "maxLength": 100},
     "index": {"type": "integer", "minimum": 0, "maximum": 99_999},
@@ -120,7 +122,8 @@ def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         }
     }
     refusal = {"application/json": {"schema": schemas[repr(ErrorForm)]}}
-    for status in sorted({*EVERYWHERE, *operation.errors}):
+    slow = () if operation.body is None else (408,)
+    for status in sorted({*EVERYWHERE, *slow, *operation.errors}):
         content = refusal
         if operation.tag == "cluster" and status == 503 and "health" in operation.name:
             content = {"application/json": {"schema": schema}}

@@ -37,6 +37,7 @@ from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InternalError, SchedulerError, UnknownThing
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+READING = frozenset({"GET", "HEAD"})
 NOBODY = Caller(user="")
 log = structlog.get_logger("api")
 
@@ -84,12 +85,12 @@ class Front:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         method: str = scope["method"]
-        path, who = "(unknown)", NOBODY
+        path, action, who = "(unknown)", "(unknown)", NOBODY
         try:
             headers = dict(scope["headers"])
             self._check_origin(scope, headers)
             operation, params = self._find(method, scope["path"])
-            path = operation.path
+            path, action = operation.path, operation.name
             who = self._let_in(operation, scope, headers)
             call = Call(
                 scope,
@@ -105,7 +106,7 @@ class Front:
                 await answer.stream.begin()
         except SchedulerError as error:
             answer = self._refusal(error, request_id, path)
-            self._keep_refusal(scope, who, path, answer.status, error)
+            self._keep_refusal(scope, who, action, answer.status, error)
         except ClientGone:
             return
         except Exception:
@@ -122,10 +123,13 @@ class Front:
             if not peer.local:
                 self._pace.take(f"address {peer.host}")
             return NOBODY
-        return self._caller(scope, headers)
+        caller = self._caller(scope, headers)
+        if not caller.may_change and operation.method not in READING:
+            raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
+        return caller
 
     def _keep_refusal(
-        self, scope: Scope, who: Caller, path: str, status: int, error: SchedulerError
+        self, scope: Scope, who: Caller, action: str, status: int, error: SchedulerError
     ) -> None:
         """Refused attempts go into the record."""
         method = scope.get("method", "GET")
@@ -134,7 +138,7 @@ class Front:
         peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
         self.refusals.add(
             who=(who.user, who.origin or peer.host, who.via),
-            action=f"{method} {path}",
+            action=action,
             target=scope["path"],
             why=(error.code, str(error)),
         )
@@ -203,10 +207,10 @@ class Front:
         """The server must have been called by one of its names, and from no other site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
         peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
-        # No browser reaches a Unix socket, or sends a token unasked: what such clients call the
-        # host means nothing.
-        is_browser = not peer.unix and b"authorization" not in headers
-        if is_browser and _name(host) not in self._names:
+        # What a client calls the host means something only where it is known by what it is: no
+        # browser reaches a Unix socket, sends a token unasked, or is anybody from elsewhere.
+        is_known = peer.local and not peer.unix and b"authorization" not in headers
+        if is_known and _name(host) not in self._names:
             raise Forbidden(
                 f"'{host[:100]}' is not a name of this server; call it localhost, or add the "
                 "name to its settings (api.host_names)"
@@ -232,7 +236,7 @@ class Front:
             await self.sockets.serve(call, receive, send)
         except SchedulerError as error:
             answer = self._refusal(error, request_id, EVENTS_PATH)
-            self._keep_refusal(scope, caller, EVENTS_PATH, answer.status, error)
+            self._keep_refusal(scope, caller, "list_events", answer.status, error)
             await send_answer(answer, receive, send, request_id, kind=SOCKET_REFUSED)
         except (TimeoutError, OSError):
             return

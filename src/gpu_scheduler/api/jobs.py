@@ -47,6 +47,8 @@ SORTS = {
     "tenant_id": "tenant",
     "state": "state",
 }
+ME = "@me"
+"""Stands for the caller, who may not know under which name."""
 HIDDEN_COLUMNS = frozenset({"name", "priority"})
 DEFAULT_PAGE = 100
 SHORT_STATES = {
@@ -278,7 +280,7 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
     return JobQuery(
         states=_states(query.text("state")),
         tenant=context.tenant_of(tenant) if tenant else "",
-        user=query.text("user"),
+        user=call.caller.user if query.text("user") == ME else query.text("user"),
         name=name,
         since_ms=read_time(since, "since") if since else None,
         sort=column,
@@ -321,7 +323,7 @@ def _states(text: str) -> tuple[JobState, ...]:
 _LIST_QUERY = (
     Parameter(name="state", description="One or more states, with commas between them."),
     Parameter(name="tenant_id", description="Id or name of a tenant."),
-    Parameter(name="user", description="Jobs of this user."),
+    Parameter(name="user", description="Jobs of this user; @me for your own."),
     Parameter(name="name", description="Jobs with exactly this name."),
     Parameter(
         name="sort",

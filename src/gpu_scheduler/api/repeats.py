@@ -15,6 +15,7 @@ from gpu_scheduler.api.exchange import Answer, Call
 from gpu_scheduler.api.failures import KeyReused
 from gpu_scheduler.api.service import Also, Service
 from gpu_scheduler.control.messages import Outcome
+from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.store.rows import AnswerRow, Write
 
@@ -41,7 +42,7 @@ class Repeats:
         if given is None:
             return tell(await act(None))
         key = _read_key(given)
-        slot = (call.caller.user, key)
+        slot = (_owner(call.caller), key)
         while slot in self._under_way:
             await self._under_way[slot].wait()
         digest = _digest(call, body)
@@ -68,6 +69,11 @@ class Repeats:
         finally:
             del self._under_way[slot]
             done.set()
+
+
+def _owner(caller: Caller) -> str:
+    """Whose key it is: what is asked with a token is asked for its tenant alone."""
+    return f"{caller.user} in {caller.tenant}" if caller.confined else caller.user
 
 
 def _read_key(given: bytes) -> str:

@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 
+ME = "@me"
+
+
 def add_server_options(parser: ArgumentParser, *, json: bool = True) -> None:
     """`--server` and `--json`."""
     parser.add_argument(
         "--server",
         metavar="ADDRESS",
-        help="unix:/path, a state directory or http://host:port; default $TGPU_SERVER, your own "
+        help="unix:/path, a state directory or https://host:port; default $TGPU_SERVER, your own "
         "server, that of the machine",
     )
     if json:
@@ -30,7 +33,9 @@ def client_for(args: Namespace) -> Client:
 
 
 def my_name() -> str:
-    """The name under which the server knows the caller."""
+    """The name under which the server knows the caller; with a token only the server knows it."""
+    if os.environ.get("GPU_SCHEDULER_TOKEN") or os.environ.get("GPU_SCHEDULER_TOKEN_FILE"):
+        return ME
     import pwd
 
     uid = os.getuid()

@@ -16,20 +16,21 @@ DEFAULT_PORT = 8080
 
 
 class Address:
-    """A Unix socket by its path, or a host and port."""
+    """A Unix socket by its path, or a host and port, with TLS or without."""
 
-    __slots__ = ("host", "path", "port")
+    __slots__ = ("host", "path", "port", "tls")
 
-    def __init__(self, *, path: str = "", host: str = "", port: int = 0) -> None:
+    def __init__(self, *, path: str = "", host: str = "", port: int = 0, tls: bool = False) -> None:
         self.path = path
         self.host = host
         self.port = port
+        self.tls = tls
 
     def __str__(self) -> str:
         if self.path:
             return f"unix:{self.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://{self._place}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Address) and str(self) == str(other)
@@ -40,7 +41,17 @@ class Address:
     @property
     def host_header(self) -> str:
         """What the server is called in requests."""
-        return "localhost" if self.path else str(self).removeprefix("http://")
+        return "localhost" if self.path else self._place
+
+    @property
+    def _place(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether what is sent there stays on this machine."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
 
 def candidates(
@@ -62,20 +73,22 @@ def candidates(
 
 
 def read_address(text: str) -> Address:
-    """`unix:/path`, `/path` of a socket or a state directory, `http://host:port` or `host:port`."""
+    """`unix:/path`, `/path` of a socket or a state directory, or an address.
+
+    That is `https://host:port`, `http://host:port` or `host:port`.
+    """
     if text.startswith(("unix:", "/", "./", "~")):
         path = text.removeprefix("unix:").removeprefix("//")
         path = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
         return Address(path=f"{path}/{SOCKET_NAME}" if os.path.isdir(path) else path)  # noqa: PTH112
-    if text.startswith("https://"):
-        raise InvalidRequest(f"server '{text}' asks for TLS, which this version does not speak")
-    rest = text.removeprefix("http://").rstrip("/")
+    tls = text.startswith("https://")
+    rest = text.removeprefix("https://").removeprefix("http://").rstrip("/")
     host, port = _split_port(rest)
     if not host or "/" in rest or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise InvalidRequest(
-            f"server '{text}' is no address; write unix:/path/server.sock or http://host:port"
+            f"server '{text}' is no address; write unix:/path/server.sock or https://host:port"
         )
-    return Address(host=host, port=int(port))
+    return Address(host=host, port=int(port), tls=tls)
 
 
 def _split_port(rest: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpu_scheduler.client import forms
 from gpu_scheduler.client.address import Address, candidates
 from gpu_scheduler.client.connection import CONNECT_TIMEOUT_S, check_owner, peer_uid
+from gpu_scheduler.client.credentials import headers_for, tls_context
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
@@ -225,9 +226,14 @@ class AsyncClient:
     async def call(self, method: str, path: str, body: object = None, *, once: bool = False) -> Any:
         """Any request of the REST API: the answer's document, or the error as an exception."""
         headers = forms.headers_for(body, once=once)
-        async with _Exchange(self._candidates) as exchange:
-            answer = await exchange.send(method, path, headers, forms.encoded(body))
-            return forms.decoded(answer.status, await exchange.rest())
+        for pause_s in forms.PAUSES_S:
+            async with _Exchange(self._candidates) as exchange:
+                answer = await exchange.send(method, path, headers, forms.encoded(body))
+                content = await exchange.rest()
+            if not forms.is_too_fast(answer.status, content):
+                break
+            await asyncio.sleep(pause_s)
+        return forms.decoded(answer.status, content)
 
 
 class _Exchange:
@@ -250,7 +256,8 @@ class _Exchange:
     ) -> Answer:
         """Send, and wait for the head of the answer."""
         host = self._address.host_header
-        self._writer.write(request_bytes(method, path, host, headers, body))
+        shown = dict(headers) | headers_for(self._address)
+        self._writer.write(request_bytes(method, path, host, shown, body))
         while not self._answer.status:
             self._first += self._answer.feed(await self._read())
         return self._answer
@@ -308,7 +315,8 @@ async def _connect(
     for address in addresses:
         try:
             if not address.path:
-                streams = await asyncio.open_connection(address.host, address.port)
+                tls = tls_context() if address.tls else None
+                streams = await asyncio.open_connection(address.host, address.port, ssl=tls)
                 return address, *streams
             streams = await _open_unix(address.path)
         except OSError as error:

@@ -6,6 +6,8 @@ Calls come in, jobs and documents as the server describes them go out. Errors ar
 
 from __future__ import annotations
 
+import time
+
 from gpu_scheduler.client import forms
 from gpu_scheduler.client.address import candidates
 from gpu_scheduler.client.connection import Connection
@@ -67,9 +69,10 @@ class JobHandle:
 class Client:
     """A server, by default the one of this machine.
 
-    `server` is `unix:/path`, the path of a state directory, or `http://host:port`; else the
-    variable TGPU_SERVER; else one's own server, then that of the machine. Not for several threads
-    at once: give each its own.
+    `server` is `unix:/path`, the path of a state directory, or `https://host:port`; else the
+    variable TGPU_SERVER; else one's own server, then that of the machine. A server elsewhere is
+    shown the token of GPU_SCHEDULER_TOKEN or GPU_SCHEDULER_TOKEN_FILE. Not for several threads at
+    once: give each its own.
     """
 
     def __init__(self, server: str | None = None) -> None:
@@ -225,7 +228,11 @@ class Client:
     def call(self, method: str, path: str, body: object = None, *, once: bool = False) -> Any:
         """Any request of the REST API: the answer's document, or the error as an exception."""
         headers = forms.headers_for(body, once=once)
-        answer, content = self.connection.request(method, path, headers, forms.encoded(body))
+        for pause_s in forms.PAUSES_S:
+            answer, content = self.connection.request(method, path, headers, forms.encoded(body))
+            if not forms.is_too_fast(answer.status, content):
+                break
+            time.sleep(pause_s)
         return forms.decoded(answer.status, content)
 
     def text(self, path: str) -> str:

@@ -34,6 +34,7 @@ class Connection:
     def __init__(self, candidates: list[Address]) -> None:
         self._candidates = candidates
         self._socket: _socket.socket | None = None
+        self._shown: dict[str, str] | None = None
         self.address: Address | None = None
 
     def close(self) -> None:
@@ -105,8 +106,9 @@ class Connection:
         while True:
             held = self._connected()
             host = self.address.host_header if self.address else "localhost"
+            shown = dict(headers) | self._credentials()
             try:
-                held.sendall(request_bytes(method, path, host, headers, body))
+                held.sendall(request_bytes(method, path, host, shown, body))
                 return _read_head(held)
             except TimeoutError:
                 self.close()
@@ -120,6 +122,16 @@ class Connection:
                 if isinstance(error, Unreadable):
                     raise
                 raise Unreadable(f"the server at {self.address} broke off: {error}") from error
+
+    def _credentials(self) -> dict[str, str]:
+        """What is shown to a server elsewhere; looked up once."""
+        if self.address is None or self.address.path:
+            return {}
+        if self._shown is None:
+            from gpu_scheduler.client.credentials import headers_for  # noqa: PLC0415
+
+            self._shown = headers_for(self.address)
+        return self._shown
 
     def _held(self) -> _socket.socket:
         if self._socket is None:
@@ -178,7 +190,28 @@ def _open_tcp(address: Address) -> _socket.socket:
     opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     opened.settimeout(REPLY_TIMEOUT_S)
-    return opened
+    return _with_tls(opened, address) if address.tls else opened
+
+
+def _with_tls(opened: _socket.socket, address: Address) -> _socket.socket:
+    import ssl  # noqa: PLC0415
+
+    from gpu_scheduler.client.credentials import CA_VARIABLE, tls_context  # noqa: PLC0415
+
+    try:
+        # A socket of the `socket` module, which is what TLS wraps.
+        return tls_context().wrap_socket(opened, server_hostname=address.host)  # type: ignore[arg-type]
+    except ssl.SSLCertVerificationError as error:
+        opened.close()
+        raise NoServer(
+            f"the server at {address} is not trusted: {error.verify_message}; name the file with "
+            f"its authority in ${CA_VARIABLE}"
+        ) from error
+    except OSError as error:
+        opened.close()
+        raise NoServer(
+            f"the server at {address} does not speak TLS as it should: {error}"
+        ) from error
 
 
 def peer_uid(connected: _socket.socket) -> int:

@@ -34,6 +34,7 @@ _EXIT_CODES = {
     "unavailable": ClusterError.exit_code,
 }
 _FIRST_SERVER_STATUS = 500
+_ACCESS = (401, 403)
 
 
 class NoServer(ClusterError):
@@ -85,6 +86,8 @@ def error_of(status: int, answer: object) -> SchedulerError:
     # Not by the class's own __init__: some of them take parts, and this is the whole sentence.
     Exception.__init__(error, message)
     error.exit_code = _EXIT_CODES.get(code, kind.exit_code)
+    if status in _ACCESS:
+        error.exit_code = EXIT_REFUSED
     error.code = code or kind.code
     details = body.get("details")
     error.details = details if isinstance(details, dict) else {}  # type: ignore[attr-defined]

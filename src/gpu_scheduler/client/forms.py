@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 API = "/api/v1"
 ENDED = frozenset({"completed", "failed", "cancelled"})
 ACTIVE = ("running", "scheduled", "preempted", "pending")
+TOO_FAST = 429
+PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 0.0)
+"""How long to wait before each repetition of a request that came too fast."""
 _RENAMED = {
     "gpus": "gpu_count",
     "tenant": "tenant_id",
@@ -92,6 +95,11 @@ def decoded(status: int, body: bytes) -> Any:
     if answer is None:
         raise Unreadable("the server's answer is not JSON; is that really gpu-scheduler?")
     return answer
+
+
+def is_too_fast(status: int, body: bytes) -> bool:
+    """Whether the server wants the same request again a little later."""
+    return status == TOO_FAST and b'"too_fast"' in body
 
 
 def joined(values: str | Iterable[str] | None) -> str | None:

@@ -19,10 +19,11 @@ LEFT_BEHIND = frozenset(
         *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
         *("GPU_DEVICE_ORDINAL", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
         *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        *("GPU_SCHEDULER_TOKEN", "GPU_SCHEDULER_TOKEN_FILE"),
         *("_", "SHLVL", "OLDPWD", "TMUX", "TMUX_PANE", "STY", "WINDOW"),
     }
 )
-"""Devices of the caller, places in another gang, and what belongs to the caller's own shell."""
+"""Devices of the caller, places in another gang, tokens, and what belongs to its own shell."""
 _OWN = "TGPU_"
 _SERVER = "TGPU_SERVER"
 """The one that goes along: a job may submit others."""

@@ -22,6 +22,7 @@ import structlog
 from gpu_scheduler import __version__
 from gpu_scheduler.api.agents import Agents, add_agent_service
 from gpu_scheduler.api.application import build
+from gpu_scheduler.api.connection import Doors
 from gpu_scheduler.api.serve import Addresses, Listening, serve
 from gpu_scheduler.api.service import ApiSettings, Bounds
 from gpu_scheduler.control.clock import SteadyClock
@@ -34,6 +35,7 @@ from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.access import Certificate, check_access, host_names, verifier_of
 from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.agent_process import AgentProcess
 from gpu_scheduler.server.attaching import attach_command_of
@@ -69,6 +71,9 @@ class Server:
 
     def __init__(self, settings: Settings, paths: Paths) -> None:
         """Take the directories; no second server can from now on."""
+        self._warnings = check_access(settings)
+        self._certificate = Certificate(settings.api) if settings.api.tls_certificate else None
+        self._signed = verifier_of(settings.auth)
         prepare(paths)
         self._lock = Lock(paths)
         self._settings = settings
@@ -103,6 +108,8 @@ class Server:
                         keep_house(loop, self._settings.retention, Path(self._paths.logs))
                     ),
                 ]
+                if self._certificate is not None:
+                    tasks.append(asyncio.create_task(self._certificate.watch()))
                 if self._settings.files.jobs_file:
                     watcher = JobsFile(
                         loop,
@@ -153,14 +160,26 @@ class Server:
             attach=partial(attach_command_of, self._paths.scratch),
             notifications=notifications,
             prices=prices_of(self._settings.costs),
+            host_names=host_names(api),
+            auth=self._settings.auth.enabled,
+            max_token_days=self._settings.auth.max_token_days,
+            warnings=self._warnings,
             bounds=Bounds(
                 body_bytes=min(bulk_bytes, Bounds().body_bytes),
                 bulk_bytes=bulk_bytes,
                 bulk_jobs=api.max_jobs_per_request,
+                receive_seconds=api.slow_request_s,
+                requests_per_second=api.requests_per_second,
+                requests_burst=api.requests_burst,
             ),
         )
-        applications = build(loop, settings, logs=JobLogs(loop, agents))
-        server = await serve(applications, self._listening)
+        applications = build(loop, settings, logs=JobLogs(loop, agents), signed=self._signed)
+        server = await serve(
+            applications,
+            self._listening,
+            doors=Doors(api.connections_per_caller, api.slow_request_s),
+            tls=None if self._certificate is None else self._certificate.context,
+        )
         try:
             yield
         finally:
@@ -187,6 +206,8 @@ class Server:
     def _facts(self, node: str, problem: str) -> dict[str, Any]:
         pid = os.getpid()
         host, metrics_port = self._settings.api.host, self._listening.metrics_port
+        host = f"[{host}]" if ":" in host else host
+        scheme = "http" if self._certificate is None else "https"
         return {
             "pid": pid,
             "process_start": started_at(pid),
@@ -194,8 +215,8 @@ class Server:
             "version": __version__,
             "node": node,
             "hardware": _hardware(self._store, node, problem),
-            "http": f"http://{host}:{self._listening.http_port}",
-            "metrics": f"http://{host}:{metrics_port}" if metrics_port else "",
+            "http": f"{scheme}://{host}:{self._listening.http_port}",
+            "metrics": f"{scheme}://{host}:{metrics_port}" if metrics_port else "",
             "socket": self._paths.server_socket,
             "state": self._paths.state,
         }

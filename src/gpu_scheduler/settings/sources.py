@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from gpu_scheduler.client.credentials import CLIENT_VARIABLES
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.settings.access import TenantEntry
@@ -28,6 +29,7 @@ from gpu_scheduler.settings.trusted import read_trusted
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+NO_SETTINGS = (CONFIG_VARIABLE, STATE_VARIABLE, *CLIENT_VARIABLES)
 LARGEST_FILE = 1_000_000
 TENANTS = "tenants"
 TENANT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -110,7 +112,7 @@ def read_variables(variables: Mapping[str, str], notices: list[str]) -> dict[str
     later = {f"{PREFIX}{key.replace('.', '_')}".upper(): key for key in FOR_LATER}
     found = {}
     for name in sorted(variables):
-        if not name.startswith(PREFIX) or name in (CONFIG_VARIABLE, STATE_VARIABLE):
+        if not name.startswith(PREFIX) or name in NO_SETTINGS:
             continue
         if name in later:
             notices.append(f"variable {name} has no use with SQLite")

@@ -26,7 +26,9 @@ def test_an_address_is_read(text: str, meaning: str) -> None:
     assert str(read_address(text)) == meaning
 
 
-@pytest.mark.parametrize("text", ["http://x/y", "x:port", "https://x:1", "http://:80", "x:99999"])
+@pytest.mark.parametrize(
+    "text", ["http://x/y", "x:port", "https://x:port", "http://:80", "x:99999"]
+)
 def test_a_wrong_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="server"):
         read_address(text)

@@ -168,13 +168,10 @@ INSERT OR REPLACE INTO tenants (id, tenant) VALUES (?, ?)
 DELETE FROM tenants WHERE id = ?
 
 -- name: upsert_token
-INSERT INTO tokens (
+INSERT OR REPLACE INTO tokens (
     id, secret_hash, name, user, uid, tenant, role, created_by, created_ms, expires_ms,
     last_used_ms, revoked_ms
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET
-    last_used_ms = excluded.last_used_ms,
-    revoked_ms = excluded.revoked_ms
 
 -- name: insert_audit
 INSERT INTO audit (at_ms, user, origin, via, action, target, outcome, code, detail, count)

@@ -2,7 +2,7 @@
 
 CREATE TABLE tokens (
     id TEXT NOT NULL PRIMARY KEY,
-    secret_hash TEXT NOT NULL UNIQUE,
+    secret_hash TEXT NOT NULL,
     name TEXT NOT NULL,
     user TEXT NOT NULL,
     uid INTEGER NOT NULL,

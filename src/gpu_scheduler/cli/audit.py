@@ -1,0 +1,82 @@
+"""`tgpu audit`: who changed what, and what was refused."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from datetime import datetime, timedelta
+from typing import Any
+
+from gpu_scheduler.cli.durations import seconds_of, whole
+from gpu_scheduler.cli.history import local_time
+from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.client.forms import API
+from gpu_scheduler.client.http1 import target
+
+HEADINGS = ("TIME", "USER", "FROM", "BY", "WHAT", "TARGET", "OUTCOME", "TIMES", "DETAIL")
+LARGEST_PAGE = 1000
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("-u", "--user", metavar="NAME", help="only of this user")
+    add("--action", metavar="WHAT", help="only this, such as submit, cancel or set_tenant")
+    add("--refused", action="store_true", help="only what was refused")
+    add("--since", metavar="TIME", help="as 2h, 7d (ago) or 2026-11-16")
+    add(
+        *("-L", "--limit"),
+        type=whole("--limit"),
+        default=100,
+        metavar="N",
+        help="show at most N, the newest; default 100",
+    )
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """List, the oldest first, as in a log."""
+    records: list[dict[str, Any]] = []
+    query: dict[str, object] = {
+        "user": args.user,
+        "action": args.action,
+        "outcome": "refused" if args.refused else None,
+        "since": _since(args.since),
+    }
+    with client_for(args) as client:
+        while len(records) < args.limit:
+            query["limit"] = min(args.limit - len(records), LARGEST_PAGE)
+            page = client.call("GET", target(f"{API}/audit", query))
+            records += page["records"]
+            query["before"] = page["next_before"]
+            if page["next_before"] is None:
+                break
+    records.reverse()
+    if args.json:
+        print_json({"records": records})
+    else:
+        print_table(HEADINGS, (_row(record) for record in records), right=("TIMES",))
+    return 0
+
+
+def _since(text: str | None) -> str | None:
+    """So long ago, or a time that the server reads."""
+    ago_s = None if text is None else seconds_of(text, "d")
+    if ago_s is None:
+        return text
+    return (datetime.now().astimezone() - timedelta(seconds=ago_s)).isoformat()
+
+
+def _row(record: dict[str, Any]) -> list[str]:
+    outcome = record["outcome"] if not record["code"] else f"refused: {record['code']}"
+    return [
+        local_time(record["at"]),
+        str(record["user"] or "-"),
+        str(record["origin"] or "-"),
+        str(record["via"] or "kernel"),
+        str(record["action"]),
+        str(record["target"] or "-"),
+        outcome,
+        str(record["count"]),
+        str(record["detail"]),
+    ]

@@ -1,0 +1,87 @@
+"""Nobody goes faster than they may, and others do not notice."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.api.failures import TooFast
+from gpu_scheduler.api.pace import MOST_BUCKETS, Pace
+from gpu_scheduler.api.service import Bounds
+from gpu_scheduler.model.caller import Caller, Role
+from tests.unit.api.lab import ApiLab
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_so_many_requests_may_come_at_once_and_then_so_many_a_second() -> None:
+    clock = Clock()
+    pace = Pace(2.0, 3, clock=clock)
+    for _ in range(3):
+        pace.take("ann")
+    with pytest.raises(TooFast) as refused:
+        pace.take("ann")
+    assert refused.value.retry_after_s == 1
+    pace.take("ben")
+    clock.now = 0.5
+    pace.take("ann")
+    with pytest.raises(TooFast):
+        pace.take("ann")
+
+
+def test_a_bucket_holds_no_more_than_the_burst() -> None:
+    clock = Clock()
+    pace = Pace(100.0, 2, clock=clock)
+    clock.now = 1000.0
+    pace.take("ann")
+    pace.take("ann")
+    with pytest.raises(TooFast):
+        pace.take("ann")
+
+
+def test_a_rate_of_zero_holds_nobody_back() -> None:
+    pace = Pace(0.0, 1)
+    for _ in range(100):
+        pace.take("ann")
+
+
+def test_callers_who_are_gone_are_forgotten() -> None:
+    clock = Clock()
+    pace = Pace(1.0, 5, clock=clock)
+    for number in range(MOST_BUCKETS):
+        pace.take(f"user-{number}")
+    clock.now = 100.0
+    pace.take("one more")
+    assert len(pace._buckets) == 1
+
+
+class ByHeader:
+    def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
+        name = headers.get(b"x-test-user", b"").decode()
+        role = Role.ADMIN if name == "boss" else Role.USER
+        return Caller(user=name, uid=5000, gid=5000, role=role) if name else None
+
+
+def test_who_is_too_fast_is_told_when_to_come_back_and_admins_are_not_held_back() -> None:
+    bounds = Bounds(requests_per_second=0.001, requests_burst=5)
+    with ApiLab(authenticators=[ByHeader()], server_uid=0, bounds=bounds) as lab:
+        statuses = [lab.get("/jobs", headers={"X-Test-User": "ann"}).status for _ in range(7)]
+        assert statuses == [200] * 5 + [429] * 2
+        reply = lab.get("/jobs", headers={"X-Test-User": "ann"})
+        assert (reply.code, int(reply.headers["retry-after"]) > 100) == ("too_fast", True)
+        assert lab.get("/jobs", headers={"X-Test-User": "ben"}).status == 200
+        assert {lab.get("/jobs", headers={"X-Test-User": "boss"}).status for _ in range(9)} == {200}
+
+
+def test_guessing_tokens_is_slow() -> None:
+    bounds = Bounds(requests_per_second=0.001, requests_burst=3)
+    with ApiLab(server_uid=0, bounds=bounds) as lab:
+        wrong = {"Authorization": "Bearer tgpu_wrong"}
+        statuses = [lab.get("/me", headers=wrong, unix=False).status for _ in range(5)]
+        assert statuses == [401, 401, 401, 429, 429]
