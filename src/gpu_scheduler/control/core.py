@@ -71,8 +71,6 @@ class Core:
                 self._checkpointed(allocation_id, now_ms)
             case NodeFound() | NodeSilent() | DevicesRead() | NodeFenced():
                 self._hear_of_node(message, now_ms, outcome)
-            case MakeToken() | RevokeToken() | UseToken():
-                tokens.change(self.book, message, now_ms, outcome)
             case SetNode() | SetTenant() | RemoveTenant() | SetPools():
                 self._set(message, now_ms, outcome)
             case _:
@@ -148,14 +146,21 @@ class Core:
                 commands.reprioritise(book, book.life(job_id), priority, now_ms, outcome)
             case Update(job_id, changes):
                 commands.update(book, book.life(job_id), dict(changes), now_ms, outcome)
-            case PauseDevice(node_id, index):
-                fleet.pause(book, node_id, index, now_ms, outcome, paused=True)
-            case ResumeDevice(node_id, index):
-                fleet.pause(book, node_id, index, now_ms, outcome, paused=False)
             case Cancel():
                 commands.cancel(book, message, now_ms, outcome)
             case Retry(job_id):
                 commands.retry(book, job_id, now_ms, outcome)
+            case _:
+                self._not_about_a_job(message, now_ms, outcome)
+
+    def _not_about_a_job(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
+        match message:
+            case PauseDevice(node_id, index):
+                fleet.pause(self.book, node_id, index, now_ms, outcome, paused=True)
+            case ResumeDevice(node_id, index):
+                fleet.pause(self.book, node_id, index, now_ms, outcome, paused=False)
+            case MakeToken() | RevokeToken() | UseToken():
+                tokens.change(self.book, message, now_ms, outcome)
             case Record(events):
                 outcome.writes += [replace(event, at_ms=now_ms) for event in events]
             case _:
