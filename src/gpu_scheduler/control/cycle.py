@@ -110,6 +110,12 @@ def refresh_standings(book: Book, now_ms: int) -> None:
         tenants[tenant] = None
         users[tenant, user] = Standing(usage=shares.usage_at(account_of(tenant, user), now_ms))
     picture.user_standings = users
+    if not picture.has_limits:
+        # What was spent and what is lent matters to limits alone.
+        picture.tenant_standings = {
+            tenant: Standing(usage=shares.usage_at(tenant, now_ms)) for tenant in tenants
+        }
+        return
     picture.tenant_standings = {
         tenant: Standing(
             usage=shares.usage_at(tenant, now_ms),
