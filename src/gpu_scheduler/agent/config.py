@@ -37,6 +37,7 @@ class AgentConfig:
     load_threshold: float = 0.8
     ignore_programs: tuple[str, ...] = ()
     ignore_users: tuple[str, ...] = ()
+    sharing: str = "auto"
     release_timeout_s: float = 10.0
     release_tolerance_mb: int = 256
     read_timeout_s: float = 5.0

@@ -28,6 +28,7 @@ from gpu_scheduler.agent.work import Over, Report, Work
 SOCKET = "launcher.sock"
 LOG = "launcher.log"
 ANSWER_SECONDS = 20.0
+ERRAND_MS = 15_000
 RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 1.0
 
@@ -104,6 +105,14 @@ class Launcher:
         """Write a line into the log of a job."""
         order = {"do": "warn", "allocation_id": allocation_id, "member": member, "text": text}
         await self._ask(order)
+
+    async def errand(
+        self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
+    ) -> None:
+        """Run a short command as a user (uid, gid, name); refused if it does not end well."""
+        uid, gid, user = who
+        form = {"argv": argv, "environment": environment, "uid": uid, "gid": gid, "user": user}
+        await self._ask({"do": "errand", **form, "timeout_ms": ERRAND_MS})
 
     async def forget(self, allocation_id: str, member: int) -> None:
         """Its end is known and kept elsewhere: it need not be told again."""

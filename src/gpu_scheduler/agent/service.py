@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import shutil
 import time
 import uuid
 from collections.abc import Coroutine
@@ -27,6 +28,7 @@ from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.looking import Looker
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
+from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
 from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.stream import Connect, Stream, grpc_stream
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
@@ -58,6 +60,7 @@ class Agent:
         self._launcher = launcher
         self._found = found
         self._looker = None if watcher is None else Looker(watcher, self._hear_devices)
+        self._mps = _mps(config, launcher, found)
         self._has_sensors = found.detection != DECLARED
         self._indices: dict[Key, tuple[int, ...]] = {}
         self._clearing: set[Key] = set()
@@ -93,6 +96,7 @@ class Agent:
     def _over(self, over: Over) -> None:
         """Something has ended: told when its devices are free, or at once if it had none."""
         key = (over.allocation_id, over.member)
+        self._in_background(self._mps.leave(key))
         indices = self._indices.get(key)
         is_told = any(isinstance(report, Over) for report in self._known.get(key, ()))
         if (
@@ -173,6 +177,7 @@ class Agent:
     async def _hello(self) -> pb.Hello:
         held = await self._launcher.held()
         self._orders.keep_only((work[0], work[1]) for work in held)
+        await self._mps.keep_only((work[0], work[1]) for work in held if work[2] is None)
         for allocation_id, member, over in held:
             # Whatever is held and not over has begun, or will say so itself in a moment.
             self._note(Began(allocation_id=allocation_id, member=member, pid=0, at_ms=_now_ms()))
@@ -268,8 +273,8 @@ class Agent:
     async def _start(self, work: Work) -> None:
         try:
             async with self._starts:
-                await self._launcher.start(work)
-        except OrderRefused as error:
+                await self._launcher.start(await self._mps.join(work))
+        except (OrderRefused, MpsFailed) as error:
             self._refused((work.allocation_id, work.member), str(error))
 
     def _refused(self, key: Key, detail: str) -> None:
@@ -346,6 +351,18 @@ class Agent:
         for reader in list(self._readers.values()):
             reader.cancel()
         self._readers.clear()
+
+
+def _mps(config: AgentConfig, launcher: Launcher, found: Found) -> Mps:
+    """Declared devices have no driver, and so no service of it."""
+    is_real = found.detection != DECLARED
+    return Mps(
+        launcher,
+        program=shutil.which(PROGRAM) if is_real else None,
+        sharing=config.sharing if is_real else NEVER,
+        place=Path(config.scratch_dir).parent / "mps",
+        state=Path(config.dir) / "mps.json",
+    )
 
 
 def boot_id() -> str:

@@ -30,6 +30,7 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         load_threshold=gpu.load_threshold,
         ignore_programs=gpu.ignore_programs,
         ignore_users=gpu.ignore_users,
+        sharing=gpu.sharing,
         release_timeout_s=gpu.release_timeout_s,
         release_tolerance_mb=gpu.release_tolerance_mb,
         read_timeout_s=gpu.read_timeout_s,

@@ -192,6 +192,13 @@ class GpuSettings:
     read_timeout_s: float = setting(
         5.0, "A driver that does not answer within this time has failed.", least=0.1, most=600
     )
+    sharing: str = setting(
+        "auto",
+        "How jobs share a device: by NVIDIA's Multi-Process Service where the driver offers it and "
+        "they are one user's, else by time-slicing (`auto`); `mps` refuses to start a share where "
+        "there is no such service; or by time-slicing always.",
+        choices=("auto", "mps", "time_slicing"),
+    )
     memory_enforcement: str = setting(
         "stop",
         "What is done about a job on a shared device that uses more GPU memory than it has there: "

@@ -125,8 +125,6 @@ class Door:
             supervisor.stop(
                 _key(order), str(order["why"]), None if grace is None else int(grace), answer
             )
-        elif what == "warn":
-            supervisor.warn(_key(order), str(order["text"]), answer)
         elif what == "forget":
             supervisor.forget(_key(order), answer)
         elif what == "held":
@@ -139,6 +137,16 @@ class Door:
         elif what == "leave":
             self.stop_asked = True
             answer()
+        else:
+            self._do_beside(supervisor, order, answer)
+
+    def _do_beside(self, supervisor: Supervisor, order: Form, answer: Callable[..., None]) -> None:
+        """What is not about the life of a job."""
+        what = order.get("do")
+        if what == "warn":
+            supervisor.warn(_key(order), str(order["text"]), answer)
+        elif what == "errand":
+            supervisor.errand(order, lambda well, text: answer("" if well else text or "failed"))
         else:
             raise ValueError(f"no order is called {what!r}")
 

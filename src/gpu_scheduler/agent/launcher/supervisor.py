@@ -110,6 +110,14 @@ class Supervisor:
             logs.note(work, line)
         done("")
 
+    def errand(self, form: Form, done: Callable[[bool, str], None]) -> None:
+        """Run a short command as some user; what it leaves running is not taken for a job's."""
+        launch = self._kit.helper_launch(
+            tuple(map(str, form["argv"])), {str(k): str(v) for k, v in form["environment"].items()}
+        )
+        launch.uid, launch.gid, launch.user = int(form["uid"]), int(form["gid"]), str(form["user"])
+        self._kit.errands.run(launch, int(form["timeout_ms"]), done)
+
     def forget(self, key: Key, done: Done) -> None:
         """Drop the record of what is over."""
         attempt = self._kit.attempts.get(key)
