@@ -7,17 +7,17 @@ import fcntl
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import structlog
 import uvloop
 
 from gpu_scheduler.agent.building import first_devices, wanted_devices, watcher_of
-from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
+from gpu_scheduler.agent.config import AGENT_LOCK, AGENT_LOG, AgentConfig
 from gpu_scheduler.agent.devices.detect import detect
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.service import Agent
+from gpu_scheduler.diary.lines import Diary, configure
 from gpu_scheduler.model.errors import SchedulerError
 
 EXIT_ALREADY_RUNS = 3
@@ -27,21 +27,21 @@ log = structlog.get_logger("agent")
 def main(arguments: list[str]) -> int:
     """Run until told to stop. Jobs are left alone."""
     config = AgentConfig.read(Path(arguments[0]))
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(config.log_level.lower()),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=lambda *_: _Lines(),
-    )
     lock = os.open(Path(config.dir) / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        log.info("another agent runs here", dir=config.dir)
         return EXIT_ALREADY_RUNS
+    # Only who has the lock may rotate the log.
+    configure(
+        Diary(
+            file=str(Path(config.dir) / AGENT_LOG),
+            level=config.log_level,
+            max_bytes=config.own_log_bytes,
+            backups=config.own_log_backups,
+            take_stderr=True,
+        )
+    )
     os.ftruncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     try:
@@ -69,16 +69,6 @@ async def _run(config: AgentConfig) -> None:
         source.close()
     if not await launcher.held():
         await launcher.leave()
-
-
-class _Lines:
-    """Log lines on standard error. On a full disk a line is lost, and not the agent."""
-
-    def msg(self, message: str) -> None:
-        with suppress(OSError):
-            print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is the log
-
-    debug = info = warning = error = critical = exception = log = msg
 
 
 if __name__ == "__main__":

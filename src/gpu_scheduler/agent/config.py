@@ -13,6 +13,7 @@ AGENT_LOCK = "agent.lock"
 """In the agent's directory. Held by the agent for as long as it lives, with its pid in it."""
 
 
+AGENT_LOG = "agent.log"
 LISTS = ("prolog", "epilog", "ignore_programs", "ignore_users")
 
 
@@ -53,6 +54,8 @@ class AgentConfig:
     enforce_limits: bool = True
     default_memory_mb: int = 0
     log_level: str = "INFO"
+    own_log_bytes: int = 100 << 20
+    own_log_backups: int = 5
 
     def write(self, path: Path) -> None:
         """Keep it where only the owner can read it."""

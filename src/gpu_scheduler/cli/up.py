@@ -30,6 +30,7 @@ FLAGS = {
     "runner": "jobs.runner",
 }
 READY_FD = "TGPU_READY_FD"
+DAEMON_LOG = "server.log"
 LONGEST_STOP_S = 60.0
 
 
@@ -65,7 +66,8 @@ def run(args: Namespace) -> int:
     where = paths(args.state_dir or settings.files.state_dir or None)
     if args.daemon:
         return _run_as_daemon(args, where)
-    return _serve(settings, where, _announcer())
+    is_daemon = READY_FD in os.environ
+    return _serve(settings, where, _announcer(), is_daemon=is_daemon)
 
 
 def register_down(parser: ArgumentParser) -> None:
@@ -94,15 +96,45 @@ def down(args: Namespace) -> int:
     return 0
 
 
-def _serve(settings: Settings, where: Paths, ready: Callable[[dict[str, Any]], None]) -> int:
+def _open_log(settings: Settings, own_file: str) -> None:
+    """Where the settings say; else a daemon has a file of its own, to which crashes go as well."""
+    from gpu_scheduler.diary.lines import Diary, configure
+    from gpu_scheduler.model.errors import InvalidRequest
+
+    wanted = settings.logging
+    file = settings.files.log_file or own_file
+    try:
+        configure(
+            Diary(
+                file=file,
+                level=wanted.level,
+                structured=wanted.structured,
+                max_bytes=round(wanted.max_log_size_mb * (1 << 20)),
+                backups=wanted.backup_count,
+                take_stderr=bool(file) and file == own_file,
+            )
+        )
+    except OSError as error:
+        raise InvalidRequest(
+            f"files.log_file is '{file}' and cannot be written: {error.strerror}; choose another, "
+            "or let the server's user write there"
+        ) from error
+
+
+def _serve(
+    settings: Settings,
+    where: Paths,
+    ready: Callable[[dict[str, Any]], None],
+    *,
+    is_daemon: bool = False,
+) -> int:
     import asyncio
 
     import uvloop
 
-    from gpu_scheduler.server import log_lines
     from gpu_scheduler.server.assembly import Server
 
-    log_lines.configure(settings.logging, settings.files.log_file)
+    _open_log(settings, f"{where.state}/{DAEMON_LOG}" if is_daemon else "")
 
     async def serve() -> None:
         stop = asyncio.Event()
@@ -152,7 +184,7 @@ def _run_as_daemon(args: Namespace, where: Paths) -> int:
     from gpu_scheduler.server.directories import prepare
 
     prepare(where)
-    log = f"{where.state}/server.log"
+    log = f"{where.state}/{DAEMON_LOG}"
     reader, writer = os.pipe()
     command = [sys.executable, "-m", "gpu_scheduler", "up"]
     for name in ("config", "state_dir", *FLAGS):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
+from gpu_scheduler.agent.config import AGENT_LOCK, AGENT_LOG, AgentConfig
 
 LOOK_S = 0.5
 FIRST_WAIT_S = 0.2
@@ -37,7 +37,7 @@ class AgentProcess:
         """Write down what the agent must know."""
         self._is_connected = is_connected
         self._file = Path(config.dir) / "agent.json"
-        self._log = Path(config.dir) / "agent.log"
+        self._log = Path(config.dir) / AGENT_LOG
         self._lock = Path(config.dir) / AGENT_LOCK
         self._pid = 0
         before = self._file.read_bytes() if self._file.exists() else b""

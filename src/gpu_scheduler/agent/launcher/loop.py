@@ -10,9 +10,10 @@ import heapq
 import os
 import selectors
 import signal
-import sys
 import time
 from collections.abc import Callable
+
+from gpu_scheduler.agent.launcher.own_log import own_log
 
 Callback = Callable[[], None]
 LONGEST_WAIT_MS = 60_000
@@ -29,7 +30,7 @@ def wall_ms() -> int:
 
 def write_down(error: Exception) -> None:
     """Into the launcher's log, with all that led to it."""
-    sys.excepthook(type(error), error, error.__traceback__)
+    own_log.fail(error)
 
 
 class Timer:

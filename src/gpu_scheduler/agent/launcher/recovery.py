@@ -8,13 +8,13 @@ costs only what cannot be read.
 from __future__ import annotations
 
 import os
-import sys
 
 from gpu_scheduler.agent.launcher import journal, processes
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.forms import Form, Key, over_from, work_from
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms
+from gpu_scheduler.agent.launcher.own_log import own_log
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.limits.groups import Group
 from gpu_scheduler.agent.runners.contract import Ending
@@ -31,13 +31,13 @@ def recover(kit: Kit, supervisor: Supervisor) -> None:
     aside = ""
     if found.unreadable or found.torn:
         aside = journal.keep_aside(kit.journal.path)
-        sys.stderr.write(f"launcher: damaged journal kept as {aside}\n")
+        own_log.warn(f"damaged journal kept as {aside}")
     for record in found.records:
         _replay(kit, record)
     try:
         kit.journal.rewrite(supervisor.records())
     except OSError as error:
-        sys.stderr.write(f"launcher: cannot rewrite the journal: {error}\n")
+        own_log.warn(f"cannot rewrite the journal: {error}")
         kit.journal.open()
     for attempt in list(kit.attempts.values()):
         if attempt.over is None:
@@ -71,7 +71,7 @@ def _replay(kit: Kit, record: Form) -> None:
         elif kind == "forget":
             kit.attempts.pop(key, None)
     except (KeyError, ValueError, TypeError) as error:
-        sys.stderr.write(f"launcher: a record was skipped: {error!r}\n")
+        own_log.warn(f"a record was skipped: {error!r}")
 
 
 def _restore(attempt: Attempt, record: Form, boot: str) -> None:

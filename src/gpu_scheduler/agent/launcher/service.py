@@ -6,6 +6,7 @@ import gc
 
 from gpu_scheduler.agent.launcher.door import Door
 from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.own_log import own_log
 from gpu_scheduler.agent.launcher.processes import become_subreaper
 from gpu_scheduler.agent.launcher.recovery import recover
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
@@ -14,6 +15,7 @@ from gpu_scheduler.agent.launcher.zygote import Zygote
 
 def serve(directory: str, zygote: Zygote | None) -> None:
     """Take over what a former launcher left, then work until asked to leave."""
+    own_log.open(directory)
     become_subreaper()
     kit = Kit(directory, zygote)
     door = Door(kit.loop, directory)

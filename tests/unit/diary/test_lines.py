@@ -1,0 +1,39 @@
+"""What a process with libraries writes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import logging, sys, structlog
+from gpu_scheduler.diary.lines import Diary, configure
+configure(Diary(file=sys.argv[1], level="INFO", max_bytes=2000, backups=1))
+log = structlog.get_logger("server")
+log.info("a job started", job_id="job-1", gpu_ids=[0, 1])
+log.debug("not said")
+logging.getLogger("uvicorn.error").warning("a library: %s", "hm")
+logging.getLogger("grpc").info("chatter")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("it failed", path="x\\ny")
+"""
+
+
+def test_lines_of_ours_and_of_libraries_are_json_with_the_same_fields(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "log")], check=True)
+    own, library, failed = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    for line in (own, library, failed):
+        assert list(line)[:5] == ["timestamp", "level", "logger", "thread", "message"]
+    assert (own["level"], own["logger"], own["message"]) == ("INFO", "server", "a job started")
+    assert (own["job_id"], own["gpu_ids"]) == ("job-1", [0, 1])
+    assert library["message"] == "a library: hm"
+    assert "ZeroDivisionError" in failed["exception"]
+
+
+def test_nobody_stops_because_nobody_reads_its_log() -> None:
+    script = SCRIPT.replace("file=sys.argv[1], ", "")
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        ended = subprocess.run([sys.executable, "-c", script], stderr=full, check=False)
+    assert ended.returncode == 0
