@@ -19,6 +19,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
 from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.window import LONGEST_MS, Window
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
@@ -372,6 +373,22 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         code=TEXT,
         detail=TEXT,
         count=COUNT,
+    ),
+    "window": st.builds(
+        Window,
+        id=TEXT,
+        number=COUNT,
+        tenant=TEXT,
+        user=TEXT,
+        name=TEXT,
+        start_ms=st.integers(2**44, 2**44 + LONGEST_MS // 2),
+        end_ms=st.integers(2**44 + LONGEST_MS // 2 + 1, 2**44 + LONGEST_MS),
+        devices=listed(st.tuples(TEXT, listed(COUNT, least=1)), least=1),
+        preempts=st.booleans(),
+        made_by=TEXT,
+        made_ms=TIME,
+        over_ms=MAYBE_TIME,
+        cancelled=st.booleans(),
     ),
     "pool": st.builds(
         PoolQuota, pool=st.sampled_from(Pool), percent=st.integers(0, 100), elastic=st.booleans()

@@ -228,6 +228,7 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "audit": lambda store, row: [record for _, record in store.audit(AuditQuery(limit=1))],
     "notice": lambda store, row: store.notices(),
     "cursor": lambda store, row: [store.cursor(row.name)],
+    "window": lambda store, row: store.windows(),
 }
 
 

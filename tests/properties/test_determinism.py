@@ -45,6 +45,7 @@ def shuffled(snapshot: Snapshot, seed: int) -> Snapshot:
         tenant_standings=mixed(snapshot.tenant_standings),
         user_standings=mixed(snapshot.user_standings),
         pools=mixed(snapshot.pools),
+        windows=mixed(snapshot.windows),
     )
 
 

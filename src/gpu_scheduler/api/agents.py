@@ -15,15 +15,6 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.node_logs import NodeLogs
-from gpu_scheduler.control.cycle import (
-    CANCELLED,
-    GPU_IDLE,
-    GPU_MEMORY,
-    NODE_LOST,
-    NOT_BEGUN,
-    PREEMPTED,
-    TIMEOUT,
-)
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
@@ -43,6 +34,15 @@ from gpu_scheduler.control.messages import (
     WarnOrder,
 )
 from gpu_scheduler.control.reconcile import reconcile
+from gpu_scheduler.control.stopping import (
+    CANCELLED,
+    GPU_IDLE,
+    GPU_MEMORY,
+    NODE_LOST,
+    NOT_BEGUN,
+    PREEMPTED,
+    TIMEOUT,
+)
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.launch import runner_label

@@ -30,6 +30,7 @@ PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "job_id": {"type": "string", "maxLength": 64, "examples": ["job-12"]},
     "tenant_id": {"type": "string", "maxLength": 256, "examples": ["default"]},
     "token_id": {"type": "string", "maxLength": 64, "examples": ["tok-1f2e3d4c"]},
+    "reservation_id": {"type": "string", "maxLength": 64, "examples": ["res-1"]},
     "node": {"type": "string", "maxLength": 256},
     "target": {"type": "string", "maxLength": 100},
     "index": {"type": "integer", "minimum": 0, "maximum": 99_999},

@@ -104,33 +104,12 @@ def whole(option: str, *, least: int = 0) -> Callable[[str], int]:
 
 
 def moment(option: str, *, now: float | None = None) -> Callable[[str], float]:
-    """A reader of times: `2026-01-31T18:00`, `18:00`, `tomorrow`, `+2h` or `now+2h`."""
+    """A reader of times: `fri 18:00`, `tomorrow 9am`, `18:00`, `+2h`, `2026-01-31T18:00`, `now`."""
 
     def read(text: str) -> float:
-        import time
-        from datetime import datetime, timedelta
+        from gpu_scheduler.cli.moments import seconds_at
 
-        word = text.strip()
-        current = time.time() if now is None else now
-        if word.startswith(("+", "now+")):
-            ahead = seconds_of(word.removeprefix("now").removeprefix("+"), "m")
-            if ahead is not None:
-                return current + ahead
-        here = datetime.fromtimestamp(current).astimezone()
-        if word == "tomorrow":
-            midnight = here.replace(hour=0, minute=0, second=0, microsecond=0)
-            return (midnight + timedelta(days=1)).timestamp()
-        if clock := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", word):
-            then = here.replace(hour=int(clock[1]), minute=int(clock[2]), second=0, microsecond=0)
-            return (then if then > here else then + timedelta(days=1)).timestamp()
-        try:
-            found = datetime.fromisoformat(word)
-        except ValueError:
-            raise InvalidRequest(
-                f"{option} is '{text}'; write a time such as 2026-01-31T18:00, 18:00, tomorrow "
-                "or +2h"
-            ) from None
-        return found.astimezone().timestamp() if found.tzinfo is None else found.timestamp()
+        return seconds_at(text, option, now)
 
     return read
 

@@ -113,4 +113,8 @@ def place_text(job: Mapping[str, Any]) -> str:
         return " ".join(places)
     if places and not reason:
         return " ".join(places)
+    if " UTC" in reason:
+        from gpu_scheduler.cli.moments import localised
+
+        reason = localised(reason)
     return f"({reason})" if reason else ""

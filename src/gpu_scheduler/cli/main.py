@@ -71,6 +71,7 @@ COMMANDS: dict[str, Command] = {
     "token": _row("token", "make, list or revoke tokens for callers from elsewhere"),
     "whoami": _row("token", "say who the server takes you for", "whoami"),
     "audit": _row("audit", "show who changed what, and what was refused (for admins)"),
+    "reserve": _row("reserve", "keep GPUs for a tenant or user for a while"),
     "usage": _row("usage", "show who used how much"),
     "report": _row("report", "report waits, run times, use and cost of a period; invoices"),
     "status": _row("status", "show queue, GPUs, jobs and health at a glance"),
@@ -112,7 +113,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
 
         if not isinstance(error, SchedulerError):
             raise
-        _complain(str(error))
+        _complain(_in_local_time(str(error)))
         return error.exit_code
 
 
@@ -189,6 +190,14 @@ def _sentence(text: str) -> str:
 
 def _complain(message: str) -> None:
     print(f"{PROGRAM}: error: {message}", file=sys.stderr)
+
+
+def _in_local_time(message: str) -> str:
+    if " UTC" not in message:
+        return message
+    from gpu_scheduler.cli.moments import localised
+
+    return localised(message)
 
 
 def _discard_output() -> None:

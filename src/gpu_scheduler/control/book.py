@@ -22,6 +22,7 @@ from gpu_scheduler.model.roster import Roster
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.window import Window
 from gpu_scheduler.predict.socket import Predictor
 
 FEW_TIMERS = 1_000
@@ -85,6 +86,7 @@ class Book:
     changed since they were last written, `early_deaths` the commands that died on a device at once,
     `unsettled` what was found on nodes where jobs still hold hardware that is gone. `promises` are
     the reservations as they were last written, `unheard` those on nodes that have not come back.
+    Of what people reserved, `past_windows` are over, by number, and `begun_windows` have begun.
     """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
@@ -113,6 +115,9 @@ class Book:
         self.unheard_until_ms = 0
         self.tokens: dict[str, Token] = {}
         self.token_ids: dict[str, str] = {}
+        self.past_windows: dict[int, Window] = {}
+        self.begun_windows: dict[str, None] = {}
+        self.next_window = 1
         self.next_number = 1
         self.queued_tasks = 0
         self.changed = False
@@ -197,7 +202,10 @@ class Book:
         self._timers = [
             timer
             for timer in self._timers
-            if not timer[2] or timer[2] in self.by_allocation or timer[2] in self.lives
+            if not timer[2]
+            or timer[2] in self.by_allocation
+            or timer[2] in self.lives
+            or timer[2] in self.picture.windows
         ]
         heapify(self._timers)
         self._sweep_timers_at = max(FEW_TIMERS, 2 * len(self._timers))

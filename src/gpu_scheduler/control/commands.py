@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.cycle import CANCELLED, stop
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     cancel_pending,
@@ -21,6 +20,7 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.life import HELD, JobLife
 from gpu_scheduler.control.messages import Cancel, Outcome
+from gpu_scheduler.control.stopping import CANCELLED, stop
 from gpu_scheduler.control.submit import NO_NODE, check_room, revised
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.job import Dependency, Job, called

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import commands, fleet, observe, tokens
+from gpu_scheduler.control import commands, fleet, observe, tokens, windows
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
 from gpu_scheduler.control.messages import (
     Cancel,
+    CancelReservation,
     Checkpointed,
     Command,
     DevicesRead,
@@ -25,6 +26,7 @@ from gpu_scheduler.control.messages import (
     Release,
     RemoveTenant,
     Reprioritise,
+    Reserve,
     ResumeDevice,
     Retry,
     RevokeToken,
@@ -159,6 +161,8 @@ class Core:
                 fleet.pause(self.book, node_id, index, now_ms, outcome, paused=True)
             case ResumeDevice(node_id, index):
                 fleet.pause(self.book, node_id, index, now_ms, outcome, paused=False)
+            case Reserve() | CancelReservation():
+                windows.apply(self.book, message, now_ms, outcome)
             case MakeToken() | RevokeToken() | UseToken():
                 tokens.change(self.book, message, now_ms, outcome)
             case Record(events):

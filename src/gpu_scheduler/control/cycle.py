@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpu_scheduler.control import windows
 from gpu_scheduler.control.book import Book, Timer
 from gpu_scheduler.control.eligible import (
     BACKOFF,
@@ -15,8 +16,9 @@ from gpu_scheduler.control.eligible import (
     wait_for_begin,
     with_tasks,
 )
-from gpu_scheduler.control.messages import Outcome, StartOrder, StopOrder
+from gpu_scheduler.control.messages import Outcome, StartOrder
 from gpu_scheduler.control.promises import hold_unheard, write_promises
+from gpu_scheduler.control.stopping import NOT_BEGUN, PREEMPTED, TIMEOUT, stop
 from gpu_scheduler.control.submit import place_again
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.policy import Preemption, Queueing
@@ -31,13 +33,6 @@ from gpu_scheduler.store.rows import EventRow
 LIMIT = "limit"
 BEGUN = "begun"
 TICK = "tick"
-PREEMPTED = "preempted"
-CANCELLED = "cancelled"
-TIMEOUT = "timeout"
-NODE_LOST = "node_lost"
-NOT_BEGUN = "not_begun"
-GPU_MEMORY = "gpu_memory"
-GPU_IDLE = "gpu_idle"
 LEAST_STEP_MS = 1_000
 LEAST_STEP_PERCENT = 1
 """An expectation that was exceeded grows by at least so much, so that it is not exceeded again
@@ -73,25 +68,6 @@ def commit(book: Book, plan: Plan, now_ms: int, outcome: Outcome) -> None:
     write_promises(book, outcome)
     if not plan.complete:
         book.changed = True
-
-
-def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
-    """Order an attempt to stop, once. The first reason counts; a cancel beats a preemption."""
-    found = book.running(allocation_id)
-    if found is None:
-        return
-    life, number, task = found
-    if not task.stop_why:
-        running = book.picture.running[allocation_id].running
-        book.picture.revise(replace(running, stopping=True))
-        outcome.effects.append(StopOrder(allocation_id, why))
-        task.stop_why = why
-    elif task.stop_why == PREEMPTED and why == CANCELLED:
-        task.stop_why = CANCELLED
-    else:
-        return
-    # Remembered, so that a restart between the order and the end does not forget why.
-    outcome.writes.append(life.row() if number is None else life.task_row(number, task))
 
 
 def refresh_standings(book: Book, now_ms: int) -> None:
@@ -235,6 +211,8 @@ def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
             book.changed = True
         elif timer.kind == LIMIT:
             stop(book, timer.name, TIMEOUT, outcome)
+        elif timer.kind == windows.WINDOW:
+            windows.on_timer(book, timer.name, now_ms, outcome)
         elif timer.kind == BEGUN:
             _give_up_start(book, timer.name, now_ms, outcome)
         elif timer.name in book.lives:

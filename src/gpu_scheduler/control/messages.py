@@ -16,6 +16,7 @@ from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.window import Window, Wish
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow, Write
 
 # --- commands
@@ -147,6 +148,21 @@ class SetPools:
     """The parts of all GPUs that pools may have changed: all of these, or none."""
 
     pools: tuple[PoolQuota, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Keep devices for a tenant or user for a while; `made_by` is who asks for it."""
+
+    wish: Wish
+    made_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReservation:
+    """Give back what was reserved, before or during its time."""
+
+    reservation_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +359,8 @@ Command = (
     | SetTenant
     | RemoveTenant
     | SetPools
+    | Reserve
+    | CancelReservation
     | PauseDevice
     | ResumeDevice
     | Record
@@ -363,3 +381,4 @@ class Outcome:
     effects: list[Effect] = field(default_factory=list)
     plan: Plan | None = None
     jobs: list[Job] = field(default_factory=list)
+    window: Window | None = None

@@ -7,16 +7,6 @@ from functools import partial
 
 from gpu_scheduler.control import fleet
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.cycle import (
-    CANCELLED,
-    GPU_IDLE,
-    GPU_MEMORY,
-    NODE_LOST,
-    NOT_BEGUN,
-    PREEMPTED,
-    TIMEOUT,
-    stop,
-)
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     enqueue_if_ready,
@@ -26,6 +16,16 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
 from gpu_scheduler.control.messages import Ended, Outcome
+from gpu_scheduler.control.stopping import (
+    CANCELLED,
+    GPU_IDLE,
+    GPU_MEMORY,
+    NODE_LOST,
+    NOT_BEGUN,
+    PREEMPTED,
+    TIMEOUT,
+    stop,
+)
 from gpu_scheduler.ledger.interval import interval_of
 from gpu_scheduler.ledger.shares import account_of
 from gpu_scheduler.model.allocation import Allocation

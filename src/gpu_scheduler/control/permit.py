@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.messages import (
     Cancel,
+    CancelReservation,
     Command,
     Fact,
     Hold,
@@ -47,6 +48,8 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
             _check_token(caller, token)
         case RevokeToken(token_id):
             _check_own_token(book, caller, token_id)
+        case CancelReservation(reservation_id) if _may_give_back(book, caller, reservation_id):
+            return
         case _:
             raise Forbidden(
                 f"user '{caller.user}' asked for what only an admin may do "
@@ -87,6 +90,12 @@ def _check_owner(book: Book, caller: Caller, job_id: str) -> None:
         f"{called(job_id)} belongs to '{book.lives[job_id].job.user}'; only that user, admins of "
         "its tenant and admins may change it"
     )
+
+
+def _may_give_back(book: Book, caller: Caller, reservation_id: str) -> bool:
+    """An admin of a tenant may give back what an admin has reserved for that tenant."""
+    window = book.picture.windows.get(reservation_id)
+    return window is not None and caller.may_touch("", window.tenant)
 
 
 def _check_dependencies(book: Book, caller: Caller, dependencies: tuple[Dependency, ...]) -> None:

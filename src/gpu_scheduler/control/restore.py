@@ -22,6 +22,7 @@ from gpu_scheduler.control.eligible import (
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
 from gpu_scheduler.control.promises import take_up_promises
 from gpu_scheduler.control.submit import NO_NODE, why_never
+from gpu_scheduler.control.windows import keep
 from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
 from gpu_scheduler.model.allocation import Allocation
@@ -50,6 +51,11 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
         book.picture.set_pool(pool)
     for node in store.nodes():
         book.picture.set_node(_not_heard_of_yet(node))
+    for window in store.windows():
+        keep(book, window)
+        book.next_window = window.number + 1
+        if window.start_ms <= now_ms and window.over_ms is None:
+            book.begun_windows[window.id] = None
     _restore_ledger(book, store)
     _restore_gauges(book, store, now_ms)
     _learn(book, store)

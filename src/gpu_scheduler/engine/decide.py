@@ -8,7 +8,6 @@ was: everything that was tried is undone, and somebody else applies the plan.
 
 from __future__ import annotations
 
-from gpu_scheduler.engine import gang
 from gpu_scheduler.engine.admit import (
     Admission,
     Amounts,
@@ -16,14 +15,14 @@ from gpu_scheduler.engine.admit import (
 )
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.policy import Policy, Preemption, Queueing, Ranking
+from gpu_scheduler.engine.places import Places
+from gpu_scheduler.engine.policy import Policy, Preemption, Queueing
 from gpu_scheduler.engine.preempt import Preemptor
 from gpu_scheduler.engine.queue import Entry, JobShape, Merge
 from gpu_scheduler.engine.reserve import Calendar
-from gpu_scheduler.engine.scores import Scorer, needs_vectors
-from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold
 from gpu_scheduler.engine.standing import Standings
+from gpu_scheduler.engine.windows import Windows
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
@@ -55,8 +54,7 @@ class Cycle:
         self._picture = picture
         self._policy = picture.policy
         self._draft = draft
-        self._scorer = Scorer(picture) if needs_vectors(self._policy.ranking) else None
-        self._spread = self._policy.ranking is Ranking.SPREAD
+        self._places = Places(picture, draft)
         self._holdings = picture.holdings.copy() if picture.has_limits else picture.holdings
         self._preempts = self._policy.preemption is not Preemption.NONE and not looking_ahead
         self.gone: set[str] = set()
@@ -81,6 +79,13 @@ class Cycle:
         higher class, or before it in the order. So whoever starts takes nobody else's place.
         """
         self._begin(now_ms)
+        try:
+            self._go_through()
+        finally:
+            if self._windows is not None:
+                self._windows.close({})
+
+    def _go_through(self) -> None:
         merge = self._merge
         budget = self._policy.max_examined
         done = 0
@@ -176,10 +181,18 @@ class Cycle:
                 holder.number,
             ),
         )
+        self._windows = Windows(picture, now_ms) if picture.windows else None
+        self._closure = 0
+        self._window_reasons: dict[tuple[int, int], Reason] = {}
         self._standings = Standings(picture)
         self._merge = Merge(picture.queue, self._standings.penalty_ms)
         self._calendar = Calendar(
-            picture, self._draft, now_ms, gone=self.gone, started=self.started
+            picture,
+            self._draft,
+            now_ms,
+            gone=self.gone,
+            started=self.started,
+            windows=self._windows,
         )
         self._admission = Admission(
             tenants=picture.tenants,
@@ -191,8 +204,8 @@ class Cycle:
             max_running=self._policy.max_running,
         )
         self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
-        self._no_room: set[int] = set()
-        self._not_cleared: dict[int, int] = {}
+        self._no_room: set[tuple[int, int]] = set()
+        self._not_cleared: dict[tuple[int, int], int] = {}
         self._gave_up_gpus = False
 
     def _serve_holders(self, before: Entry | None) -> None:
@@ -233,8 +246,9 @@ class Cycle:
     def _keep_promise(self, entry: Entry, reservation: Reservation) -> None:
         """Book a reservation as it was promised, or else where it can be now."""
         if self._refusal(entry) is None:
+            self._turn_to(entry)
             self._calendar.keep(
-                entry, self._duration_ms(entry), reservation, self._place, self._value(entry)
+                entry, self._duration_ms(entry), reservation, self._places.place, self._value(entry)
             )
             if entry.number in self._calendar.kept:
                 self._blocked += self._may_reserve(entry)
@@ -245,12 +259,14 @@ class Cycle:
         if kept is None or kept.at_ms > self._now_ms + 1:
             return
         self._reservation(entry)
-        refused = self._refusal(entry)
-        holds = self._place_as_reserved(entry, kept) if refused is None else None
+        self._turn_to(entry)
+        holds, duration_ms = None, self._duration_ms(entry)
+        if self._refusal(entry) is None:
+            holds = self._calendar.place_as_reserved(kept, duration_ms)
         if holds is None:
             self._keep_promise(entry, kept)
         else:
-            self._start(entry, holds, self._duration_ms(entry))
+            self._start(entry, holds, duration_ms)
 
     def _reservation(self, entry: Entry) -> Reservation | None:
         """What the job was promised, if that is not used up; its booking is taken back."""
@@ -261,6 +277,14 @@ class Cycle:
             return self._picture.reservations.get(entry.number)
         self._blocked -= self._may_reserve(entry)
         return kept
+
+    def _turn_to(self, entry: Entry) -> None:
+        """From here on places are those that this job may have: others have reserved some."""
+        if self._windows is not None:
+            rule = self._windows.rule_for(entry, self._duration_ms(entry))
+            self._calendar.rule = rule
+            closed = {} if rule is None else rule.closed(self._now_ms)
+            self._closure = self._windows.close(closed)
 
     def _value(self, entry: Entry) -> int:
         """The place in the order now: the static key and what use adds to it."""
@@ -275,28 +299,62 @@ class Cycle:
         reservation = self._reservation(entry)
         if reservation is not None:
             self._served.add(entry.number)
+        self._turn_to(entry)
         duration_ms = self._duration_ms(entry)
         refused = self._refusal(entry)
         if refused is not None:
             self._reasons[entry.number] = refused
             return False
         allowed = None
-        kept = None if reservation is None else self._place_as_reserved(entry, reservation)
-        if kept is not None:
-            return self._start(entry, kept, duration_ms)
-        if entry.shape.base not in self._no_room:
-            value = self._value(entry)
-            allowed = self._calendar.allowed(entry, duration_ms, value)
-            mark = self._draft.mark()
-            holds = self._place(self._admitted(entry), allowed)
+        if reservation is not None:
+            kept = self._calendar.place_as_reserved(reservation, duration_ms)
+            if kept is not None:
+                return self._start(entry, kept, duration_ms)
+        if (entry.shape.base, self._closure) not in self._no_room:
+            allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
+            holds = self._free_place(entry, duration_ms, allowed)
             if holds is not None:
-                fitted = self._calendar.fitted(entry, holds, duration_ms, value)
-                if fitted is not holds:
-                    self._draft.undo(mark)
-                    self._draft.take(fitted[0])
-                return self._start(entry, fitted, duration_ms)
+                return self._start(entry, holds, duration_ms)
         self._no_place(entry, duration_ms, allowed, reservation)
         return False
+
+    def _free_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> list[Hold] | None:
+        """Devices that are free and that nobody counts on; the draft has them then."""
+        if self._windows is not None:
+            own = self._place_in_own(entry, duration_ms)
+            if own is not None:
+                return own
+        mark = self._draft.mark()
+        holds = self._places.place(self._admitted(entry), allowed)
+        if holds is None:
+            return None
+        fitted = self._calendar.fitted(entry, holds, duration_ms, self._value(entry))
+        if fitted is not holds:
+            self._draft.undo(mark)
+            self._draft.take(fitted[0])
+        return fitted
+
+    def _place_in_own(self, entry: Entry, duration_ms: int) -> list[Hold] | None:
+        """A place on devices that are reserved for the job itself: it goes there first.
+
+        What others count on after the window is no obstacle there.
+        """
+        windows = self._windows
+        if windows is None or (own := windows.own_of(entry, self._calendar.rule)) is None:
+            return None
+        outside, within, until_ms = own
+        inside_ms = min(duration_ms, until_ms - self._now_ms)
+        allowed = self._calendar.allowed(entry, inside_ms, self._value(entry))
+        windows.close(outside)
+        mark = self._draft.mark()
+        holds = self._places.place(
+            self._admitted(entry), within if allowed is None else within & allowed
+        )
+        self._turn_to(entry)
+        if holds is None or self._calendar.can_begin(holds, inside_ms):
+            return holds
+        self._draft.undo(mark)
+        return None
 
     def _is_too_long(self, entry: Entry) -> bool:
         """Tell whether a shorter job of the shape could not pass a reservation in this cycle.
@@ -338,27 +396,6 @@ class Cycle:
             self._tenant_reasons[job.tenant, entry.shape.id] = refused
         return refused
 
-    def _place_as_reserved(self, entry: Entry, reservation: Reservation) -> list[Hold] | None:
-        """The very place that was reserved, if it is due and free; the draft has it then.
-
-        Others may count on it by now: a place that is being cleared is not taken in the draft.
-        """
-        if reservation.at_ms > self._now_ms + 1:
-            return None
-        if not self._calendar.has_room(reservation, self._duration_ms(entry)):
-            return None
-        mark = self._draft.mark()
-        holds: list[Hold] = []
-        for placement in reservation.placements:
-            slot = self._picture.index.by_id.get(placement.node_id)
-            hold = None if slot is None else slot.hold_from(placement)
-            if slot is None or hold is None or slot.bucket < 0 or not slot.can_take(hold):
-                self._draft.undo(mark)
-                return None
-            self._draft.take(hold)
-            holds.append(hold)
-        return holds
-
     def _admitted(self, entry: Entry) -> JobShape:
         """The job with as many members as quotas and pools let it start with now."""
         job = entry.waiting.job
@@ -382,6 +419,7 @@ class Cycle:
         else:
             self._left[job.number] = _NONE_LEFT
         placements = tuple(hold.placement() for hold in holds)
+        self._places.started += 1
         self.starts.append(Start(job.id, task, placements, self._blocked > 0))
         self._reasons.pop(entry.number, None)
         self._used_up.add(entry.number)
@@ -405,16 +443,31 @@ class Cycle:
             return
         reserves = policy.queueing is Queueing.RESERVE and may_reserve
         if old is not None:
-            self._calendar.renew(entry, duration_ms, old, self._place, self._value(entry))
+            self._calendar.renew(entry, duration_ms, old, self._places.place, self._value(entry))
         elif reserves and self._blocked <= policy.reservations:
-            self._calendar.reserve(entry, duration_ms, self._place, self._value(entry))
-        if allowed is None or not self._fits_unreserved(entry.shape):
+            self._calendar.reserve(entry, duration_ms, self._places.place, self._value(entry))
+        if self._closure:
+            self._no_room.add((entry.shape.base, self._closure))
+            self._reasons[entry.number] = self._closed_to(entry)
+        elif allowed is None or not self._fits_unreserved(entry.shape):
             self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
-            self._no_room.add(entry.shape.base)
+            self._no_room.add((entry.shape.base, 0))
             if not reserves or self._blocked >= policy.reservations:
                 self._drop(entry.shape)
         else:
             self._pass_over(entry, duration_ms)
+
+    def _closed_to(self, entry: Entry) -> Reason:
+        """Why a job waits that may not have all devices: for those, if they would be enough."""
+        windows, rule = self._windows, self._calendar.rule
+        key = (entry.shape.base, self._closure)
+        if windows is not None and rule is not None and key not in self._window_reasons:
+            windows.close({})
+            self._closure = 0
+            fits = self._fits_unreserved(entry.shape)
+            self._turn_to(entry)
+            self._window_reasons[key] = rule.reason_at(self._now_ms) if fits else _NO_ROOM
+        return self._window_reasons[key]
 
     def _drop(self, job_shape: JobShape) -> None:
         """Look at no more jobs that need this room; at no more GPU jobs if nothing is left."""
@@ -440,6 +493,8 @@ class Cycle:
         shape_id = entry.shape.id
         reason = self._reserved_for(self._calendar.holder_other_than(entry.number))
         self._reasons[entry.number] = reason
+        if self._windows is not None:
+            return  # Others of the shape may have more devices.
         failed_ms, count = self._failed.get(shape_id, (duration_ms, 0))
         self._failed[shape_id] = (min(failed_ms, duration_ms), count)
         self._count_failure(shape_id, reason)
@@ -453,12 +508,12 @@ class Cycle:
             self._shape_reasons.setdefault(shape_id, reason)
 
     def _fits_unreserved(self, job_shape: JobShape) -> bool:
-        if job_shape.base in self._no_room:
+        if (job_shape.base, self._closure) in self._no_room:
             return False
         if len(job_shape.members) == 1:
-            return self._find(job_shape.members[0], None) is not None
+            return self._places.find(job_shape.members[0], None) is not None
         mark = self._draft.mark()
-        holds = self._place(job_shape, None)
+        holds = self._places.place(job_shape, None)
         self._draft.undo(mark)
         return holds is not None
 
@@ -468,17 +523,19 @@ class Cycle:
             return False
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
             return False
-        if entry.static_class <= self._not_cleared.get(entry.shape.base, -1):
+        if entry.static_class <= self._not_cleared.get((entry.shape.base, self._closure), -1):
             return False
         self._preempt_tries += 1
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         promised = self._calendar.booked_later(entry, duration_ms, value)
         is_due = old is not None and old.due_ms <= self._now_ms
-        found = self._preemptor.clear_place(entry, self._find, allowed, promised, is_due=is_due)
+        found = self._preemptor.clear_place(
+            entry, self._places.find, allowed, promised, is_due=is_due
+        )
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:
-                self._not_cleared[entry.shape.base] = entry.static_class
+                self._not_cleared[entry.shape.base, self._closure] = entry.static_class
             return False
         holds, evictions = found
         self._evictions += evictions
@@ -498,24 +555,6 @@ class Cycle:
                 self._shape_reasons[shape.id] = behind
 
     # --- small questions
-
-    def _place(self, job_shape: JobShape, within: int | None) -> list[Hold] | None:
-        remainder = self._find_freest if self._policy.remainder_on_freest else None
-        holds = gang.place(
-            job_shape, self._draft, self._find, within=within, find_remainder=remainder
-        )
-        if holds is None and self._scorer is not None and len(job_shape.members) > 1:
-            # A high score for one member can be the wrong place for the gang.
-            holds = gang.place(job_shape, self._draft, self._picture.index.find, within=within)
-        return holds
-
-    def _find(self, shape: Shape, within: int | None) -> Hold | None:
-        if self._scorer is not None:
-            return self._scorer.find(shape, within, len(self.starts))
-        return self._picture.index.find(shape, within, spread=self._spread)
-
-    def _find_freest(self, shape: Shape, within: int | None) -> Hold | None:
-        return self._picture.index.find(shape, within, spread=True)
 
     def _duration_ms(self, entry: Entry) -> int:
         """The expected rest of the run, within the limit."""

@@ -56,6 +56,7 @@ def _roll(
     numbers = {entry.waiting.job.id: number for number, entry in picture.queue.entries.items()}
     starts: dict[int, int] = {}
     at_ms = now_ms
+    turns = sorted({window.end_ms for window in picture.windows.values()})
     for _ in range(MAX_PASSES):
         before = len(cycle.starts)
         cycle.run(at_ms)
@@ -70,9 +71,11 @@ def _roll(
                 end_ms = at_ms + max(1, left_ms)  # noqa: PLW2901 - one of two ways to know it
             order += 1
             heappush(ends, (end_ms, order, "", holds))
-        if not ends or len(starts) == len(numbers) or (until is not None and until in starts):
+        turns = [end_ms for end_ms in turns if end_ms > at_ms]
+        moments = [*turns[:1], *(end[0] for end in ends[:1])]
+        if not moments or len(starts) == len(numbers) or (until is not None and until in starts):
             break
-        at_ms = ends[0][0]
+        at_ms = min(moments)
         while ends and ends[0][0] <= at_ms:
             _, _, allocation_id, holds = heappop(ends)
             cycle.end(allocation_id, holds)

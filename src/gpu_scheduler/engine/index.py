@@ -294,6 +294,16 @@ class Index:
             slot.in_place = False
             self._changed.append(slot)
 
+    def set_usable(self, slot: Slot, usable: int) -> None:
+        """Give out just these devices of a node from now on; its holds stay."""
+        slot.usable = usable
+        if slot.in_place:
+            slot.in_place = False
+            self._changed.append(slot)
+        if slot.in_rows:
+            slot.in_rows = False
+            self._parts.changed.append(slot)
+
     def settle(self) -> None:
         """Let buckets and rows follow all that changed; searches do that by themselves."""
         self._settle()

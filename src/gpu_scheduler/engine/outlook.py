@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpu_scheduler.engine.index import Index
 from gpu_scheduler.engine.kind import lowest_bits
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
+
+if TYPE_CHECKING:
+    from gpu_scheduler.engine.windows import Rule
 
 NEVER_FIRST = 1 << 62
 
@@ -28,7 +31,8 @@ class Outlook:
     """Steps in time, each with a shadow of the node. Only bookings make anything scarcer.
 
     `drops` are the moments when a booking begins. Between them room only grows, so whether
-    something fits for a while is decided at its start and at the drops inside it.
+    something fits for a while is decided at its start and at the drops inside it. A rule says on
+    which devices a job must not start at a time, because a person has reserved them for others.
     """
 
     __slots__ = (
@@ -77,13 +81,22 @@ class Outlook:
             answer = self._fits[key] = free.choose_any(shape) is not None
         return answer
 
-    def choose(self, shape: Shape, start_ms: int, end_ms: int) -> Hold | None:
+    def choose(
+        self, shape: Shape, start_ms: int, end_ms: int, rule: Rule | None = None
+    ) -> Hold | None:
         """Devices that are free from start to end, next to everything that is booked."""
-        return self._common(start_ms, end_ms).choose_any(shape)
+        common = self._common(start_ms, end_ms)
+        if rule is not None:
+            common = rule.narrowed(common, start_ms)
+        return common.choose_any(shape)
 
-    def choose_late(self, shape: Shape, start_ms: int, end_ms: int) -> Hold | None:
+    def choose_late(
+        self, shape: Shape, start_ms: int, end_ms: int, rule: Rule | None = None
+    ) -> Hold | None:
         """The same, but rather devices that are in use now, so that free ones stay of use."""
         common = self._common(start_ms, end_ms)
+        if rule is not None:
+            common = rule.narrowed(common, start_ms)
         later = common.copy()
         now_free = self.states[0].free_mask
         wanted = shape.request.gpu_count
@@ -105,12 +118,18 @@ class Outlook:
                     self._index.take(held)
         return True
 
-    def earliest(self, shape: Shape, duration_ms: int, from_ms: int) -> tuple[int, Hold] | None:
+    def earliest(
+        self, shape: Shape, duration_ms: int, from_ms: int, rule: Rule | None = None
+    ) -> tuple[int, Hold] | None:
         """The first time from which the request fits for its duration."""
         place = bisect_right(self.times, from_ms)
-        for at_ms in (from_ms, *self.times[place:]):
+        times = [from_ms, *self.times[place:]]
+        if rule is not None:
+            opened = [at_ms for at_ms in rule.ends_on(self.states[0].ordinal) if at_ms > from_ms]
+            times = sorted({*times, *opened})
+        for at_ms in times:
             if self._state_at(at_ms).choose_any(shape) is not None:
-                hold = self.choose(shape, at_ms, at_ms + duration_ms)
+                hold = self.choose(shape, at_ms, at_ms + duration_ms, rule)
                 if hold is not None:
                     return at_ms, hold
         return None

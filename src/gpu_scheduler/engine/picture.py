@@ -24,6 +24,7 @@ from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota, Running, Snapshot, Standing, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
+from gpu_scheduler.model.window import Window
 
 EndKey = tuple[int, int, int, str]
 _NO_LIMITS = Quota()
@@ -114,6 +115,7 @@ class Picture:
         self.by_class: dict[int, dict[str, RunningEntry]] = {}
         self.running_tasks: dict[int, int] = {}
         self.reservations: dict[int, Reservation] = {}
+        self.windows: dict[str, Window] = {}
         self.tenant_standings: dict[str, Standing] = {}
         self.user_standings: dict[tuple[str, str], Standing] = {}
         self.total_gpu_milli = 0
@@ -147,6 +149,7 @@ class Picture:
         for waiting in snapshot.waiting:
             picture.enqueue(waiting)
         picture.set_reservations(snapshot.reservations)
+        picture.windows = {window.id: window for window in snapshot.windows}
         picture.resume_after = snapshot.resume_after
         return picture
 
@@ -161,6 +164,7 @@ class Picture:
             tenant_standings=tuple(sorted(self.tenant_standings.items())),
             user_standings=tuple(sorted(self.user_standings.items())),
             pools=tuple(pool for _, pool in sorted(self.pools.items())),
+            windows=tuple(sorted(self.windows.values(), key=lambda window: window.number)),
             resume_after=self.resume_after,
         )
 

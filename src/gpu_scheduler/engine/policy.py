@@ -92,7 +92,8 @@ class Policy:
     `reservations` blocked jobs keep a place and a time. `max_examined` bounds the work of one
     cycle, and `max_passed_over` how many jobs of one shape are tried that are too long to pass a
     reservation. At most `max_running` jobs (0: any number) run at once. `eviction_ms` is how long
-    an eviction takes: who ends sooner is left alone.
+    an eviction takes: who ends sooner is left alone. With `fills_gaps`, jobs that can be preempted
+    may run where somebody has reserved devices if they are expected to end before that.
     """
 
     name: str = "custom"
@@ -111,6 +112,7 @@ class Policy:
     max_examined: int = 5_000
     max_passed_over: int = 100
     max_running: int = 0
+    fills_gaps: bool = True
     default_limit_ms: int = 7 * DAY_MS
     typical_shapes: tuple[TypicalShape, ...] = ()
     seed: int = 0

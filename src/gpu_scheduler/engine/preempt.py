@@ -131,7 +131,7 @@ class Preemptor:
     def note_barren(self, entry: Entry, shape: Shape, nodes: int) -> None:
         """Remember nodes on which there is nothing to be had, as far as they are like that."""
         nodes &= ~self._calendar.unsettled
-        if nodes and self._can_remember(entry):
+        if nodes and self._can_remember(entry) and self._calendar.rule is None:
             self._picture.barren_nodes.add((shape.id, entry.static_class, self._due), nodes)
 
     @property

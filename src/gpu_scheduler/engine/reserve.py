@@ -15,6 +15,7 @@ from gpu_scheduler.engine.queue import Entry, JobShape
 from gpu_scheduler.engine.release import Upcoming, least_release
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
+from gpu_scheduler.engine.windows import Rule, Windows
 from gpu_scheduler.model.plan import Reservation
 
 Placer = Callable[[JobShape, int | None], list[Hold] | None]
@@ -33,12 +34,14 @@ class Calendar:
         *,
         gone: set[str],
         started: list[tuple[int, list[Hold]]],
+        windows: Windows | None = None,
     ) -> None:
         """`gone` allocations hold nothing in the draft any more, `started` jobs already do.
 
         `leaving` allocations are being evicted: they hold what they hold, but not for long.
         `unsettled` nodes, as a bitmap, are not just as the picture shows them: something starts
-        there in this cycle, or something is booked.
+        there in this cycle, or something is booked. `windows` are what people have reserved, and
+        `rule` is what that means for the job that is looked at.
         """
         self._picture = picture
         self._draft = draft
@@ -48,6 +51,8 @@ class Calendar:
         self._outlooks: dict[int, Outlook] = {}
         self._bookings: dict[int, list[Booking]] = {}
         self._booked = 0
+        self._windows = windows
+        self.rule: Rule | None = None
         self.leaving: set[str] = set()
         self.unsettled = 0
         self.kept: dict[int, Reservation] = {}
@@ -70,7 +75,7 @@ class Calendar:
         if outlook is None or not _respects(entry, value, outlook):
             return holds
         end_ms = self._now_ms + duration_ms
-        hold = outlook.choose(entry.shape.members[0], self._now_ms, end_ms)
+        hold = outlook.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
         return holds if hold is None else [hold.on(holds[0].slot)]
 
     def allowed(self, entry: Entry, duration_ms: int, value: int) -> int | None:
@@ -91,8 +96,11 @@ class Calendar:
                 continue
             if len(members) > 1:
                 is_free = not outlook.drops or outlook.drops[0] >= end_ms
-            else:
+            elif self.rule is None:
                 is_free = outlook.fits(members[0], end_ms)
+            else:
+                found = outlook.choose(members[0], self._now_ms, end_ms, self.rule)
+                is_free = found is not None
             if not is_free:
                 forbidden |= self._picture.index.slots[ordinal].bit
         return ~forbidden if forbidden else None
@@ -174,11 +182,41 @@ class Calendar:
             entry, duration_ms, (self._now_ms + 1, holds), old, value, exact=True, claim=True
         )
 
+    def place_as_reserved(self, reservation: Reservation, duration_ms: int) -> list[Hold] | None:
+        """The very place that was reserved, if it is due and free; the draft has it then.
+
+        Others may count on it by now: a place that is being cleared is not taken in the draft.
+        """
+        if reservation.at_ms > self._now_ms + 1 or not self.has_room(reservation, duration_ms):
+            return None
+        mark = self._draft.mark()
+        holds: list[Hold] = []
+        for placement in reservation.placements:
+            slot = self._picture.index.by_id.get(placement.node_id)
+            hold = None if slot is None else slot.hold_from(placement)
+            if slot is None or hold is None or slot.bucket < 0 or not slot.can_take(hold):
+                self._draft.undo(mark)
+                return None
+            self._draft.take(hold)
+            holds.append(hold)
+        return holds
+
+    def can_begin(self, holds: list[Hold], duration_ms: int) -> bool:
+        """Tell whether a place that is free now stays free of everything that is booked."""
+        outlooks = [self._outlooks.get(hold.slot.ordinal) for hold in holds]
+        return all(
+            outlook is None
+            or not outlook.drops
+            or outlook.has_room(holds, self._now_ms, self._now_ms + duration_ms)
+            for outlook in outlooks
+        )
+
     def shadow(self, slot: Slot) -> Slot:
         """A copy of a node as it will be when everybody who is being stopped has left."""
         outlook = self._outlooks.get(slot.ordinal)
         if outlook is not None:
-            return outlook.at(self._now_ms + 1)
+            soon = outlook.at(self._now_ms + 1)
+            return soon if self.rule is None else self.rule.narrowed(soon, self._now_ms)
         twin = slot.copy()
         for allocation_id in (*self.leaving, *self._picture.stopping):
             if allocation_id in self._gone:
@@ -209,6 +247,7 @@ class Calendar:
         """Walk through the expected ends; only the node that was just freed can newly fit."""
         index = self._picture.index
         selected = index.selected(shape.request)
+        self._look_at_windows()
         best = self._earliest_booked(shape, duration_ms, selected)
         shadows: dict[int, Slot] = {}
         for end_ms, holds in self._ends():
@@ -231,6 +270,14 @@ class Calendar:
                     return at_ms, [chosen]
         return best
 
+    def _look_at_windows(self) -> None:
+        """Have an outlook for nodes where what is closed to the job changes with time."""
+        if self.rule is not None:
+            slots = [self._picture.index.slots[ordinal] for ordinal in self.rule.ordinals]
+            for slot in slots:
+                if slot.bucket >= 0:
+                    self._outlook(slot)
+
     def _earliest_booked(
         self, shape: Shape, duration_ms: int, selected: int | None
     ) -> tuple[int, list[Hold]] | None:
@@ -239,7 +286,7 @@ class Calendar:
         for ordinal, outlook in self._outlooks.items():
             if selected is not None and not selected & self._picture.index.slots[ordinal].bit:
                 continue
-            found = outlook.earliest(shape, duration_ms, self._now_ms + 1)
+            found = outlook.earliest(shape, duration_ms, self._now_ms + 1, self.rule)
             if found is not None and (best is None or found[0] < best[0]):
                 best = (found[0], [found[1]])
         return best
@@ -249,12 +296,27 @@ class Calendar:
         ends = Upcoming(self._ends())
         booked = self._booked
         within = ~booked if booked else None
+        self._close(None)  # A place without any such device is good at any time.
         found = least_release(self._draft, ends, lambda: self._try(job_shape, place, within))
         not_before_ms = self._now_ms + 1
-        if found is None and booked:
-            found = least_release(self._draft, ends, lambda: self._try(job_shape, place, None))
-            not_before_ms = max(not_before_ms, self._booked_until_ms())
+        if found is None and (booked or self.rule is not None):
+            after_ms = self._booked_until_ms()
+            if self.rule is not None:
+                after_ms = max(after_ms, self.rule.last_end_ms)
+            self._close(after_ms)
+            at_once = None if booked else self._try(job_shape, place, None)
+            if at_once is not None:
+                found = (after_ms, at_once)  # Nothing has to end but a window.
+            else:
+                found = least_release(self._draft, ends, lambda: self._try(job_shape, place, None))
+            not_before_ms = max(not_before_ms, after_ms)
+        self._close(self._now_ms)
         return None if found is None else (max(found[0], not_before_ms), found[1])
+
+    def _close(self, at_ms: int | None) -> None:
+        """Have closed on the index what is closed to the job at a time; None: at any time."""
+        if self._windows is not None and self.rule is not None:
+            self._windows.close(self.rule.closed(at_ms))
 
     def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Hold] | None:
         mark = self._draft.mark()
@@ -281,7 +343,7 @@ class Calendar:
             holds = []
             for slot, member in places:
                 shape = entry.shape.members[member]
-                found = self._outlook(slot).earliest(shape, duration_ms, at_ms)
+                found = self._outlook(slot).earliest(shape, duration_ms, at_ms, self.rule)
                 if found is None:
                     return None
                 if found[0] > at_ms and holds:
@@ -301,10 +363,10 @@ class Calendar:
         ]
         outlooks = [self._outlook(slot) for slot in dict.fromkeys(slots)]
         times = sorted({at_ms for outlook in outlooks for at_ms in outlook.times})
+        if self.rule is not None:
+            times = sorted({*times, *(end for s in slots for end in self.rule.ends_on(s.ordinal))})
         for at_ms in [self._now_ms + 1, *times]:
-            if at_ms > self._now_ms and all(
-                outlook.has_room(holds, at_ms, at_ms + duration_ms) for outlook in outlooks
-            ):
+            if at_ms > self._now_ms and self._have_room(outlooks, holds, at_ms, duration_ms):
                 return at_ms, holds
         return None
 
@@ -318,9 +380,18 @@ class Calendar:
                 return None
             holds.append(slot.hold_from(placement))
         outlooks = [self._outlook(slot) for slot in dict.fromkeys(hold.slot for hold in holds)]
-        if all(outlook.has_room(holds, at_ms, at_ms + duration_ms) for outlook in outlooks):
+        if self._have_room(outlooks, holds, at_ms, duration_ms):
             return at_ms, holds
         return None
+
+    def _have_room(
+        self, outlooks: list[Outlook], holds: list[Hold], at_ms: int, duration_ms: int
+    ) -> bool:
+        """Tell whether certain devices are free for a while, and open to the job."""
+        rule = self.rule
+        if rule is not None and any(rule.bars(hold, at_ms) for hold in holds):
+            return False
+        return all(outlook.has_room(holds, at_ms, at_ms + duration_ms) for outlook in outlooks)
 
     def _book(
         self,
@@ -338,7 +409,7 @@ class Calendar:
         index = self._picture.index
         if len(holds) == 1 and not exact:
             slot = index.slots[holds[0].slot.ordinal]
-            late = self._outlook(slot).choose_late(entry.shape.members[0], at_ms, end_ms)
+            late = self._outlook(slot).choose_late(entry.shape.members[0], at_ms, end_ms, self.rule)
             holds = holds if late is None else [late]
         claim = claim or (old is not None and old.claim and at_ms <= self._now_ms + 1)
         static_class = NOBODY_PASSES if claim else entry.static_class
@@ -390,6 +461,10 @@ class Calendar:
             for end_ms, holds in self._started:
                 ends += [(end_ms, hold) for hold in holds if hold.slot is slot]
             outlook = Outlook(self._picture.index, slot, self._now_ms, ends)
+            if self._windows is not None:
+                # All jobs share the outlook, so nothing is closed there.
+                for state in outlook.states:
+                    state.usable = self._windows.usable_of(slot)
             self._outlooks[slot.ordinal] = outlook
             self.unsettled |= slot.bit
         return outlook

@@ -8,12 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpu_scheduler.model.moments import moment_text
+
 
 class ReasonCode(StrEnum):
     """The kinds of reasons."""
 
     RESOURCES = "resources"
     RESERVED = "reserved"
+    WINDOW = "window"
+    WINDOW_AHEAD = "window_ahead"
     BEHIND = "behind"
     QUOTA = "quota"
     POOL = "pool"
@@ -71,6 +75,9 @@ class _Shown(dict[str, str | int]):
         super().__init__(data)
         if "job" in self:
             self["job"] = str(self["job"]).removeprefix("job-")
+        for name, value in data:
+            if name.endswith("_ms") and isinstance(value, int):
+                self[name] = moment_text(value)
 
     def __missing__(self, key: str) -> str:
         return "?"
@@ -79,6 +86,11 @@ class _Shown(dict[str, str | int]):
 SENTENCES = {
     ReasonCode.RESOURCES: "waiting for {needs}; {found}",
     ReasonCode.RESERVED: "starting now would push back the reservation of job {job}",
+    ReasonCode.WINDOW: "{gpus} GPUs are reserved for {owner} until {until_ms} ({reservation})",
+    ReasonCode.WINDOW_AHEAD: (
+        "{gpus} GPUs are reserved for {owner} from {from_ms} until {until_ms} ({reservation}), "
+        "and the job may not be over by then; a shorter --time helps"
+    ),
     ReasonCode.BEHIND: "waiting behind job {job}, which is first in line",
     ReasonCode.QUOTA: (
         "quota exceeded for tenant {tenant}: {resource} requested={requested}, "

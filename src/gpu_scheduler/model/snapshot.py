@@ -10,6 +10,7 @@ from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,4 +91,5 @@ class Snapshot:
     tenant_standings: tuple[tuple[str, Standing], ...] = ()
     user_standings: tuple[tuple[tuple[str, str], Standing], ...] = ()
     pools: tuple[PoolQuota, ...] = ()
+    windows: tuple[Window, ...] = ()
     resume_after: int = 0

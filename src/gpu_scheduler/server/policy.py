@@ -17,6 +17,7 @@ def policy_of(settings: Settings) -> Policy:
         preset(settings.policy.preset),
         default_limit_ms=round(settings.scheduler.job_timeout_s * 1000),
         max_running=settings.jobs.max_concurrent_jobs,
+        fills_gaps=settings.policy.fill_reservation_gaps,
     )
     if not settings.scheduler.enable_preemption:
         policy = replace(policy, preemption=Preemption.NONE)

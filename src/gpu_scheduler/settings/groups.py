@@ -457,6 +457,11 @@ class PolicySettings:
     elastic: bool = setting(
         default=True, about="What one pool leaves idle is lent to the other, and taken back."
     )
+    fill_reservation_gaps: bool = setting(
+        default=True,
+        about="Before reserved GPUs are due, jobs that can be preempted may use them if they are "
+        "expected to end in time; off, only jobs whose limit ends in time.",
+    )
     usage_half_life_hours: float = setting(
         168.0, "After this time past use counts half in the fair share.", least=0.01, most=87_600
     )

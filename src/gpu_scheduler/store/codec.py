@@ -20,6 +20,7 @@ from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskRow
 
 T = TypeVar("T")
@@ -124,6 +125,7 @@ MODELS: Whole[tuple[tuple[str, int], ...]] = Whole(tuple[tuple[str, int], ...])
 NODE: Whole[Node] = Whole(Node)
 PROMISE: Whole[Reservation] = Whole(Reservation)
 TENANT: Whole[Tenant] = Whole(Tenant)
+WINDOW: Whole[Window] = Whole(Window)
 
 words = lru_cache(maxsize=_CACHED)(WORDS.decode)
 """Like `WORDS.decode`; equal commands of many jobs are one object."""

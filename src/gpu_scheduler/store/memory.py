@@ -23,6 +23,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.listing import chosen, page
 from gpu_scheduler.store.rows import (
     AnswerRow,
@@ -43,6 +44,7 @@ from gpu_scheduler.store.rows import (
     RemovedNotice,
     RemovedPromise,
     RemovedTenant,
+    RemovedWindow,
     ShareRow,
     SweepCount,
     TaskRow,
@@ -73,6 +75,7 @@ class MemoryStore:
         self._audit: list[tuple[int, AuditRow]] = []
         self._last_audit = 0
         self._pools: dict[Pool, PoolQuota] = {}
+        self._windows: dict[str, Window] = {}
         self._nodes: dict[str, Node] = {}
         self._allocations: dict[str, Allocation] = {}
         self._notices: dict[str, NoticeRow] = {}
@@ -108,6 +111,8 @@ class MemoryStore:
             Tenant: self._keep_tenant,
             RemovedTenant: lambda gone: self._tenants.pop(gone.id, None),
             PoolQuota: self._keep_pool,
+            Window: self._keep_window,
+            RemovedWindow: lambda gone: self._windows.pop(gone.id, None),
         }
 
     # --- writing
@@ -215,6 +220,9 @@ class MemoryStore:
 
     def _keep_pool(self, quota: PoolQuota) -> None:
         self._pools[quota.pool] = quota
+
+    def _keep_window(self, window: Window) -> None:
+        self._windows[window.id] = window
 
     # --- jobs
 
@@ -383,6 +391,10 @@ class MemoryStore:
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
         return sorted(self._pools.values(), key=attrgetter("pool"))
+
+    def windows(self) -> list[Window]:
+        """All reservations that people made, by number; those that are over as well."""
+        return sorted(self._windows.values(), key=attrgetter("number"))
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""

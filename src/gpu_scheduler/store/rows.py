@@ -18,6 +18,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.window import Window
 
 SUBMITTED = "submitted"
 """The kind of the first event of a job."""
@@ -289,6 +290,13 @@ class RemovedTenant:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class RemovedWindow:
+    """A reservation that nobody needs to know of any more."""
+
+    id: str
+
+
 Write = (
     JobRow
     | TaskRow
@@ -316,6 +324,8 @@ Write = (
     | Token
     | AuditRow
     | PoolQuota
+    | Window
+    | RemovedWindow
 )
 
 
@@ -508,6 +518,10 @@ class Store(Protocol):
 
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
+        ...
+
+    def windows(self) -> list[Window]:
+        """All reservations that people made, by number; those that are over as well."""
         ...
 
     def nodes(self) -> list[Node]:

@@ -27,6 +27,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.codec import (
     LAUNCH,
     MODELS,
@@ -38,6 +39,7 @@ from gpu_scheduler.store.codec import (
     TENANT,
     TOTALS,
     VARIABLES,
+    WINDOW,
     WORDS,
     decode_events,
     words,
@@ -279,6 +281,10 @@ class SqliteStore:
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
         return self._rows(_pool, reading("pools"))
+
+    def windows(self) -> list[Window]:
+        """All reservations that people made, by number; those that are over as well."""
+        return self._rows(lambda row: WINDOW.decode(row[0]), reading("windows"))
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""

@@ -22,6 +22,7 @@ from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.codec import (
     MODELS,
     NODE,
@@ -31,6 +32,7 @@ from gpu_scheduler.store.codec import (
     TENANT,
     TOTALS,
     VARIABLES,
+    WINDOW,
     encode_events,
     values_of_events,
 )
@@ -53,6 +55,7 @@ from gpu_scheduler.store.rows import (
     RemovedNotice,
     RemovedPromise,
     RemovedTenant,
+    RemovedWindow,
     ShareRow,
     TaskRow,
     UsageRow,
@@ -346,6 +349,7 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
             row.count,
         ),
     ),
+    Window: ("upsert_window", lambda row: (row.id, row.number, WINDOW.encode(row))),
     PoolQuota: ("upsert_pool", lambda row: (row.pool.value, row.percent, int(row.elastic))),
 }
 _REMOVALS = {
@@ -354,6 +358,7 @@ _REMOVALS = {
     PromiseRow: "delete_promise",
     Node: "delete_node",
     Tenant: "delete_tenant",
+    Window: "delete_window",
 }
 # Rows and their removals are one group, as their order matters.
 _HOMES: dict[type, type] = {
@@ -364,4 +369,5 @@ _HOMES: dict[type, type] = {
     RemovedPromise: PromiseRow,
     RemovedNode: Node,
     RemovedTenant: Tenant,
+    RemovedWindow: Window,
 }

@@ -161,6 +161,9 @@ WHERE
 ORDER BY number DESC
 LIMIT :limit
 
+-- name: windows
+SELECT reservation FROM reservations ORDER BY number
+
 -- name: pools
 SELECT pool, percent, elastic FROM pools ORDER BY pool
 

@@ -177,6 +177,12 @@ INSERT OR REPLACE INTO tokens (
 INSERT INTO audit (at_ms, user, origin, via, action, target, outcome, code, detail, count)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: upsert_window
+INSERT OR REPLACE INTO reservations (id, number, reservation) VALUES (?, ?, ?)
+
+-- name: delete_window
+DELETE FROM reservations WHERE id = ?
+
 -- name: upsert_pool
 INSERT OR REPLACE INTO pools (pool, percent, elastic) VALUES (?, ?, ?)
 

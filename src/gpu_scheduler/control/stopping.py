@@ -1,0 +1,35 @@
+"""Ordering an attempt to stop, and the reasons there are for that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.messages import Outcome, StopOrder
+
+PREEMPTED = "preempted"
+CANCELLED = "cancelled"
+TIMEOUT = "timeout"
+NODE_LOST = "node_lost"
+NOT_BEGUN = "not_begun"
+GPU_MEMORY = "gpu_memory"
+GPU_IDLE = "gpu_idle"
+
+
+def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
+    """Order an attempt to stop, once. The first reason counts; a cancel beats a preemption."""
+    found = book.running(allocation_id)
+    if found is None:
+        return
+    life, number, task = found
+    if not task.stop_why:
+        running = book.picture.running[allocation_id].running
+        book.picture.revise(replace(running, stopping=True))
+        outcome.effects.append(StopOrder(allocation_id, why))
+        task.stop_why = why
+    elif task.stop_why == PREEMPTED and why == CANCELLED:
+        task.stop_why = CANCELLED
+    else:
+        return
+    # Remembered, so that a restart between the order and the end does not forget why.
+    outcome.writes.append(life.row() if number is None else life.task_row(number, task))

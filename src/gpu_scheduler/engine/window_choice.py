@@ -1,0 +1,182 @@
+"""Which devices a person can reserve for a while, or what would fit instead. Changes nothing.
+
+A device can be kept if it takes work, is in no other window at that time, and whatever runs on it
+has a right to be there or is gone by its limit before the start. With `preempts`, jobs that can be
+preempted are no obstacle: they are stopped in time.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.engine.kind import lowest_bits
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.slot import Slot
+from gpu_scheduler.engine.windows import can_yield, mask_of, masks_of, touched
+from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.moments import moment_text
+from gpu_scheduler.model.node import Device, Health
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.window import Wish
+
+Devices = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class _Survey:
+    """What stands in the way of a wish, counted by device."""
+
+    def __init__(self, picture: Picture, wish: Wish, start_ms: int) -> None:
+        self.out = self.reserved = self.running = self.stoppable = 0
+        self.open: list[tuple[Slot, int, int]] = []
+        end_ms = start_ms + wish.end_ms - wish.start_ms
+        for slot in _nodes(picture, wish):
+            wanted = _wanted(slot, wish)
+            out = wanted & ~_trusted(slot)
+            reserved = wanted & ~out & _in_windows(picture, slot, start_ms, end_ms)
+            stays, yields = _running(picture, wish, slot, start_ms)
+            running = wanted & ~out & ~reserved & stays
+            stoppable = wanted & ~out & ~reserved & ~running & yields
+            self.out += out.bit_count()
+            self.reserved += reserved.bit_count()
+            self.running += running.bit_count()
+            self.stoppable += stoppable.bit_count()
+            free = wanted & ~out & ~reserved & ~running & ~stoppable
+            self.open.append((slot, free, stoppable if wish.preempts else 0))
+
+    @property
+    def count(self) -> int:
+        """How many devices can be had."""
+        return sum((free | more).bit_count() for _, free, more in self.open)
+
+
+def choose_devices(picture: Picture, wish: Wish) -> Devices:
+    """The devices to keep: on one node if one has enough, those that nobody must leave first."""
+    survey = _Survey(picture, wish, wish.start_ms)
+    if survey.count < wish.gpus:
+        raise WrongState(_refusal(picture, wish, survey))
+    enough = [item for item in survey.open if (item[1] | item[2]).bit_count() >= wish.gpus]
+    if enough:
+        # Who must stop for it counts first, then the tightest node.
+        slot, free, more = min(
+            enough,
+            key=lambda item: (
+                max(0, wish.gpus - item[1].bit_count()),
+                item[1].bit_count(),
+                item[0].ordinal,
+            ),
+        )
+        return ((slot.node.id, _indices(slot, _pick(slot, free, more, wish.gpus))),)
+    chosen: list[tuple[str, tuple[int, ...]]] = []
+    left = wish.gpus
+    for slot, free, more in sorted(
+        survey.open, key=lambda item: (-(item[1] | item[2]).bit_count(), item[0].ordinal)
+    ):
+        count = min(left, (free | more).bit_count())
+        if count:
+            chosen.append((slot.node.id, _indices(slot, _pick(slot, free, more, count))))
+            left -= count
+    return tuple(chosen)
+
+
+def _nodes(picture: Picture, wish: Wish) -> list[Slot]:
+    if wish.node:
+        return [picture.index.slot(wish.node)]
+    return sorted(picture.index.by_id.values(), key=lambda slot: slot.ordinal)
+
+
+def _wanted(slot: Slot, wish: Wish) -> int:
+    devices = slot.kind.devices
+    if wish.indices:
+        unknown = sorted(set(wish.indices) - {device.index for device in devices})
+        if unknown and wish.node:
+            raise UnknownThing(f"node '{wish.node}' has no GPU {', '.join(map(str, unknown))}")
+        mask = mask_of(slot, wish.indices)
+    else:
+        mask = (1 << len(devices)) - 1
+    if wish.gpu_model:
+        mask &= mask_of(slot, (d.index for d in devices if d.model == wish.gpu_model))
+    return mask
+
+
+def _trusted(slot: Slot) -> int:
+    """Devices that should be there then: heat and other people's programs pass."""
+    if not slot.takes_work:
+        return 0
+    return mask_of(slot, (device.index for device in slot.node.devices if _is_sound(device)))
+
+
+def _is_sound(device: Device) -> bool:
+    return device.health is Health.HEALTHY and not device.paused and not device.quarantined
+
+
+def _in_windows(picture: Picture, slot: Slot, start_ms: int, end_ms: int) -> int:
+    mask = 0
+    for window in picture.windows.values():
+        if window.overlaps(start_ms, end_ms):
+            mask |= masks_of(picture, window).get(slot.ordinal, 0)
+    return mask
+
+
+def _running(picture: Picture, wish: Wish, slot: Slot, start_ms: int) -> tuple[int, int]:
+    """Devices of a node that may still be held at the start: for good, and by who can yield."""
+    stays = yields = 0
+    for entry in picture.by_node.get(slot.ordinal, {}).values():
+        running = entry.running
+        gone_ms = running.limit_end_ms + picture.policy.eviction_ms
+        if wish.admits(running.job) or running.stopping or gone_ms <= start_ms:
+            continue
+        mask = 0
+        for hold in entry.holds:
+            if hold.slot is slot:
+                mask |= touched(hold)
+        if can_yield(picture, entry):
+            yields |= mask
+        else:
+            stays |= mask
+    return stays, yields
+
+
+def _pick(slot: Slot, free: int, more: int, count: int) -> int:
+    """Neighbours on one island if possible, and no more of those in use than needed."""
+    wanted = min(count, free.bit_count())
+    mask = slot.kind.pick(free, Request(gpu_count=wanted)) if wanted else 0
+    return mask | lowest_bits(more & ~mask, count - wanted)
+
+
+def _indices(slot: Slot, mask: int) -> tuple[int, ...]:
+    devices = enumerate(slot.kind.devices)
+    return tuple(sorted(device.index for place, device in devices if mask >> place & 1))
+
+
+def _refusal(picture: Picture, wish: Wish, survey: _Survey) -> str:
+    """What was asked, what was found, and what would fit."""
+    total = sum(_wanted(slot, wish).bit_count() for slot in _nodes(picture, wish))
+    found = [
+        f"{count} {what}"
+        for count, what in (
+            (survey.out, "paused, unhealthy or not online"),
+            (survey.reserved, "reserved already"),
+            (survey.running, "held by jobs that may run longer"),
+            (0 if wish.preempts else survey.stoppable, "held by jobs that could be preempted"),
+        )
+        if count
+    ]
+    advice = [f"ask for {survey.count} or fewer"] if survey.count else []
+    if not wish.preempts and survey.count + survey.stoppable >= wish.gpus:
+        advice.append("let them be stopped for it (--preempt)")
+    later_ms = _first_time(picture, wish)
+    if later_ms is not None:
+        advice.append(f"begin at {moment_text(later_ms)}")
+    return (
+        f"{wish.gpus} GPUs cannot be free at {moment_text(wish.start_ms)}: of {total} that could "
+        f"be meant, {survey.count} can" + (f" ({', '.join(found)})" if found else "") + "; "
+        f"{', or '.join(advice) or 'choose other GPUs'}"
+    )
+
+
+def _first_time(picture: Picture, wish: Wish) -> int | None:
+    """The first later moment at which the wish could be granted."""
+    eviction_ms = picture.policy.eviction_ms
+    moments = {entry.running.limit_end_ms + eviction_ms for entry in picture.running.values()}
+    moments |= {window.end_ms for window in picture.windows.values()}
+    later = sorted(moment for moment in moments if moment > wish.start_ms)
+    fitting = (at_ms for at_ms in later if _Survey(picture, wish, at_ms).count >= wish.gpus)
+    return next(fitting, None)

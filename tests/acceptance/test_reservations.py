@@ -1,0 +1,64 @@
+"""Reservations by hand on a real server."""
+
+import time
+
+from tests.acceptance.conftest import RealServer
+from tests.acceptance.test_cli_restart import killed_and_started_again
+
+
+def places(server: RealServer, job: str) -> list[int]:
+    """The GPUs that a job holds once it runs."""
+    with server.client() as client:
+        for _ in range(200):
+            shown = client.get(job)
+            if shown["allocation"]:
+                return [gpu["index"] for place in shown["allocation"] for gpu in place["gpus"]]
+            time.sleep(0.05)
+    raise AssertionError(f"{job} does not run: {shown['reason']}")
+
+
+def test_reserved_gpus_are_kept_through_a_restart(server: RealServer) -> None:
+    server.tgpu("tenants", "create", "vision", "--id", "vision")
+    made = server.json(
+        *("reserve", "--gpus", 2, "--tenant", "vision", "--duration", "1h", "--gpu-ids", "0-1")
+    )
+    assert (made["state"], made["places"][0]["gpu_ids"]) == ("active", [0, 1])
+    other = server.submit("--gpus", 8, "--time", "10m", "--", "sleep", 600)
+    killed_and_started_again(server)
+    told = server.json("explain", other)
+    assert (told["state"], told["code"]) == ("pending", "window")
+    assert "2 GPUs are reserved for vision until" in told["reason"]
+    assert told["expected_start"] >= made["end"]
+    own = server.submit("--gpus", 1, "--tenant", "vision", "--", "sleep", 600)
+    assert places(server, own) == [0]
+    server.tgpu("cancel", own)
+    server.tgpu("wait", own, code=143)
+    server.tgpu("reserve", "cancel", made["id"])
+    assert places(server, other) == list(range(8))
+    server.tgpu("cancel", other)
+
+
+def test_a_reservation_with_preempt_takes_gpus_from_jobs_that_run(server: RealServer) -> None:
+    job = server.submit("--gpus", 8, "--time", "30m", "--", "sleep", 600)
+    assert len(places(server, job)) == 8
+    words = ("reserve", "--gpus", 2, "--tenant", "default", "--user", "nobody", "--duration", "1h")
+    refused = server.tgpu(*words, code=2).stderr
+    assert "8 held by jobs that could be preempted" in refused
+    made = server.json(*words, "--preempt")
+    with server.client() as client:
+        for event in client.events(after=0):
+            if event["kind"] == "preempted":
+                break
+    assert server.json("explain", job)["details"]["reservation"] == made["id"]
+    server.tgpu("reserve", "cancel", made["id"])
+    server.tgpu("cancel", job)
+
+
+def test_the_list_says_who_has_what_until_when(server: RealServer) -> None:
+    assert server.tgpu("reserve", "list").stdout == "nothing is reserved\n"
+    server.tgpu("reserve", "--gpus", 1, "--tenant", "default", "--start", "+2h", "--duration", "1d")
+    row = server.tgpu("reserve", "list").stdout.splitlines()[1].split("\t")
+    assert row[1:4] == ["planned", "1", "default"]
+    server.tgpu("reserve", "cancel", row[0])
+    assert "which reservation?" in server.tgpu("reserve", "cancel", code=2).stderr
+    assert "is not known" in server.tgpu("reserve", "cancel", "res-99", code=4).stderr

@@ -1,0 +1,122 @@
+"""Promise: while GPUs are reserved by hand, nobody without a right runs on them."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.control.messages import CancelReservation, Reserve
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.windows import is_barred
+from gpu_scheduler.model.window import Wish
+from tests.properties.dump import dump_of
+from tests.properties.rig import Physics, Rig
+from tests.properties.strategies import (
+    BRISK,
+    STEP_MS,
+    TENANTS,
+    USERS,
+    Scenario,
+    Step,
+    policies,
+    scenarios,
+)
+
+EVICTION_MS = STEP_MS // 4
+
+
+@st.composite
+def reservations(draw: st.DrawFn) -> object:
+    """Somebody reserves something, or gives it back."""
+    if draw(st.integers(0, 4)) == 0:
+        return CancelReservation(f"res-{draw(st.integers(1, 3))}")
+    start_ms = draw(st.integers(0, 20)) * STEP_MS
+    return Reserve(
+        Wish(
+            tenant=draw(st.sampled_from(TENANTS)),
+            user=draw(st.sampled_from(("", "", *USERS))),
+            gpus=draw(st.integers(1, 3)),
+            start_ms=start_ms,
+            end_ms=start_ms + draw(st.integers(1, 15)) * STEP_MS,
+            preempts=draw(st.booleans()),
+        )
+    )
+
+
+@st.composite
+def reserved(draw: st.DrawFn) -> Scenario:
+    """A history in which people reserve GPUs now and then."""
+    scenario = draw(scenarios(most_jobs=6))
+    steps = list(scenario.steps)
+    for _ in range(draw(st.integers(1, 3))):
+        place = draw(st.integers(0, len(steps)))
+        steps.insert(place, Step(0, draw(reservations())))
+    return replace(scenario, steps=tuple(steps))
+
+
+def a_rig(scenario: Scenario, policy: str, stop_ms: int = 0) -> Rig:
+    return Rig(
+        scenario,
+        replace(BRISK[policy], eviction_ms=EVICTION_MS),
+        Physics(stop_ms=stop_ms),
+    )
+
+
+def intruders(rig: Rig) -> list[str]:
+    """Who holds devices that are somebody else's at this moment.
+
+    A reservation that begins as it is made may find jobs that are still being stopped for it.
+    """
+    windows = [
+        window
+        for window in rig.core.book.picture.windows.values()
+        if window.start_ms <= rig.now_ms < window.end_ms
+        and rig.now_ms >= window.made_ms + EVICTION_MS
+    ]
+    return [
+        allocation.id
+        for job, allocation in rig.audit.held.values()
+        if is_barred(windows, job, allocation.placements)
+    ]
+
+
+@settings(max_examples=150)
+@given(scenario=reserved(), policy=policies(), stop_ms=st.sampled_from((0, EVICTION_MS // 2)))
+def test_nobody_without_a_right_runs_on_reserved_gpus(
+    scenario: Scenario, policy: str, stop_ms: int
+) -> None:
+    rig = a_rig(scenario, policy, stop_ms)
+    while rig.advance():
+        assert intruders(rig) == [], f"at {rig.now_ms}: {rig.core.book.picture.windows}"
+
+
+@settings(max_examples=80)
+@given(scenario=reserved(), policy=policies(), most=st.integers(1, 12))
+def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
+    scenario: Scenario, policy: str, most: int
+) -> None:
+    rig = a_rig(scenario, policy)
+    for _ in range(most):
+        if not rig.advance():
+            break
+    picture = rig.core.book.picture
+    before, snapshot = dump_of(picture), picture.snapshot()
+    fresh = Picture.from_snapshot(snapshot, picture.policy)
+
+    plan = decide(picture, picture.policy, rig.now_ms)
+    starts = forecast(picture, rig.now_ms)
+
+    assert picture.snapshot() == snapshot
+    assert dump_of(picture) == before
+    assert decide(fresh, picture.policy, rig.now_ms).to_json() == plan.to_json()
+    assert forecast(fresh, rig.now_ms) == starts
+
+
+@settings(max_examples=60)
+@given(scenario=reserved(), policy=policies())
+def test_reservations_hold_nobody_up_for_ever(scenario: Scenario, policy: str) -> None:
+    rig = a_rig(scenario, policy)
+    rig.run()
+    assert not rig.core.book.picture.windows or not rig.core.book.picture.queue.entries

@@ -1,0 +1,256 @@
+"""Reservations by hand: devices are kept free, used by those they are for, and given back."""
+
+import pytest
+
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    CancelReservation,
+    PauseDevice,
+    Reserve,
+    SetTenant,
+)
+from gpu_scheduler.control.restore import restore
+from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.model.errors import QuotaTooSmall, UnknownThing, WrongState
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.window import Wish
+from tests.builders import Stated, a_job, a_node, a_policy, a_tenant
+from tests.scenarios.lab import Lab
+
+H = 3_600_000
+MINUTE = 60_000
+FAIR = a_policy(name="fair")
+
+
+def a_lab(**changes: object) -> Lab:
+    tenants = (a_tenant(id="vision"), a_tenant(id="nlp"))
+    return Lab(policy=FAIR, nodes=[a_node(gpus=4)], tenants=tenants, **changes)  # type: ignore[arg-type]
+
+
+def keep(lab: Lab, gpus: int = 2, at_h: float = 2, hours: float = 2, **changes: object) -> str:
+    start_ms = round(at_h * H)
+    wish = Wish(
+        tenant="vision",
+        gpus=gpus,
+        start_ms=start_ms,
+        end_ms=start_ms + round(hours * H),
+        **changes,  # type: ignore[arg-type]
+    )
+    window = lab.tell(Reserve(wish, "root")).window
+    assert window is not None
+    lab.cycle()
+    return window.id
+
+
+def work(
+    name: str, tenant: str = "nlp", *, gpus: float = 4, hours: float = 1, **more: object
+) -> Job:
+    changes: dict[str, object] = {"preemptible": False} | more
+    return a_job(
+        id=name,
+        gpus=gpus,
+        tenant=tenant,
+        user=f"{tenant}-user",
+        max_runtime_ms=round(hours * H),
+        estimate_ms=round(hours * H),
+        **changes,
+    )
+
+
+def indices(lab: Lab, name: str) -> list[int]:
+    return [share.index for p in lab.allocation(name).placements for share in p.devices]
+
+
+def test_a_job_whose_limit_ends_before_the_window_may_use_its_gpus() -> None:
+    lab = a_lab()
+    keep(lab)
+    lab.submit(work("short", hours=1))
+    assert lab.running() == ["short"]
+
+
+def test_a_job_whose_limit_reaches_into_the_window_does_not_get_its_gpus() -> None:
+    lab = a_lab()
+    keep(lab)
+    lab.submit(work("small", gpus=2, hours=5), work("long", gpus=1, hours=2))
+    assert lab.running() == ["small"]
+    assert not set(indices(lab, "small")) & {0, 1}
+
+
+def test_the_reason_names_the_reservation_and_how_long_it_lasts() -> None:
+    lab = a_lab()
+    keep(lab)
+    lab.submit(work("long", hours=2))
+    assert lab.last_plan is not None
+    reason = explain(lab.core.book.picture, lab.last_plan, 1)
+    assert str(reason) == (
+        "2 GPUs are reserved for vision from 1970-01-01 02:00 UTC until 1970-01-01 04:00 UTC "
+        "(res-1), and the job may not be over by then; a shorter --time helps"
+    )
+    lab.at(3 * H)
+    reason = explain(lab.core.book.picture, lab.last_plan, 1)
+    assert str(reason) == "2 GPUs are reserved for vision until 1970-01-01 04:00 UTC (res-1)"
+
+
+def test_a_blocked_job_is_expected_when_the_window_is_over() -> None:
+    lab = a_lab()
+    keep(lab)
+    lab.submit(work("long", hours=3))
+    assert forecast(lab.core.book.picture, lab.now_ms) == {1: 4 * H}
+    lab.at(4 * H)
+    assert lab.running() == ["long"]
+
+
+def test_inside_the_window_only_jobs_of_the_tenant_use_the_gpus_and_they_prefer_them() -> None:
+    lab = a_lab()
+    keep(lab, gpu_model="A100", indices=(2, 3))
+    lab.at(2 * H)
+    lab.submit(work("foreign", gpus=1), work("own", "vision", gpus=1))
+    assert indices(lab, "own") == [2]
+    assert indices(lab, "foreign")[0] in {0, 1}
+    lab.submit(work("more", gpus=2))
+    assert "more" not in lab.running()
+
+
+def test_a_reservation_for_a_user_is_closed_to_others_of_the_tenant() -> None:
+    lab = a_lab()
+    keep(lab, gpus=4, at_h=0, user="vision-user")
+    lab.submit(a_job(id="colleague", tenant="vision", user="somebody", gpus=1))
+    lab.submit(work("own", "vision", gpus=1))
+    assert lab.running() == ["own"]
+
+
+def test_a_job_of_the_tenant_may_start_before_the_window_and_stay() -> None:
+    lab = a_lab()
+    keep(lab, gpus=4)
+    lab.submit(work("early", "vision", hours=6))
+    assert lab.running() == ["early"]
+    lab.at(3 * H)
+    assert lab.running() == ["early"]
+
+
+def test_a_preemptible_job_fills_the_gap_and_is_stopped_before_the_window_begins() -> None:
+    lab = a_lab()
+    keep(lab, gpus=4)
+    lab.submit(a_job(id="gap", tenant="nlp", user="u", gpus=4, estimate_ms=H, max_runtime_ms=9 * H))
+    assert lab.running() == ["gap"]
+    lab.at(2 * H - 2 * MINUTE)
+    assert lab.running() == ["gap"]
+    lab.at(2 * H - MINUTE)
+    assert lab.running() == []
+    assert lab.stopped() == [("gap.1", "preempted")]
+    assert lab.state("gap") is JobState.PENDING
+
+
+def test_with_gaps_left_alone_a_preemptible_job_waits_as_well() -> None:
+    lab = Lab(
+        policy=a_policy(name="fair", fills_gaps=False),
+        nodes=[a_node(gpus=4)],
+        tenants=[a_tenant(id="vision")],
+    )
+    keep(lab, gpus=4)
+    lab.submit(a_job(id="gap", tenant="nlp", gpus=4, estimate_ms=H, max_runtime_ms=9 * H))
+    assert lab.running() == []
+
+
+def test_a_cancelled_reservation_frees_its_gpus_at_once() -> None:
+    lab = a_lab()
+    name = keep(lab)
+    lab.submit(work("long", hours=3))
+    assert lab.running() == []
+    lab.do(CancelReservation(name))
+    assert lab.running() == ["long"]
+    with pytest.raises(WrongState, match="is over"):
+        lab.tell(CancelReservation(name))
+    with pytest.raises(UnknownThing, match="res-9"):
+        lab.tell(CancelReservation("res-9"))
+
+
+def test_what_cannot_be_free_in_time_is_refused_with_what_would_fit() -> None:
+    lab = a_lab()
+    lab.submit(work("long", gpus=3, hours=9))
+    with pytest.raises(WrongState) as refused:
+        keep(lab, gpus=2)
+    assert str(refused.value) == (
+        "2 GPUs cannot be free at 1970-01-01 02:00 UTC: of 4 that could be meant, 1 can "
+        "(3 held by jobs that may run longer); ask for 1 or fewer, or begin at "
+        "1970-01-01 09:01 UTC"
+    )
+
+
+def test_with_preempt_jobs_that_can_be_preempted_are_no_obstacle() -> None:
+    lab = a_lab()
+    lab.submit(a_job(id="batch", gpus=4, tenant="nlp", estimate_ms=9 * H))
+    with pytest.raises(WrongState, match="--preempt"):
+        keep(lab)
+    keep(lab, preempts=True)
+    lab.at(2 * H)
+    assert lab.running() == []
+
+
+def test_two_reservations_do_not_share_a_gpu_at_one_time() -> None:
+    lab = a_lab()
+    keep(lab, gpus=3)
+    with pytest.raises(WrongState, match="3 reserved already"):
+        keep(lab, gpus=2, at_h=3)
+    keep(lab, gpus=4, at_h=4)
+    assert list(lab.core.book.picture.windows) == ["res-1", "res-2"]
+
+
+def test_paused_gpus_are_not_reserved() -> None:
+    lab = a_lab()
+    lab.do(PauseDevice("n0", 0))
+    with pytest.raises(WrongState, match="1 paused, unhealthy or not online"):
+        keep(lab, gpus=4)
+    keep(lab, gpus=3)
+
+
+def test_a_reservation_beyond_the_quota_of_the_tenant_is_refused() -> None:
+    lab = a_lab()
+    lab.tell(SetTenant(a_tenant(id="vision", gpus=1)))
+    with pytest.raises(QuotaTooSmall, match="may hold 1 GPUs"):
+        keep(lab, gpus=2)
+
+
+def test_reservations_are_known_again_after_a_restart() -> None:
+    lab = a_lab()
+    lab.store.commit(list(lab.core.book.picture.snapshot().nodes))
+    lab.store.commit(list(lab.core.book.picture.snapshot().tenants))
+    keep(lab)
+    done = keep(lab, at_h=5)
+    lab.do(CancelReservation(done))
+    core = Core(FAIR, Stated())
+    restore(core.book, lab.store, lab.now_ms)
+    assert core.book.picture.windows == lab.core.book.picture.windows
+    assert core.book.past_windows == lab.core.book.past_windows
+    assert core.book.next_window == 3
+    assert core.next_timer_ms() is not None
+
+
+def test_begin_and_end_are_events() -> None:
+    lab = a_lab()
+    keep(lab)
+    lab.at(5 * H)
+    kinds = [row.kind for _, row in lab.store.events()]
+    assert kinds == ["reservation_made", "reservation_begun", "reservation_ended"]
+    assert [window.over_ms for window in lab.store.windows()] == [4 * H]
+
+
+def test_a_gang_is_planned_around_a_reservation() -> None:
+    lab = Lab(policy=FAIR, nodes=[a_node(gpus=2), a_node(ordinal=1, gpus=2)], tenants=[a_tenant()])
+    keep(lab, gpus=2)
+    lab.submit(work("pair", gpus=2, members=2, hours=3))
+    assert lab.running() == []
+    assert forecast(lab.core.book.picture, lab.now_ms) == {1: 4 * H}
+    lab.at(4 * H)
+    assert lab.running() == ["pair"]
+
+
+def test_who_waits_for_the_end_of_a_window_does_not_keep_its_owner_out() -> None:
+    lab = a_lab()
+    keep(lab, at_h=0)
+    lab.submit(work("wide", hours=1))
+    assert [r.at_ms for r in lab.core.book.picture.reservations.values()] == [2 * H]
+    lab.submit(work("own", "vision", gpus=1, hours=9))
+    assert lab.running() == ["own"]
