@@ -1,5 +1,6 @@
 """`tgpu run`: submit, show the output, end as the job ends.
 
+While the job waits, the reason and the expected start are shown.
 Ctrl-C asks what to do with the job; without a terminal it cancels it, as it would a command.
 """
 
@@ -11,12 +12,14 @@ from gpu_scheduler.cli.logs import Follower
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit import TAKES_WORDS, submissions
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
+from gpu_scheduler.cli.waiting import Notes, wait_until
 from gpu_scheduler.client.forms import API, exit_code_of
 from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from typing import Any
 
     from gpu_scheduler.client.client import Client
 
@@ -57,11 +60,15 @@ def run(args: Namespace) -> int:
         if not args.quiet:
             warn(f"{job} submitted")
         follower = Follower(client, job, {})
+        notes = Notes(quiet=args.quiet, hint="Ctrl-C asks" if _can_ask() else "Ctrl-C cancels")
         while True:
             try:
+                wait_until(_has_its_turn, client, job, notes)
+                notes.clear()
                 follower.copy()
                 ended = client.wait(job)
             except KeyboardInterrupt:
+                notes.clear()
                 decided = _ask(client, job)
                 if decided is not None:
                     return decided
@@ -71,6 +78,10 @@ def run(args: Namespace) -> int:
                 reason = f": {ended['reason']}" if ended.get("reason") else ""
                 warn(f"{job} {ended['state']}{reason}")
             return code
+
+
+def _has_its_turn(job: dict[str, Any]) -> bool:
+    return bool(job["state"] != "pending")
 
 
 def _on_a_terminal(args: Namespace) -> int:
@@ -92,9 +103,13 @@ def _on_a_terminal(args: Namespace) -> int:
         return wait_and_join(client, job, quiet=args.quiet)
 
 
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def _ask(client: Client, job: str) -> int | None:
     """What to do with the job; None means to go on watching it."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _can_ask():
         client.cancel(job)
         return EXIT_INTERRUPTED
     question = f"\n{job} is still there: [c]ancel it, [d]etach, or Enter to go on? "

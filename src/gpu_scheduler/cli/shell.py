@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.client.forms import API, ENDED, exit_code_of
-from gpu_scheduler.model.errors import InvalidRequest, SchedulerError
+from gpu_scheduler.model.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
@@ -24,9 +23,6 @@ TAKES_WORDS = True
 EXIT_INTERRUPTED = 128 + 2
 ATTACH_WITHIN_S = 120
 """A shell whose user is gone when it starts does not hold its GPUs for longer than this."""
-_LOOK_S = 1.0
-_EARLY_LOOK_S = 0.05
-_EARLY_S = 2.0
 
 
 def register(parser: ArgumentParser) -> None:
@@ -136,14 +132,19 @@ def _already_over(client: Client, job: dict[str, Any]) -> int:
     return exit_code_of(job)
 
 
+def _can_be_joined(job: dict[str, Any]) -> bool:
+    return job["state"] in ENDED or (job["state"] == "running" and bool(job.get("attach")))
+
+
 def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] | None:
     """The job once it runs or has ended; None if the caller gave up, and it is cancelled."""
     from gpu_scheduler.cli.terminal import Ended, ending_signals
+    from gpu_scheduler.cli.waiting import Notes, wait_until
 
-    notes = Notes(quiet=quiet)
+    notes = Notes(quiet=quiet, hint="Ctrl-C cancels")
     try:
         with ending_signals():
-            found = _until_it_runs(client, job, notes)
+            found = wait_until(_can_be_joined, client, job, notes)
     except (KeyboardInterrupt, Ended) as reason:
         notes.clear()
         client.cancel(job)
@@ -153,61 +154,6 @@ def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] |
         return None
     notes.clear()
     return found
-
-
-def _until_it_runs(client: Client, job: str, notes: Notes) -> dict[str, Any]:
-    began = time.monotonic()
-    while True:
-        try:
-            found = client.get(job)
-            if found["state"] in ENDED or (found["state"] == "running" and found.get("attach")):
-                return found
-            waits = time.monotonic() - began
-            if found["state"] == "pending" and waits > _EARLY_S / 4:
-                notes.show(_why(client, job))
-        except SchedulerError as error:
-            if client.connection.address is None:
-                raise
-            notes.show(f"{job}: {error}; trying again")
-        early = time.monotonic() - began < _EARLY_S
-        time.sleep(_EARLY_LOOK_S if early else _LOOK_S)
-
-
-def _why(client: Client, job: str) -> str:
-    from gpu_scheduler.cli.explain import expected
-
-    answer = client.explain(job)
-    start = expected(answer.get("expected_start"), time.time())
-    when = f" until about {start}" if start else ""
-    return f"{job} waits{when}; Ctrl-C cancels; {answer.get('reason') or 'its turn comes'}"
-
-
-class Notes:
-    """One line on stderr that is written over; in a pipe, a line for each change."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
-        self._live = sys.stderr.isatty()
-        self._last = ""
-
-    def show(self, text: str) -> None:
-        """The latest."""
-        from gpu_scheduler.cli.output import cut, visible
-        from gpu_scheduler.cli.terminal import window
-
-        line = f"tgpu: {visible(text)}"
-        if self._quiet or line == self._last:
-            return
-        self._last = line
-        if self._live:
-            line = f"\r\x1b[K{cut(line, max(20, window()[1] - 1))}"
-        print(line, end="" if self._live else "\n", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Take the line away."""
-        if self._live and self._last:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        self._last = ""
 
 
 def _inside(args: Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli import listing, logs, run, status
+from gpu_scheduler.cli import listing, logs, run, status, waiting
 from gpu_scheduler.cli.history import exit_text
 from gpu_scheduler.cli.jobs_view import gpus_text, place_text, state_code
 from gpu_scheduler.cli.main import COMMANDS, main
@@ -318,6 +318,26 @@ def test_run_shows_the_output_and_ends_as_the_job_does(
     assert main(["run", "--dry-run", "true"]) == 0
 
 
+def test_a_run_that_waits_says_why_and_until_when(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def starts_at_last(_: float) -> None:
+        if "waits" in "".join(said):
+            server.end("job-1")
+
+    said: list[str] = []
+    show = waiting.Notes.show
+    monkeypatch.setattr(
+        waiting.Notes, "show", lambda self, text: (said.append(text), show(self, text))
+    )
+    monkeypatch.setattr(waiting, "_PATIENCE_S", 0)
+    monkeypatch.setattr(waiting.time, "sleep", starts_at_last)
+    assert main(["run", "x"]) == 0
+    shown = capfd.readouterr().err
+    assert "tgpu: job-1 waits until about " in shown
+    assert "; Ctrl-C cancels; waiting for 2 GPUs; 1 is free" in shown
+
+
 def test_run_takes_one_job_only(tell: Tell) -> None:
     assert "run takes one job" in tell("run", "-a", "0-9", "x", code=2)
     assert "run takes one job" in tell("run", "--param", "a=1,2", "x", code=2)
@@ -325,11 +345,12 @@ def test_run_takes_one_job_only(tell: Tell) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "code", "state"),
-    [("c\n", 130, "cancelled"), ("d\n", 0, "pending"), ("\n", 7, "failed")],
+    [("c\n", 130, "cancelled"), ("d\n", 0, "running"), ("\n", 7, "failed")],
 )
 def test_an_interrupted_run_asks_what_to_do(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, state: str
 ) -> None:
+    server.first_state = "running"
     copy = logs.Follower.copy
     interrupts = iter([KeyboardInterrupt])
 
@@ -362,6 +383,8 @@ class _Terminal:
 def test_an_interrupted_run_without_a_terminal_cancels(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    server.first_state = "running"
+
     def interrupted(self: logs.Follower) -> None:
         raise KeyboardInterrupt
 

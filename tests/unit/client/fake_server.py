@@ -67,6 +67,7 @@ class FakeServer:
         self.ends = (exit_code, output, more)
 
     ends: tuple[int, bytes, dict[str, Any]] | None = None
+    first_state = "pending"
 
     # --- what a request does
 
@@ -81,7 +82,7 @@ class FakeServer:
             "name": body.get("name", ""),
             "tenant_id": body.get("tenant_id", "default"),
             "user": USER,
-            "state": "pending",
+            "state": self.first_state,
             "reason": "waiting for 2 GPUs; 1 is free",
             "priority": body.get("priority", 750),
             "gpu_count": body.get("gpu_count", 0),
