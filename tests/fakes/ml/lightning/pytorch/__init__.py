@@ -1,0 +1,3 @@
+from lightning.pytorch import callbacks
+
+__all__ = ["callbacks"]
