@@ -62,6 +62,7 @@ def run(args: Namespace) -> int:
 
 def submissions(args: Namespace) -> list[dict[str, Any]]:
     """What is to be submitted: usually one body, several for a sweep or a file of jobs."""
+    _name_recent_jobs(args)
     words = args.words
     first = words[0] if words else ""
     is_file = len(words) == 1 and not args.after_dashes and os.path.isfile(first)  # noqa: PTH113
@@ -94,6 +95,24 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     elif args.sweep:
         raise InvalidRequest("--sweep names a sweep; give its parameters with --param")
     return bodies
+
+
+def _name_recent_jobs(args: Namespace) -> None:
+    """`afterok:last` and `afterok:@~1` become the ids of the jobs that are meant."""
+    given = args.dependency or []
+    if not any("last" in word or "@" in word for word in given):
+        return
+    import re
+
+    from gpu_scheduler.cli.references import one_reference
+
+    with client_for(args) as client:
+
+        def meant(match: re.Match[str]) -> str:
+            return one_reference(client, match[0]).job_id
+
+        recent = r"(?<![\w-])last\b|@(?:~\d{1,9})?"
+        args.dependency = [re.sub(recent, meant, word, flags=re.ASCII) for word in given]
 
 
 def _from_words(args: Namespace) -> dict[str, Any]:

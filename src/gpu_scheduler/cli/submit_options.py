@@ -67,8 +67,25 @@ def _add_resources(parser: ArgumentParser) -> None:
     add("--mig", "--mig-profile", dest="mig", metavar="PROFILE", help="a MIG slice, as 3g.40gb")
     add("--allowed-gpus", metavar="LIST", help="only these devices, as 0-3 or 0,2")
     add("--exclusive", action="store_true", default=None, help="share its node with nobody")
-    add("-c", "-n", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")
-    add("-m", "--memory", type=size_mb("--memory"), metavar="SIZE", help="memory of the host")
+    add(
+        "-c",
+        "-n",
+        "--cpus",
+        "--cpus-per-task",
+        dest="cpus",
+        type=number("--cpus"),
+        metavar="N",
+        help="CPU cores",
+    )
+    add(
+        "-m",
+        "--memory",
+        "--mem",
+        dest="memory",
+        type=size_mb("--memory"),
+        metavar="SIZE",
+        help="memory of the host",
+    )
     add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
     add("--topology", choices=("any", "prefer_island", "require_island"), help="NVLink islands")
     add("--contiguous", action="store_true", default=None, help="neighbouring device numbers")
@@ -91,7 +108,7 @@ def _add_time(parser: ArgumentParser) -> None:
         "--dependency",
         action="append",
         metavar="KIND:ID",
-        help="afterok:12, afterany:3:4",
+        help="afterok:12, afterany:3:4, afterok:last",
     )
     add("-H", "--hold", action="store_true", default=None, help="wait until it is released")
     add("--signal", metavar="SIG@SECONDS", help="signal before the limit or an eviction: USR1@120")
@@ -103,7 +120,12 @@ def _add_time(parser: ArgumentParser) -> None:
 
 def _add_order(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("who and how urgent").add_argument
-    add("-J", "--name", metavar="NAME", help="name; default: that of the program")
+    add(
+        *("-J", "--name", "--job-name"),
+        dest="name",
+        metavar="NAME",
+        help="name; default: that of the program",
+    )
     add("-p", "--priority", metavar="P", help="how urgent it is")
     add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="tenant, by id or name")
     add("--pool", choices=("online", "batch"), help="the kind of work")
@@ -123,7 +145,7 @@ def _add_surroundings(parser: ArgumentParser) -> None:
     add("-D", "--chdir", metavar="DIR", help="directory; default: this one")
     add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
     add("--export", metavar="WHAT", help="variables to take along: ALL (default), NONE or A,B=c")
-    add("--conda", metavar="ENV", help="run in this conda environment")
+    add("--conda", "--conda-env", dest="conda", metavar="ENV", help="run in this conda environment")
     add(
         "--runner",
         choices=("process", "terminal", "tmux", "screen", "container"),
