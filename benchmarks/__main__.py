@@ -27,6 +27,7 @@ MEASURES = {
     "submissions": "benchmarks.submissions",
     "pending": "benchmarks.pending",
     "idle": "benchmarks.idle",
+    "monitoring": "benchmarks.monitoring",
     "venus": "benchmarks.venus",
     "year": "benchmarks.year",
 }

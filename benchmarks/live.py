@@ -34,9 +34,10 @@ _OVER_S = 120.0
 class LiveServer:
     """Starts on entering, and stops and removes all of it on leaving."""
 
-    def __init__(self, gpus: str = EIGHT) -> None:
-        """Declare these devices."""
+    def __init__(self, gpus: str = EIGHT, variables: dict[str, str] | None = None) -> None:
+        """Declare these devices, or find some if there are none; start with these variables."""
         self.gpus = gpus
+        self.variables = variables or {}
         self.directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
         self.client = Client(str(self.directory))
 
@@ -66,8 +67,11 @@ class LiveServer:
     def start(self) -> float:
         """Start the server; says how many seconds it took until it answered."""
         began = time.perf_counter()
-        options = ["--state-dir", str(self.directory), "--simulate", self.gpus]
-        tgpu("up", "--daemon", *options, "--http-port", "0", "--metrics-port", "0")
+        options = ["--state-dir", str(self.directory)]
+        if self.gpus:
+            options += ["--simulate", self.gpus]
+        ports = ("--http-port", "0", "--metrics-port", "0")
+        tgpu("up", "--daemon", *options, *ports, **self.variables)
         return time.perf_counter() - began
 
     def stop(self) -> None:
@@ -142,14 +146,14 @@ def spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
     return {kind: after[kind] - before.get(kind, 0.0) for kind in after}
 
 
-def tgpu(*words: str) -> str:
+def tgpu(*words: str, **variables: str) -> str:
     """The command line as people use it; what it says."""
     done = subprocess.run(
         [sys.executable, "-m", "gpu_scheduler", *words],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        env=plain_environment(),
+        env=plain_environment() | variables,
     )
     return done.stdout
 

@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 class Box:
-    """A server on two fake A100, of which the second is there to be left alone."""
+    """A server on three fake A100, of which the last is split into two slices."""
 
     def __init__(self, server: RealServer, nvml: FakeNvml) -> None:
         self.server = server
@@ -69,7 +69,8 @@ class Box:
 @pytest.fixture(scope="module")
 def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     nvml = FakeNvml(fake_nvml_library, tmp_path_factory.mktemp("nvml") / "state")
-    nvml.a100s(2)
+    nvml.a100s(3)
+    nvml.split(2, "3g.40gb", "3g.40gb")
     state_dir = tempfile.mkdtemp(prefix="tgpu-")
     server = RealServer(state_dir)
     server.environment |= {f"GPU_SCHEDULER_{name}": value for name, value in SETTINGS.items()}
@@ -86,13 +87,14 @@ def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(autouse=True)
 def clean(box: Box) -> Iterator[None]:
-    """Every test begins with two idle GPUs, and leaves no job behind."""
+    """Every test begins with idle GPUs, and leaves no job behind."""
     for index in (0, 1):
         box.nvml.gpu(index, compute=None, memory_used_mb=0, temperature=30, utilisation=50)
     yield
     with box.server.client() as client:
         for job in list(client.list(state=("running", "scheduled", "pending"))):
             client.cancel(job["id"])
+            client.wait(job["id"], timeout=PATIENCE_S)
 
 
 def test_a_job_over_its_memory_is_warned_and_stopped_and_its_neighbour_lives(box: Box) -> None:
@@ -262,3 +264,21 @@ def test_energy_and_use_of_a_job_are_kept_and_shown(box: Box) -> None:
     assert " Wh" in box.server.tgpu("history").stdout
     usage = box.server.json("usage")["usage"]
     assert max(row["energy_kwh"] for row in usage) > 0
+
+
+def test_mig_slices_are_given_out_one_by_one(box: Box) -> None:
+    slices = {f"MIG-0002{place:04d}-58ce-5a9a-8f9a-dbc22a66a000" for place in (0, 1)}
+    assert "A100 (2 x 3g.40gb)" in box.server.tgpu("gpus").stdout
+    script = "echo $CUDA_VISIBLE_DEVICES; exec sleep 300"
+    submit = ("--mig-profile", "3g.40gb", "--gpus", "1", "--", "sh", "-c", script)
+    jobs = [box.server.submit(*submit) for _ in range(3)]
+    given = []
+    for job in jobs[:2]:
+        box.until(lambda job=job: box.server.tgpu("logs", job).stdout.strip() != "")  # type: ignore[misc]
+        given.append(box.server.tgpu("logs", job).stdout.strip())
+    assert set(given) == slices
+    assert box.job(jobs[2])["state"] == "pending"
+    box.server.tgpu("cancel", jobs[0])
+    box.until(lambda: box.server.tgpu("logs", jobs[2]).stdout.strip() == given[0])
+    refused = box.server.tgpu("submit", "--mig", "7g.80gb", "--gpus", "1", "--", "true", code=2)
+    assert "no node offers 1 x MIG 7g.80gb" in refused.stderr

@@ -43,6 +43,11 @@ class Chosen:
         if port is not None or uuids is not None:
             self._write()
 
+    def free_slices(self, allocation_id: str, member: int) -> None:
+        """Others may have its slices."""
+        if self.slices.pop((allocation_id, member), None) is not None:
+            self._write()
+
     def keep_only(self, held: Iterable[Key]) -> None:
         """Forget all that was chosen for other work than this."""
         keys = set(held)

@@ -15,6 +15,10 @@ from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
+class NoSlice(Exception):
+    """What the server gave out is not there; the text says what."""
+
+
 class Orders:
     """Translates orders, with what this node knows: device nodes, MIG slices, free ports."""
 
@@ -86,6 +90,10 @@ class Orders:
         """The work is over for good."""
         self._chosen.forget(allocation_id, member)
 
+    def released(self, allocation_id: str, member: int) -> None:
+        """The work is over, and its slices are free: the next may come before it is forgotten."""
+        self._chosen.free_slices(allocation_id, member)
+
     def keep_only(self, held: Iterable[tuple[str, int]]) -> None:
         """Nothing but this work is under way."""
         self._chosen.keep_only(held)
@@ -133,8 +141,11 @@ class Orders:
                     for uuid in piece.uuids
                     if uuid not in taken
                 ]
-                if free:
-                    mine[held.index] = free[0]
+                if not free:
+                    raise NoSlice(
+                        f"no slice {held.mig_profile} of GPU {held.index} is free on this node"
+                    )
+                mine[held.index] = free[0]
         if mine:
             self._chosen.set_slices(key, mine)
         return mine

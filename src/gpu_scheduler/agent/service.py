@@ -125,6 +125,8 @@ class Agent:
             if any(type(report) is type(old) for old in told):
                 return
             told.append(report)
+        if isinstance(report, Over):
+            self._orders.released(report.allocation_id, report.member)
         self._send(fact_of(report))
 
     def _hear_devices(self, telemetry: Telemetry) -> None:

@@ -63,7 +63,7 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
     used = size_text(gpu.get("memory_used_mb") or 0)
     return [
         _name(gpu, named=named),
-        str(gpu.get("model") or ""),
+        " ".join([str(gpu.get("model") or ""), *_slices(gpu)]),
         str(gpu.get("state") or ""),
         f"{round(100 * float(gpu.get('allocated_share') or 0))}%",
         f"{used} / {size_text(gpu.get('memory_mb') or 0)}",
@@ -77,6 +77,10 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
 def _name(gpu: dict[str, Any], *, named: bool) -> str:
     index = str(gpu.get("index", "?"))
     return f"{gpu.get('node')}:{index}" if named else index
+
+
+def _slices(gpu: dict[str, Any]) -> list[str]:
+    return [f"({', '.join(gpu['mig'])})"] if gpu.get("mig") else []
 
 
 def _others(gpu: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from gpu_scheduler.agent.chosen import NAME
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found, FoundDevice, FoundSlice
-from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.agent.orders import NoSlice, Orders
 from gpu_scheduler.wire import agent_pb2 as pb
 
 PROFILE = "1g.10gb"
@@ -62,6 +62,15 @@ def test_a_slice_is_free_again_when_its_work_is_forgotten_or_no_longer_held(tmp_
     again = an_agent(tmp_path)
     again.keep_only([("job-3.1", 0)])
     assert slices(again, "job-3") == ["MIG-a"]
+
+
+def test_a_slice_is_free_for_the_next_as_soon_as_its_work_is_over(tmp_path: Path) -> None:
+    orders = an_agent(tmp_path)
+    assert [*slices(orders, "job-1"), *slices(orders, "job-2")] == ["MIG-a", "MIG-b"]
+    with pytest.raises(NoSlice, match="of GPU 0 is free on this node"):
+        slices(orders, "job-3")
+    orders.released("job-1.1", 0)
+    assert slices(orders, "job-3") == ["MIG-a"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ports": 1}', '{"ports": {}, "slices": [[1]]}'])
