@@ -11,6 +11,7 @@ from gpu_scheduler.api import (
     changes,
     cluster,
     events,
+    health,
     jobs,
     logs,
     notices,
@@ -38,6 +39,7 @@ DESCRIBED: tuple[Operation, ...] = (
     *logs.OPERATIONS,
     *tenants.OPERATIONS,
     *reservations.OPERATIONS,
+    *health.OPERATIONS,
     *cluster.OPERATIONS,
     *events.OPERATIONS,
     *notices.OPERATIONS,
@@ -83,8 +85,8 @@ def build(
     main = Front(context, (*DESCRIBED, *pages), known)
     metrics = Metrics(context, main.requests).operation()
     main.add((metrics,))
-    health = [operation for operation in cluster.OPERATIONS if operation.path == "/health"]
-    return Applications(main, Front(context, (metrics, *health), known))
+    plain = [operation for operation in health.OPERATIONS if operation.path == "/health"]
+    return Applications(main, Front(context, (metrics, *plain), known))
 
 
 def _pages(version: str) -> tuple[Operation, ...]:

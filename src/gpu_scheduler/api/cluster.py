@@ -5,13 +5,11 @@ Everybody may see what runs where and for whom; what exactly it runs, only its o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
-from gpu_scheduler.api.callers import UNKNOWN
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag
@@ -19,7 +17,7 @@ from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.ledger.accounts import Totals
 from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.errors import InvalidRequest, SchedulerError, UnknownThing
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.job import NORMAL_PRIORITY, Pool
 from gpu_scheduler.model.measures import UJ_PER_WH
 from gpu_scheduler.model.node import Device, Health, NodeState
@@ -41,12 +39,10 @@ from gpu_scheduler.wire.answers import (
     UsageForm,
     UsageList,
 )
-from gpu_scheduler.wire.answers import Health as HealthForm
 from gpu_scheduler.wire.tenants import GPU_HOUR, QuotaRequest, per
 
 _QUOTA = msgspec.json.Decoder(QuotaRequest)
 _HOUR_MS = 3_600_000
-MOST_TOLD = 3
 
 
 @dataclass(slots=True)
@@ -282,43 +278,7 @@ async def list_nodes(context: Context, call: Call) -> Answer:
     return answer(NodeList(forms))
 
 
-# --- health, usage, quota
-
-
-async def health(context: Context, call: Call) -> Answer:
-    """Whether the scheduler works; 503 if it does not."""
-    context.query(call)
-    checks = {"store": "ok", "nodes": "ok", "gpus": "ok"}
-    status = "healthy"
-    nodes = slots(context)
-    online = [slot for slot in nodes if slot.node.state is not NodeState.LOST]
-    problems = [found.problem for found in context.service.telemetry.values() if found.problem]
-    if not online:
-        status, checks["nodes"] = "degraded", "no node is online"
-    elif len(online) < len(nodes):
-        status, checks["nodes"] = "degraded", f"{len(online)} of {len(nodes)} nodes are online"
-    if problems := problems or _grave_troubles(nodes):
-        status, checks["gpus"] = "degraded", "; ".join(problems[:MOST_TOLD])
-    try:
-        context.service.store.last_event()
-    except SchedulerError as error:
-        status, checks["store"] = "unhealthy", error.code
-    else:
-        if context.service.trouble:
-            status, checks["store"] = "degraded", context.service.trouble
-    if context.settings.warnings:
-        checks["access"] = "; ".join(context.settings.warnings)
-    if not call.scope.get("state", {}).get("peer", UNKNOWN).local:
-        # Whoever shows nothing learns nothing more.
-        form = HealthForm(status=status, version="", uptime_seconds=0, checks={})
-        return answer(form, status=503 if status == "unhealthy" else 200)
-    form = HealthForm(
-        status=status,
-        version=context.settings.version,
-        uptime_seconds=round(time.monotonic() - context.started, 3),
-        checks=checks,
-    )
-    return answer(form, status=503 if status == "unhealthy" else 200)
+# --- usage, quota
 
 
 def troubles(context: Context) -> dict[str, str]:
@@ -329,18 +289,6 @@ def troubles(context: Context) -> dict[str, str]:
         for device in slot.node.devices
         if (trouble := trouble_of(device))
     }
-
-
-def _grave_troubles(nodes: list[Slot]) -> list[str]:
-    """Devices that somebody should look after; what others run or heat ends by itself."""
-    return [
-        f"GPU {device.index} of {slot.node.id}: {trouble_of(device)}"
-        for slot in nodes
-        for device in slot.node.devices
-        if device.health is not Health.HEALTHY
-        or device.quarantined
-        or (device.foreign is not None and device.foreign.leaked)
-    ]
 
 
 async def usage(context: Context, call: Call) -> Answer:
@@ -423,21 +371,6 @@ def _quota(context: Context) -> QuotaForm:
 
 _CHANGE = (403, 404, 409, 503)
 OPERATIONS = (
-    *(
-        Operation(
-            method="GET",
-            path=path,
-            handler=health,
-            name=name,
-            summary="Whether the scheduler works: healthy, degraded or unhealthy (503).",
-            tag="cluster",
-            answer=HealthForm,
-            errors=(503,),
-            public=True,
-            public_everywhere=True,
-        )
-        for path, name in ((f"{V1}/health", "health"), ("/health", "plain_health"))
-    ),
     Operation(
         method="GET",
         path=f"{V1}/cluster/status",

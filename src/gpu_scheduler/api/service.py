@@ -6,13 +6,14 @@ does anything, so that tests can put real or small parts behind the same handler
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Command, Outcome
 from gpu_scheduler.control.tallies import Tallies
+from gpu_scheduler.control.vitals import Finding
 from gpu_scheduler.ledger.cost import Prices
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.caller import Caller
@@ -129,7 +130,8 @@ class ApiSettings:
     `host_names` are further names by which it may be called (besides localhost and the loopback
     addresses). `version` is shown by /health. `attach` says what enters the session of a job.
     `runner` is for jobs that do not name one.
-    `notifications` are those who tell people what happens, `prices` are for reports.
+    `notifications` are those who tell people what happens, `prices` are for reports,
+    `vitals` what the server watches of itself.
     With `auth` off everybody may do everything. `warnings` are shown by /health.
     """
 
@@ -141,6 +143,7 @@ class ApiSettings:
     attach: Attach | None = None
     notifications: Notifications | None = None
     runner: Runner = Runner.PROCESS
+    vitals: Callable[[], Iterable[Finding]] | None = None
     prices: Prices = field(default_factory=lambda: Prices(other_gpu_micro=0))
     auth: bool = True
     max_token_days: float = 365.0

@@ -1,12 +1,16 @@
-"""`tgpu health`: whether the server and its parts are well. Exit code 1 when it is unhealthy."""
+"""`tgpu health`: whether the server and its parts are well, and what to do if not.
+
+Exit code 1 when it is unhealthy; with --strict also when it is degraded.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from typing import Any
 
 from gpu_scheduler.cli.durations import words_of
-from gpu_scheduler.cli.output import coloured_state, print_json, print_pairs
+from gpu_scheduler.cli.output import coloured_state, print_json, print_pairs, visible
 from gpu_scheduler.cli.reach import add_server_options, client_for
 
 EXIT_UNHEALTHY = 1
@@ -14,6 +18,9 @@ EXIT_UNHEALTHY = 1
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 1 also when it is only degraded"
+    )
     add_server_options(parser)
 
 
@@ -32,7 +39,17 @@ def run(args: Namespace) -> int:
                 *((name, check_text(value)) for name, value in checks_of(answer)),
             ]
         )
-    return EXIT_UNHEALTHY if answer.get("status") == "unhealthy" else 0
+        for line in reason_lines(answer):
+            print(line)
+    bad = ("unhealthy", "degraded") if args.strict else ("unhealthy",)
+    return EXIT_UNHEALTHY if answer.get("status") in bad else 0
+
+
+def reason_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """What is wrong, each with what to do."""
+    for reason in answer.get("reasons") or []:
+        yield f"{coloured_state(str(reason['status']))}: {visible(str(reason['detail']))}"
+        yield f"  what to do: {visible(str(reason['remedy']))}"
 
 
 def checks_of(answer: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -52,6 +52,9 @@ STATE_COLOURS = {
     "offline": "red",
     "healthy": "green",
     "degraded": "yellow",
+    "problem": "red",
+    "warning": "yellow",
+    "ok": "green",
 }
 _GAP = "  "
 _LEAST_LAST = 20

@@ -100,6 +100,12 @@ def configure(diary: Diary) -> LineFile | None:
     return file
 
 
+def lost_lines() -> int:
+    """How many lines could not be written since the last that could."""
+    handlers = logging.getLogger().handlers
+    return sum(handler.file.lost for handler in handlers if isinstance(handler, FileHandler))
+
+
 def _rendering(*, readable: bool) -> list[Processor]:
     if readable:
         return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28)]

@@ -29,6 +29,8 @@ from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetTenant
+from gpu_scheduler.control.vitals import Vitals
+from gpu_scheduler.diary.lines import lost_lines
 from gpu_scheduler.model.caller import DEFAULT_TENANT
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.launch import Runner
@@ -92,6 +94,12 @@ class Server:
             sweep_ms=self._settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(self._settings).check,
         )
+        vitals = Vitals(
+            self._paths.state,
+            loop.tallies.commit_seconds,
+            self._clock.now_ms,
+            lost_lines=lost_lines,
+        )
         agents = Agents(loop, silent_after_s=self._settings.agent.lost_after_s)
         notifications = Notifications(self._settings.notifications, LoopForNotices(loop))
         config = agent_config_of(self._settings, self._paths)
@@ -99,11 +107,12 @@ class Server:
         loop.start()
         try:
             await self._set_up(loop)
-            async with self._grpc(agents), self._http(loop, agents, notifications):
+            async with self._grpc(agents), self._http(loop, agents, notifications, vitals):
                 agents.expect_nodes()
                 tasks = [
                     asyncio.create_task(local_agent.run()),
                     asyncio.create_task(notifications.run()),
+                    asyncio.create_task(vitals.watch()),
                     asyncio.create_task(
                         keep_house(loop, self._settings.retention, Path(self._paths.logs))
                     ),
@@ -148,7 +157,7 @@ class Server:
 
     @asynccontextmanager
     async def _http(
-        self, loop: Loop, agents: Agents, notifications: Notifications
+        self, loop: Loop, agents: Agents, notifications: Notifications, vitals: Vitals
     ) -> AsyncIterator[None]:
         api = self._settings.api
         bulk_bytes = round(api.max_body_mb * (1 << 20))
@@ -159,6 +168,7 @@ class Server:
             runner=Runner(self._settings.jobs.runner),
             attach=partial(attach_command_of, self._paths.scratch),
             notifications=notifications,
+            vitals=vitals,
             prices=prices_of(self._settings.costs),
             host_names=host_names(api),
             auth=self._settings.auth.enabled,

@@ -427,13 +427,23 @@ class QuotaForm(Struct):
     elastic: bool
 
 
+class HealthReason(Struct):
+    """Something that is wrong: which check, how bad, what was found, and what to do."""
+
+    check: str
+    status: str
+    detail: str
+    remedy: str
+
+
 class Health(Struct):
-    """healthy, degraded (works, but not all of it) or unhealthy."""
+    """healthy, degraded (works, but not all of it) or unhealthy; `reasons` has the worst first."""
 
     status: str
     version: str
     uptime_seconds: float
     checks: dict[str, str]
+    reasons: list[HealthReason] = []
 
 
 class EventForm(Struct):

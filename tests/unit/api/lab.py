@@ -98,6 +98,8 @@ class ApiLab:
         authenticators: Sequence[Authenticator] = (),
         bounds: Bounds | None = None,
         gpu_mb: int = GPU_MB,
+        notifications: Any = None,
+        vitals: Any = None,
         **core: Any,
     ) -> None:
         self._nodes = nodes
@@ -108,6 +110,8 @@ class ApiLab:
             server_uid=os.getuid() if server_uid is None else server_uid,
             version="1.2.3",
             bounds=bounds or Bounds(),
+            notifications=notifications,
+            vitals=vitals,
         )
         self.directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
         self.directory.chmod(0o755)

@@ -1,0 +1,212 @@
+"""Whether the scheduler is well, and if not: what is wrong, and what to do about it.
+
+Healthy, degraded (it works, but not all of it) or unhealthy. What is found comes from the state of
+the cluster here, and from `ApiSettings.vitals` for what only the server can see of itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from gpu_scheduler.api.callers import UNKNOWN
+from gpu_scheduler.api.cluster import slots
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.exchange import Answer, Call, answer
+from gpu_scheduler.api.operations import V1, Operation
+from gpu_scheduler.control.vitals import DEGRADED, HEALTHY, UNHEALTHY, Finding
+from gpu_scheduler.engine.slot import Slot
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.node import Device, Health, NodeState
+from gpu_scheduler.model.trouble import trouble_of
+from gpu_scheduler.wire.answers import Health as HealthForm
+from gpu_scheduler.wire.answers import HealthReason
+
+CHECKS = ("store", "disk", "nodes", "gpus", "queue", "notifications", "clock", "logs")
+NEARLY_FULL = 0.9
+LATE_MS = 15 * 60_000
+"""A notification that waits for longer is a backlog."""
+MOST_TOLD = 3
+
+
+async def health(context: Context, call: Call) -> Answer:
+    """Whether the scheduler works; 503 if it does not."""
+    context.query(call)
+    found = list(findings(context))
+    status = worst(found)
+    code = 503 if status == UNHEALTHY else 200
+    if not call.scope.get("state", {}).get("peer", UNKNOWN).local:
+        # Whoever shows nothing learns nothing more.
+        return answer(
+            HealthForm(status=status, version="", uptime_seconds=0, checks={}), status=code
+        )
+    checks = dict.fromkeys(CHECKS, "ok")
+    for finding in found:
+        told = checks[finding.check]
+        checks[finding.check] = finding.detail if told == "ok" else f"{told}; {finding.detail}"
+    if context.settings.warnings:
+        checks["access"] = "; ".join(context.settings.warnings)
+    form = HealthForm(
+        status=status,
+        version=context.settings.version,
+        uptime_seconds=round(time.monotonic() - context.started, 3),
+        checks=checks,
+        reasons=[
+            HealthReason(one.check, one.status, one.detail, one.remedy)
+            for one in sorted(found, key=lambda one: one.status != UNHEALTHY)
+        ],
+    )
+    return answer(form, status=code)
+
+
+def worst(found: Sequence[Finding]) -> str:
+    """The status as a whole."""
+    statuses = {finding.status for finding in found}
+    return next((status for status in (UNHEALTHY, DEGRADED) if status in statuses), HEALTHY)
+
+
+def findings(context: Context) -> Iterator[Finding]:
+    """All that is wrong."""
+    yield from _store(context)
+    nodes = slots(context)
+    yield from _nodes(nodes)
+    yield from _gpus(context, nodes)
+    yield from _queue(context)
+    yield from _notifications(context)
+    if context.settings.vitals is not None:
+        yield from context.settings.vitals()
+
+
+def _store(context: Context) -> Iterator[Finding]:
+    try:
+        context.service.store.last_event()
+    except SchedulerError as error:
+        yield Finding(
+            "store",
+            UNHEALTHY,
+            f"the database cannot be read ({error.code})",
+            "see the server's log, and docs/reference/database.md for what to do",
+        )
+        return
+    if context.service.trouble:
+        yield Finding(
+            "store",
+            DEGRADED,
+            f"changes cannot be written: {context.service.trouble}",
+            "make room on the disk of the state directory; nothing that was acknowledged is lost, "
+            "and it goes on by itself",
+        )
+
+
+def _nodes(nodes: list[Slot]) -> Iterator[Finding]:
+    remedy = (
+        "on that machine, look at agent/agent.log in the state directory; the server starts its "
+        "own agent again by itself, and jobs run on meanwhile"
+    )
+    lost = [slot.node.id for slot in nodes if slot.node.state is NodeState.LOST]
+    if len(lost) == len(nodes):
+        yield Finding("nodes", DEGRADED, "no node is online", remedy)
+    elif lost:
+        online = len(nodes) - len(lost)
+        detail = f"{online} of {len(nodes)} nodes are online; away: {', '.join(lost[:MOST_TOLD])}"
+        yield Finding("nodes", DEGRADED, detail, remedy)
+
+
+def _gpus(context: Context, nodes: list[Slot]) -> Iterator[Finding]:
+    for node_id, found in sorted(context.service.telemetry.items()):
+        if found.problem:
+            yield Finding(
+                "gpus",
+                DEGRADED,
+                found.problem if len(nodes) == 1 else f"{node_id}: {found.problem}",
+                "run nvidia-smi there; if that hangs or fails, the driver needs a restart. Until "
+                "then GPUs are used as they were last seen",
+            )
+    grave = [
+        (device, f"GPU {device.index} of {slot.node.id}: {trouble_of(device)}")
+        for slot in nodes
+        for device in slot.node.devices
+        if _is_grave(device)
+    ]
+    for device, told in grave[:MOST_TOLD]:
+        yield Finding("gpus", DEGRADED, told, _remedy_of(device))
+    if len(grave) > MOST_TOLD:
+        more = f"{len(grave) - MOST_TOLD} further GPUs have trouble"
+        yield Finding("gpus", DEGRADED, more, "'tgpu gpus' shows all of them")
+
+
+def _is_grave(device: Device) -> bool:
+    """Somebody should look after it; what others run or heat ends by itself."""
+    is_leaking = device.foreign is not None and device.foreign.leaked
+    return device.health is not Health.HEALTHY or device.quarantined or is_leaking
+
+
+def _remedy_of(device: Device) -> str:
+    index = device.index
+    if device.health is not Health.HEALTHY:
+        return (
+            f"look for XID or ECC errors with 'nvidia-smi -q -i {index}' and dmesg; it comes back "
+            f"when the driver says so, or by 'tgpu resume-gpu {index}'"
+        )
+    if device.quarantined:
+        return (
+            "jobs of several commands died on it at once; look at their logs, then use it again "
+            f"with 'tgpu resume-gpu {index}'"
+        )
+    pid = device.foreign.pid if device.foreign is not None else 0
+    end_it = f"end process {pid}" if pid else f"reset it with 'nvidia-smi --gpu-reset -i {index}'"
+    return f"{end_it}; it is given out again as soon as its memory is free"
+
+
+def _queue(context: Context) -> Iterator[Finding]:
+    book = context.service.core.book
+    most = book.limits.max_queued_tasks
+    if book.queued_tasks >= most:
+        yield Finding(
+            "queue",
+            DEGRADED,
+            f"the queue is full: {book.queued_tasks:,} tasks wait",
+            "submissions are refused until some have run; cancel what is not needed, or raise "
+            "scheduler.max_queue_size",
+        )
+    elif book.queued_tasks >= NEARLY_FULL * most:
+        yield Finding(
+            "queue",
+            DEGRADED,
+            f"the queue is nearly full: {book.queued_tasks:,} of {most:,} tasks",
+            "beyond that submissions are refused; cancel what is not needed, or raise "
+            "scheduler.max_queue_size",
+        )
+
+
+def _notifications(context: Context) -> Iterator[Finding]:
+    notifications = context.settings.notifications
+    if notifications is None:
+        return
+    now_ms = context.service.now_ms()
+    for name, lane in notifications.lanes.items():
+        oldest_ms = lane.oldest_ms
+        if oldest_ms is not None and now_ms - oldest_ms > LATE_MS:
+            minutes = (now_ms - oldest_ms) // 60_000
+            yield Finding(
+                "notifications",
+                DEGRADED,
+                f"{len(lane.waiting):,} notifications wait for {name}, for up to {minutes} minutes",
+                f"'tgpu notify' shows the last error, 'tgpu notify test {name}' tries it now",
+            )
+
+
+OPERATIONS = tuple(
+    Operation(
+        method="GET",
+        path=path,
+        handler=health,
+        name=name,
+        summary="Whether the scheduler works: healthy, degraded or unhealthy (503), and why.",
+        tag="cluster",
+        answer=HealthForm,
+        errors=(503,),
+        public=True,
+    )
+    for path, name in ((f"{V1}/health", "health"), ("/health", "plain_health"))
+)

@@ -1,0 +1,156 @@
+"""What a server watches of itself: how its store, disk and clock do.
+
+Samples come in now and then, findings go out at any time. A finding says what is wrong and what to
+do; it goes away by itself when its cause has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gpu_scheduler.control.tallies import Histogram
+
+HEALTHY, DEGRADED, UNHEALTHY = "healthy", "degraded", "unhealthy"
+SAMPLE_S = 5.0
+KEPT = 12
+"""So many samples are looked at: a minute."""
+SLOW_S = 0.5
+"""A commit that takes longer in the mean is slow: people wait for it."""
+FEW_COMMITS = 3
+STEP_S = 2.0
+REMEMBERED_S = 600.0
+"""A clock that was set is told for so long."""
+LEAST_FREE_BYTES = 256 << 20
+LEAST_FREE_PART = 0.01
+LEAST_FILES = 1000
+MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong: which check, how bad, what was found, what to do."""
+
+    check: str
+    status: str
+    detail: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_s: float
+    commits: int
+    seconds: float
+    offset_s: float
+
+
+class Vitals:
+    """Watches. `own_now_ms` is the scheduler's time, which never goes back."""
+
+    def __init__(
+        self,
+        directory: str,
+        commits: Histogram,
+        own_now_ms: Callable[[], int],
+        *,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        lost_lines: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Watch the disk of a directory and the times of commits."""
+        self._directory = directory
+        self._commits = commits
+        self._own_now_ms = own_now_ms
+        self._wall = wall
+        self._monotonic = monotonic
+        self._lost_lines = lost_lines
+        self._samples: deque[_Sample] = deque(maxlen=KEPT + 1)
+        self._steps: deque[tuple[float, float]] = deque(maxlen=20)
+        self.sample()
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            self.sample()
+
+    def sample(self) -> None:
+        """Look once."""
+        now = self._monotonic()
+        offset = self._wall() - now
+        if self._samples:
+            step = offset - self._samples[-1].offset_s
+            if abs(step) > STEP_S:
+                self._steps.append((now, step))
+        commits = self._commits
+        self._samples.append(_Sample(now, sum(commits.counts), commits.total, offset))
+
+    def __call__(self) -> Iterator[Finding]:
+        """What is wrong now."""
+        yield from self._store()
+        yield from self._disk()
+        yield from self._clock()
+        if lost := self._lost_lines():
+            yield Finding(
+                "logs",
+                DEGRADED,
+                f"{lost} lines of the server's log could not be written",
+                "make room where the log lies (files.log_file, or server.log)",
+            )
+
+    def _store(self) -> Iterator[Finding]:
+        first, last = self._samples[0], self._samples[-1]
+        count = last.commits - first.commits
+        if count >= FEW_COMMITS and (last.seconds - first.seconds) / count > SLOW_S:
+            mean = (last.seconds - first.seconds) / count
+            yield Finding(
+                "store",
+                DEGRADED,
+                f"commits take {mean:.1f} s in the mean",
+                "the disk of the state directory is slow or busy ('tgpu doctor' measures it); put "
+                "it on a local SSD, not on a network file system",
+            )
+
+    def _disk(self) -> Iterator[Finding]:
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError as error:
+            yield Finding(
+                "disk",
+                DEGRADED,
+                f"the state directory cannot be looked at: {error.strerror}",
+                "is its file system still there?",
+            )
+            return
+        free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        remedy = (
+            "remove what is not needed; logs of jobs go earlier with retention.logs_days, and are "
+            "smaller with jobs.log_size_mb. When it is full, submissions are refused and jobs go on"
+        )
+        if free < min(LEAST_FREE_BYTES, size // 4) or free < LEAST_FREE_PART * size:
+            detail = f"{free // MB:,} MiB are free on the disk of the state directory"
+            yield Finding("disk", DEGRADED, detail, remedy)
+        if disk.f_files and disk.f_favail < LEAST_FILES:
+            detail = f"{disk.f_favail} more files fit on the disk of the state directory"
+            yield Finding("disk", DEGRADED, detail, remedy)
+
+    def _clock(self) -> Iterator[Finding]:
+        behind_s = self._own_now_ms() / 1000 - self._wall()
+        remedy = (
+            "let a time service (chrony, systemd-timesyncd) keep the clock; the scheduler's own "
+            "time never goes back, so limits and waits stay right"
+        )
+        if behind_s > STEP_S:
+            detail = f"the clock is {behind_s:.0f} s behind what was written already"
+            yield Finding("clock", DEGRADED, detail, remedy)
+            return
+        now = self._monotonic()
+        recent = [step for at_s, step in self._steps if now - at_s < REMEMBERED_S]
+        if recent:
+            detail = f"the clock was set {len(recent)} times lately, last by {recent[-1]:+.0f} s"
+            yield Finding("clock", DEGRADED, detail, remedy)

@@ -1,0 +1,127 @@
+"""Health says what is wrong and what to do, and the worst comes first."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent
+from gpu_scheduler.control.vitals import Finding
+from gpu_scheduler.model.readings import DeviceProcess, NodeReadings
+from gpu_scheduler.notify.outbox import Lane
+from gpu_scheduler.store.rows import NoticeRow
+from tests.unit.api.lab import ApiLab
+
+
+@pytest.fixture
+def lab() -> Iterator[ApiLab]:
+    with ApiLab() as made:
+        yield made
+
+
+def reasons(lab: ApiLab, check: str) -> list[dict[str, Any]]:
+    health = lab.get("/health").json
+    found = [reason for reason in health["reasons"] if reason["check"] == check]
+    assert all(reason["remedy"] and reason["detail"] for reason in found)
+    if found:
+        assert health["status"] != "healthy"
+        assert health["checks"][check] != "ok"
+    return found
+
+
+def test_a_lab_that_is_well_says_so_of_every_part(lab: ApiLab) -> None:
+    health = lab.get("/health").json
+    assert (health["status"], health["reasons"]) == ("healthy", [])
+    assert set(health["checks"].values()) == {"ok"}
+
+
+def test_an_agent_that_is_away_is_told(lab: ApiLab) -> None:
+    lab.tell(NodeSilent("n0"))
+    (reason,) = reasons(lab, "nodes")
+    assert (reason["status"], reason["detail"]) == ("degraded", "no node is online")
+    assert "agent.log" in reason["remedy"]
+
+
+def test_a_driver_that_is_left_alone_is_told(lab: ApiLab) -> None:
+    problem = "GPUs cannot be read: timed out; next try in 20 s"
+    lab.loop.telemetry["n0"] = NodeReadings(at_ms=0, problem=problem)
+    (reason,) = reasons(lab, "gpus")
+    assert problem in reason["detail"]
+    assert "nvidia-smi" in reason["remedy"]
+
+
+def test_sick_and_leaking_gpus_are_told_each_with_its_own_remedy(lab: ApiLab) -> None:
+    left = DeviceProcess(pid=4321, user="ann", memory_mb=9000, allocation_id="job-99.1")
+    other = DeviceProcess(pid=1, user="bob", memory_mb=9000)
+    lab.tell(
+        DevicesRead(
+            "n0",
+            (
+                DeviceRead(index=1, healthy=False),
+                DeviceRead(index=2, memory_used_mb=9000, processes=(left,)),
+                DeviceRead(index=3, memory_used_mb=9000, processes=(other,)),
+                DeviceRead(index=4, memory_used_mb=9000, unexplained_mb=9000),
+            ),
+        )
+    )
+    sick, leaking, full = reasons(lab, "gpus")
+    assert "GPU 1 of n0" in sick["detail"]
+    assert "XID" in sick["remedy"]
+    assert "end process 4321" in leaking["remedy"]
+    assert "--gpu-reset -i 4" in full["remedy"]
+    lab.tell(DevicesRead("n0", tuple(DeviceRead(index=i, healthy=False) for i in range(6))))
+    assert "3 further GPUs" in reasons(lab, "gpus")[-1]["detail"]
+
+
+def test_a_store_that_cannot_write_or_be_read_is_told(lab: ApiLab, monkeypatch: Any) -> None:
+    from gpu_scheduler.model.errors import StoreUnavailable
+
+    lab.loop.trouble = "the disk is full"
+    (reason,) = reasons(lab, "store")
+    assert (reason["status"], "the disk is full" in reason["detail"]) == ("degraded", True)
+
+    def unreadable() -> int:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(lab.store, "last_event", unreadable)
+    reply = lab.get("/health")
+    assert reply.status == 503
+    assert reply.json["status"] == "unhealthy"
+
+
+def test_a_queue_that_is_full_is_told(lab: ApiLab) -> None:
+    book = lab.loop.core.book
+    book.queued_tasks = book.limits.max_queued_tasks
+    assert "is full" in reasons(lab, "queue")[0]["detail"]
+    book.queued_tasks = round(0.95 * book.limits.max_queued_tasks)
+    assert "nearly full" in reasons(lab, "queue")[0]["detail"]
+    book.queued_tasks = 0
+    assert reasons(lab, "queue") == []
+
+
+class Waiting:
+    """Notifications of which one has waited for an hour."""
+
+    def __init__(self) -> None:
+        at_ms = round(time.time() * 1000) - 3_600_000
+        row = NoticeRow(id="a", target="slack", at_ms=at_ms, document="{}")
+        self.lanes = {"slack": Lane(waiting={"a": row}), "mail": Lane()}
+
+
+def test_a_backlog_of_notifications_is_told() -> None:
+    with ApiLab(notifications=Waiting()) as lab:
+        (reason,) = reasons(lab, "notifications")
+    assert "1 notifications wait for slack, for up to 60 minutes" in reason["detail"]
+    assert "tgpu notify test slack" in reason["remedy"]
+
+
+def test_what_the_server_finds_of_itself_is_told_and_the_worst_comes_first() -> None:
+    found = [
+        Finding("disk", "degraded", "little room", "make some"),
+        Finding("clock", "unhealthy", "mad", "mend it"),
+    ]
+    with ApiLab(vitals=lambda: found) as lab:
+        reply = lab.get("/health")
+    assert reply.status == 503
+    assert [reason["check"] for reason in reply.json["reasons"]] == ["clock", "disk"]

@@ -1,0 +1,106 @@
+"""What a server finds wrong with its own store, disk, clock and log, and that it ends."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.tallies import SHORT_BOUNDS, Histogram
+from gpu_scheduler.control.vitals import KEPT, REMEMBERED_S, SAMPLE_S, Finding, Vitals
+
+
+class Bench:
+    """Vitals on times that the test sets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.commits = Histogram(SHORT_BOUNDS)
+        self.monotonic = 100.0
+        self.wall = 1_000_000.0
+        self.ahead_s = 0.0
+        self.lost = 0
+        self.vitals = Vitals(
+            str(directory),
+            self.commits,
+            lambda: round((self.wall + self.ahead_s) * 1000),
+            wall=lambda: self.wall,
+            monotonic=lambda: self.monotonic,
+            lost_lines=lambda: self.lost,
+        )
+
+    def pass_time(self, seconds: float = SAMPLE_S) -> None:
+        self.monotonic += seconds
+        self.wall += seconds
+        self.vitals.sample()
+
+    def found(self, check: str) -> list[Finding]:
+        return [finding for finding in self.vitals() if finding.check == check]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_nothing_is_wrong_with_a_server_that_is_well(bench: Bench) -> None:
+    for _ in range(20):
+        bench.commits.add(0.002)
+        bench.pass_time()
+    assert [finding for finding in bench.vitals() if finding.check != "disk"] == []
+
+
+def test_slow_commits_are_found_and_forgotten_when_they_are_quick_again(bench: Bench) -> None:
+    for _ in range(5):
+        bench.commits.add(2.0)
+    bench.pass_time()
+    (found,) = bench.found("store")
+    assert found.status == "degraded"
+    assert "2.0 s" in found.detail
+    assert "SSD" in found.remedy
+    for _ in range(KEPT + 1):
+        bench.commits.add(0.01)
+        bench.pass_time()
+    assert bench.found("store") == []
+
+
+def test_a_clock_that_is_set_is_told_for_a_while(bench: Bench) -> None:
+    bench.wall += 3600
+    bench.pass_time()
+    (found,) = bench.found("clock")
+    assert "+3600 s" in found.detail
+    assert "chrony" in found.remedy
+    bench.pass_time(REMEMBERED_S + 1)
+    assert bench.found("clock") == []
+
+
+def test_a_clock_behind_what_was_written_is_told_until_it_has_caught_up(bench: Bench) -> None:
+    bench.ahead_s = 120
+    (found,) = bench.found("clock")
+    assert "120 s behind" in found.detail
+    bench.ahead_s = 0
+    assert bench.found("clock") == []
+
+
+def test_a_disk_with_little_room_or_none_at_all_is_told(
+    bench: Bench, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def a_disk(free_mb: int, files: int) -> os.statvfs_result:
+        blocks = 100 * 1024
+        return os.statvfs_result(
+            (4096, 1 << 20, blocks, free_mb, free_mb, 10**6, files, files, 0, 255)
+        )
+
+    monkeypatch.setattr(os, "statvfs", lambda _: a_disk(50_000, 10**6))
+    assert bench.found("disk") == []
+    monkeypatch.setattr(os, "statvfs", lambda _: a_disk(100, 10**6))
+    assert "100 MiB are free" in bench.found("disk")[0].detail
+    monkeypatch.setattr(os, "statvfs", lambda _: a_disk(50_000, 3))
+    assert "3 more files" in bench.found("disk")[0].detail
+    monkeypatch.undo()
+    gone = Bench(tmp_path / "gone")
+    assert "cannot be looked at" in gone.found("disk")[0].detail
+
+
+def test_lines_that_the_log_could_not_take_are_told(bench: Bench) -> None:
+    bench.lost = 7
+    assert "7 lines" in bench.found("logs")[0].detail
