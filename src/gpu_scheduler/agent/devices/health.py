@@ -14,9 +14,13 @@ from gpu_scheduler.agent.devices.inventory import Reading
 
 APPLICATION_XIDS: dict[int, str] = {
     8: "the GPU stopped processing",
+    11: "invalid push buffer stream",
     13: "graphics engine exception",
     31: "memory page fault",
     32: "invalid push buffer stream",
+    39: "copy engine exception",
+    40: "copy engine exception",
+    41: "copy engine exception",
     43: "the GPU stopped processing",
     45: "preemptive cleanup",
     68: "video processor exception",
