@@ -28,6 +28,7 @@ MEASURES = {
     "pending": "benchmarks.pending",
     "idle": "benchmarks.idle",
     "monitoring": "benchmarks.monitoring",
+    "top": "benchmarks.top",
     "venus": "benchmarks.venus",
     "year": "benchmarks.year",
 }

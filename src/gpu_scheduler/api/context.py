@@ -8,6 +8,7 @@ import time
 from gpu_scheduler.api.exchange import Call, Query
 from gpu_scheduler.api.explain import Explainer
 from gpu_scheduler.api.people import Directory
+from gpu_scheduler.api.queue_order import Orders
 from gpu_scheduler.api.repeats import Repeats
 from gpu_scheduler.api.service import ApiSettings, LogSource, Service
 from gpu_scheduler.api.slots import Slots
@@ -36,6 +37,7 @@ class Context:
         self.logs = logs
         self.log_streams = Slots(settings.bounds.logs_per_user, "logs")
         self.explainer = Explainer(service)
+        self.orders = Orders(service)
         self.repeats = Repeats(service)
         self.people = Directory(
             settings.server_uid, settings.admins, lambda: service.core.book.roster

@@ -26,6 +26,8 @@ MOST_FORECAST_S = 0.1
 """A forecast that takes longer is given up; then only a reservation says when a job starts."""
 LEAST_PAUSE_S = 0.5
 PAUSE_FACTOR = 10
+SCREEN_FACTOR = 50
+"""A screen that asks again and again may take this much less than what it gives back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Explainer:
         self._service = service
         self._clock = clock
         self._forecast = _Forecast(-1, 0.0, {})
+        self._screen_after = 0.0
 
     def reason(self, job_id: str) -> Reason | None:
         """Why a living job does not run; None if it does, or has ended."""
@@ -71,6 +74,29 @@ class Explainer:
         if reserved is not None:
             return max(reserved.at_ms, self._service.now_ms())
         return self._current_starts(number).get(number)
+
+    def expected_starts(self, numbers: list[int]) -> dict[int, int]:
+        """The same for a screen of jobs in their order. What is shown may be a little older."""
+        picture = self._service.core.book.picture
+        queued = [number for number in numbers if number in picture.queue.entries]
+        unknown = [number for number in queued if number not in picture.reservations]
+        began = self._clock()
+        starts = self._forecast.starts
+        if unknown and began >= self._screen_after:
+            # The last of them needs the longest look, and what it finds covers the others.
+            starts = self._current_starts(unknown[-1])
+            ended = self._clock()
+            self._screen_after = ended + SCREEN_FACTOR * (ended - began)
+        now_ms = self._service.now_ms()
+        found = {
+            number: max(start_ms, now_ms)
+            for number in queued
+            if (start_ms := starts.get(number)) is not None
+        }
+        for number in queued:
+            if (reserved := picture.reservations.get(number)) is not None:
+                found[number] = max(reserved.at_ms, now_ms)
+        return found
 
     def _current_starts(self, number: int) -> dict[int, int]:
         kept = self._forecast

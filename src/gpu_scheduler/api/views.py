@@ -30,6 +30,7 @@ from gpu_scheduler.wire.answers import (
     DependencyForm,
     HeldGpu,
     JobForm,
+    JobLine,
     MeasureForm,
     Place,
     SnapshotForm,
@@ -75,6 +76,31 @@ class JobViews:
         if job.array is None and row.state is JobState.RUNNING:
             form.attach = self._way_in(job, launch, f"{job.id}.{row.attempt}")
         return form
+
+    def line(self, row: JobRow) -> JobLine:
+        """A job in one line; of others only what everybody may know."""
+        job = row.job
+        sees = self._caller.may_see(job.user, job.tenant)
+        return JobLine(
+            id=job.id,
+            name=job.name if sees else "",
+            user=job.user,
+            tenant_id=job.tenant,
+            state=row.state.value,
+            reason=(row.reason or self._why_it_waits(row)) if sees else "",
+            gpus=per(job.gpu_milli, WHOLE_MILLI) or 0,
+            members=len(job.members),
+            priority=job.priority if sees else 0,
+            interactive=job.interactive and sees,
+            hold=job.hold and sees,
+            tasks="" if job.array is None or not sees else str(job.array.tasks),
+            submitted_at=write_time(job.submit_ms),
+            started_at=write_time(row.start_ms),
+            max_runtime_minutes=(per(job.max_runtime_ms, MINUTE_MS) or None) if sees else None,
+            places=_short_places(self._places(row)) if row.state in HOLDING else [],
+            may_change=self._caller.may_touch(job.user, job.tenant),
+            expected_end=self._expected_end(row),
+        )
 
     def _of_somebody_else(self, row: JobRow) -> JobForm:
         """Only that it is there, whose, how large, where, and until when.
@@ -293,6 +319,17 @@ def places(placements: tuple[Placement, ...], task: int | None = None) -> list[P
             memory_mb=placement.memory_mb,
         )
         for placement in placements
+    ]
+
+
+def _short_places(held: list[Place]) -> list[str]:
+    """One text for each node: `box[0,1]`."""
+    devices: dict[str, set[int]] = {}
+    for place in held:
+        devices.setdefault(place.node, set()).update(gpu.index for gpu in place.gpus)
+    return [
+        f"{node}[{','.join(map(str, sorted(indices)))}]" if indices else node
+        for node, indices in devices.items()
     ]
 
 

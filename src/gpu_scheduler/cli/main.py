@@ -49,6 +49,7 @@ COMMANDS: dict[str, Command] = {
     "submit": _row("submit", "put a job into the queue"),
     "run": _row("run", "submit a job, show its output and end with its exit code"),
     "shell": _row("shell", "open an interactive shell with GPUs"),
+    "top": _row("top", "show GPUs and queue live, and act on jobs by keys"),
     "list": _row("listing", "list your jobs that wait or run"),
     "show": _row("show", "show everything about a job"),
     "logs": _row("logs", "show the output of a job"),

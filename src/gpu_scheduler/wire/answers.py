@@ -362,6 +362,51 @@ class GpuList(Struct):
     gpus: list[GpuForm]
 
 
+class JobLine(Struct):
+    """A job in one line of a screen. `gpus` is over all members, `places` as in `box[0,1]`."""
+
+    id: str
+    name: str
+    user: str
+    tenant_id: str
+    state: str
+    reason: str
+    gpus: float
+    members: int
+    priority: int
+    interactive: bool
+    hold: bool
+    tasks: str
+    submitted_at: str | None
+    started_at: str | None
+    max_runtime_minutes: float | None
+    places: list[str]
+    may_change: bool = False
+    expected_start: str | None = None
+    expected_end: str | None = None
+    position: int | None = None
+
+
+class Overview(Struct):
+    """What a live screen shows. `counts` is over all jobs, `total` over those that were chosen.
+
+    `jobs` are those from `offset` on. `found` is the place of the job that was looked for.
+    """
+
+    version: str
+    now: str | None
+    uptime_seconds: float
+    nodes: int
+    online_nodes: int
+    problem: str
+    counts: dict[str, int]
+    gpus: list[GpuForm]
+    jobs: list[JobLine]
+    offset: int
+    total: int
+    found: int | None = None
+
+
 class GpuChanged(Struct):
     """A device was paused or resumed."""
 

@@ -1,0 +1,144 @@
+"""In which order the jobs that wait or run stand on a screen, for whoever looks.
+
+The order is worked out for all of them, kept until something changes, and even then not made again
+before twenty times what the last took has passed: so looking costs a small part of a core however
+long the queue is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_scheduler.api.service import Service
+from gpu_scheduler.control.life import JobLife
+from gpu_scheduler.engine.standing import Standings
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.states import HOLDING, JobState
+
+PAUSE_FACTOR = 20
+KEPT_ORDERS = 16
+SORTS = ("queue", "number", "user", "name", "state", "gpus", "priority", "time", "tenant")
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Ids of jobs in the order that was asked for, and how many there are of each kind."""
+
+    version: int
+    fresh_until: float
+    ids: list[str]
+    places: dict[str, int]
+    counts: dict[str, int]
+
+
+class Orders:
+    """Orders that were worked out lately, for one service."""
+
+    def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is worked out yet."""
+        self._service = service
+        self._clock = clock
+        self._kept: OrderedDict[Key, Order] = OrderedDict()
+
+    def find(self, caller: Caller, sort: str, words: tuple[str, ...], user: str) -> Order:
+        """The jobs that the words and the user choose, in this order."""
+        seen_by = (caller.user, caller.role, caller.administers, caller.tenants, caller.confined)
+        key = (seen_by, sort, words, user)
+        version = self._service.tallies.messages
+        began = self._clock()
+        kept = self._kept.get(key)
+        if kept is not None and (kept.version == version or began < kept.fresh_until):
+            self._kept.move_to_end(key)
+            return kept
+        ids, counts = self._work_out(caller, sort, words, user)
+        ended = self._clock()
+        fresh_until = ended + PAUSE_FACTOR * (ended - began)
+        places = {job_id: place for place, job_id in enumerate(ids)}
+        self._kept[key] = found = Order(version, fresh_until, ids, places, counts)
+        self._kept.move_to_end(key)
+        while len(self._kept) > KEPT_ORDERS:
+            self._kept.popitem(last=False)
+        return found
+
+    def _work_out(
+        self, caller: Caller, sort: str, words: tuple[str, ...], user: str
+    ) -> tuple[list[str], dict[str, int]]:
+        book = self._service.core.book
+        counts = {"running": 0, "scheduled": 0, "pending": 0, "held": 0}
+        chosen: list[tuple[Key, str]] = []
+        keys = _Keys(self._service, sort.removeprefix("-"))
+        for job_id, life in book.lives.items():
+            state = life.state
+            counts["held" if _is_held(life, state) else _counted(state)] += 1
+            if user and life.job.user != user:
+                continue
+            sees = caller.may_see(life.job.user, life.job.tenant)
+            if words and not _has(life, state, words, sees):
+                continue
+            chosen.append((keys.of(life, state, sees), job_id))
+        # Backwards only what was asked for: jobs that are equal in it stay in their order.
+        chosen.sort()
+        if sort.startswith("-"):
+            chosen.sort(key=lambda item: item[0][0], reverse=True)  # type: ignore[arg-type,return-value]
+        return [job_id for _, job_id in chosen], counts
+
+
+class _Keys:
+    """What jobs are sorted by. Every key has the same form and ends with the number."""
+
+    def __init__(self, service: Service, sort: str) -> None:
+        self._picture = service.core.book.picture
+        self._standings = Standings(self._picture)
+        self._sort = sort
+
+    def of(self, life: JobLife, state: JobState, sees: bool) -> Key:
+        number = life.job.number
+        return (*self._asked(life, state, sees), number)
+
+    def _asked(self, life: JobLife, state: JobState, sees: bool) -> Key:
+        job, sort = life.job, self._sort
+        if sort == "queue":
+            return (self._line(life, state),)
+        if sort == "number":
+            return (job.number,)
+        if sort == "gpus":
+            return (job.gpu_milli,)
+        if sort == "time":
+            task = life.only_task
+            start_ms = life.first_start_ms if task is None else task.start_ms
+            return (job.submit_ms if start_ms is None else start_ms,)
+        if sort == "priority":
+            return (-job.priority if sees else 1,)
+        texts = {"user": job.user, "state": state.value, "tenant": job.tenant}
+        return (texts.get(sort, job.name if sees else ""),)
+
+    def _line(self, life: JobLife, state: JobState) -> tuple[int, int]:
+        """What runs first, then the queue as the engine merges it, then what is not in it."""
+        if state in HOLDING:
+            return 0, 0
+        entry = self._picture.queue.entries.get(life.job.number)
+        if entry is None:
+            return 2, 0
+        return 1, entry.key + self._standings.penalty_ms(entry.group.key)
+
+
+def _is_held(life: JobLife, state: JobState) -> bool:
+    return state is JobState.PENDING and life.job.hold
+
+
+def _counted(state: JobState) -> str:
+    return state.value if state in HOLDING else "pending"
+
+
+def _has(life: JobLife, state: JobState, words: tuple[str, ...], sees: bool) -> bool:
+    job = life.job
+    text = f"{job.id} {job.user} {job.tenant} {state.value}"
+    if sees:
+        text = f"{text} {job.name} {' '.join(job.command)}"
+    text = text.lower()
+    return all(word in text for word in words)
