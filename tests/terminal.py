@@ -83,6 +83,16 @@ class Terminal:
         screen = self.until(lambda shown: _said(shown, mark) is not None, line)
         return _said(screen, mark) or ""
 
+    def owns(self, pid: int) -> bool:
+        """Whether a process runs in this terminal."""
+        shell = int(self._tmux("display-message", "-p", "-t", "t", "#{pane_pid}"))
+        while pid > 1:
+            if pid == shell:
+                return True
+            status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+            pid = int(status.rpartition(")")[2].split()[1])
+        return False
+
     def close(self) -> None:
         self._tmux("kill-server")
 

@@ -221,13 +221,13 @@ def test_a_broken_connection_keeps_or_ends_the_shell_as_was_asked(
 def test_a_signal_leaves_the_terminal_as_it_was(
     server: RealServer, terminal: Terminal, number: signal.Signals
 ) -> None:
-    before = terminal.answer("stty -g")
+    before = terminal.answer("stty -g | cksum")
     terminal.enter("clear")
     open_shell(terminal)
     terminal.enter(f"kill -{number.value} $(pgrep -f -- '-m gpu_scheduler shel[l] -q')")
     terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
     assert terminal.answer("echo $?") == str(128 + number)
-    assert terminal.answer("stty -g") == before
+    assert terminal.answer("stty -g | cksum") == before
     server.tgpu("cancel", last_job(server)["id"])
 
 

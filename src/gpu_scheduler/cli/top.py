@@ -165,7 +165,7 @@ class Top:
             self._picture = look(self._client, state)
             self._problem = ""
         except SchedulerError as error:
-            self._problem = f"{error}; trying again"
+            self._problem = f"trying again: {error}"
 
     def _draw(self) -> None:
         from gpu_scheduler.cli.top_view import Painter, frame

@@ -189,7 +189,7 @@ def _gpu_lines(
     heading = (
         painter.cell("GPU", sizes["place"] + 1)
         + painter.cell("MODEL", sizes["model"] + 1)
-        + painter.cell("MEMORY", sizes["memory"] + 9)
+        + painter.cell("MEMORY", sizes["memory"] + 10)
         + painter.cell("UTIL", sizes["util"] + 6)
         + painter.cell("TEMP", sizes["temp"] + 5)
         + painter.cell("WATT", 5, right=True)
@@ -232,7 +232,7 @@ def _gpu_line(
         painter.cell(_place(gpu, named=named), sizes["place"] + 1),
         painter.cell(_model(gpu), sizes["model"] + 1),
         (painter.bar(share, sizes["memory"]), _load_colour(share)),
-        painter.cell(figure, 8, right=True) + " ",
+        painter.cell(figure, 9, right=True) + " ",
         (painter.bar(None if util is None else util / 100, sizes["util"]), "cyan"),
         painter.cell("-" if util is None else f"{util:.0f}%", 5, right=True) + " ",
         (painter.bar(heat / HOTTEST_C if heat else None, sizes["temp"]), _heat_colour(heat)),
@@ -255,8 +255,10 @@ def _users(gpu: dict[str, Any], names: dict[str, str]) -> list[tuple[str, str]]:
         parts.append((" ".join(filter(None, (job.removeprefix("job-"), owner, name))) + " ", ""))
     for process in _strangers(gpu):
         memory = f" {_short_size(process.get('memory_mb') or 0)}"
-        text = f"{process.get('user') or '?'}:{process['pid']}{memory} "
+        text = f"{_who(process)}{memory} "
         parts.append((visible(text), "yellow"))
+    if gpu.get("why") and not jobs and not _strangers(gpu):
+        parts.append((visible(str(gpu["why"])), "yellow"))
     if not parts:
         parts.append((state, STATE_COLOURS.get(state, "")))
     return parts
@@ -265,6 +267,11 @@ def _users(gpu: dict[str, Any], names: dict[str, str]) -> list[tuple[str, str]]:
 def _strangers(gpu: dict[str, Any]) -> list[dict[str, Any]]:
     """Processes that are not of a job."""
     return [process for process in gpu.get("processes") or [] if not process.get("job_id")]
+
+
+def _who(process: dict[str, Any]) -> str:
+    """Memory that no process owns up to has no pid."""
+    return f"{process.get('user') or '?'}:{process['pid']}" if process.get("pid") else "somebody"
 
 
 def _foreign_lines(
@@ -277,10 +284,9 @@ def _foreign_lines(
     lines = []
     for gpu, process in found[: room // 3]:
         command = f"  {process['command']}" if process.get("command") else ""
-        text = (
-            f"  not ours: GPU {_place(gpu, named=named)}  pid {process['pid']}  "
-            f"{process.get('user') or '?'}  {size_text(process.get('memory_mb') or 0)}{command}"
-        )
+        memory = size_text(process.get("memory_mb") or 0)
+        place = _place(gpu, named=named)
+        text = f"  not ours: GPU {place}  {_who(process)}  {memory}{command}"
         lines.append(painter.line((visible(text), "yellow")))
     return lines
 

@@ -1,0 +1,279 @@
+"""`tgpu top` in a real terminal: what it shows, what keys do, and that the terminal survives it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
+from tests.terminal import PROMPT, Terminal, a_terminal, needs_tmux
+
+__all__ = ["fake_nvml", "fake_nvml_library"]
+
+pytestmark = needs_tmux
+
+
+@pytest.fixture
+def terminal(server: RealServer) -> Iterator[Terminal]:
+    with a_terminal(server.environment, columns=80, rows=24) as found:
+        yield found
+    with server.client() as client:
+        jobs = [job["id"] for job in client.list(state=("running", "scheduled", "pending"))]
+        for job in jobs:
+            client.cancel(job)
+        for job in jobs:
+            client.wait(job, timeout=60)
+
+
+def open_top(terminal: Terminal, *options: str) -> str:
+    terminal.enter(f"clear; tgpu top -i 0.5 {' '.join(options)}")
+    return terminal.see("q quit")
+
+
+def selected(screen: str) -> str:
+    return next((line for line in screen.split("\n") if line.startswith(">")), "")
+
+
+def test_gpus_and_jobs_stand_in_80_columns_and_24_rows_and_in_more(
+    server: RealServer, terminal: Terminal
+) -> None:
+    runs = server.submit("-G", 8, "-t", "1h", "-J", "big-run", "--", "sleep", 600)
+    for number in range(30):
+        server.submit("-G", 1, "-t", "10m", "-J", f"waits-{number:02d}", "--", "true")
+    open_top(terminal)
+    screen = terminal.until(
+        lambda shown: "1 jobs run, 30 wait" in shown and "start" in shown, "the queue"
+    )
+    lines = screen.split("\n")
+    assert lines[1].startswith("GPU MODEL MEMORY")
+    number = runs.removeprefix("job-")
+    assert all(f"{number} " in line and "big-run" in line for line in lines[2:10])
+    assert lines[10].startswith("Jobs: 1-11 of 31, by queue")
+    assert lines[12].startswith(">" + number)
+    assert lines[13].split()[1:5] == ["waits-00", user(), "PD", "1"]
+    assert lines[23].startswith("q quit")
+    assert max(map(len, lines)) <= 80
+    terminal.resize(150, 45)
+    wide = terminal.until(lambda shown: "LIMIT" in shown and "waits-29" in shown, "a larger window")
+    assert "TENANT" in wide
+    terminal.resize(40, 10)
+    small = terminal.until(lambda shown: "LIMIT" not in shown and ">" in shown, "a small window")
+    assert max(map(len, small.split("\n"))) <= 40
+    terminal.resize(80, 24)
+    terminal.until(lambda shown: shown.split("\n")[23].startswith("q quit"), "the first size")
+    terminal.press("q")
+    terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
+    assert "GPU MODEL" not in terminal.screen()
+
+
+def user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def test_a_job_is_chosen_by_keys_and_cancelled_after_a_question(
+    server: RealServer, terminal: Terminal
+) -> None:
+    jobs = [server.submit("-H", "-J", f"job-named-{name}", "--", "true") for name in "abc"]
+    open_top(terminal)
+    terminal.see("named-c")
+    terminal.press("Down")
+    terminal.until(lambda shown: "named-b" in selected(shown), "the second job")
+    terminal.type("c")
+    terminal.see(f"cancel {jobs[1]} job-named-b")
+    terminal.press("Enter")
+    terminal.see("not cancelled")
+    assert server.json("show", jobs[1])["state"] == "pending"
+    terminal.type("cy")
+    terminal.see(f"{jobs[1]} is being cancelled")
+    terminal.until(lambda shown: "named-b" not in shown, "the job to be gone")
+    terminal.until(lambda shown: "named-c" in selected(shown), "its neighbour")
+    assert server.json("show", jobs[1])["state"] == "cancelled"
+    terminal.type("q")
+
+
+def test_waiting_jobs_are_held_and_released(server: RealServer, terminal: Terminal) -> None:
+    holder = server.submit("-G", 8, "--", "sleep", 600)
+    job = server.submit("-G", 1, "-J", "patient", "--", "true")
+    open_top(terminal, "--filter", "patient")
+    terminal.until(lambda shown: "patient" in selected(shown), "the job")
+    terminal.type("h")
+    terminal.see(f"{job} is held")
+    terminal.until(lambda shown: " H " in selected(shown), "the hold")
+    terminal.type("r")
+    terminal.see(f"{job} is released")
+    terminal.until(lambda shown: " PD " in selected(shown), "the release")
+    terminal.press("Escape")
+    terminal.until(lambda shown: f">{holder}" not in shown and "Jobs: 2" in shown, "all jobs")
+    terminal.type("q")
+
+
+def test_logs_and_reasons_are_shown_and_words_choose_jobs(
+    server: RealServer, terminal: Terminal
+) -> None:
+    script = (
+        "printf '\\033[2J\\033[31mone\\033[0m\\n'; i=0; "
+        "while :; do i=$((i+1)); echo line-$i; sleep 0.1; done"
+    )
+    server.submit("-G", 8, "-J", "talker", "--", "sh", "-c", script)
+    server.submit("-G", 8, "-J", "waiter", "--", "true")
+    open_top(terminal)
+    terminal.until(lambda shown: "talker" in selected(shown), "the first job")
+    terminal.type("l")
+    terminal.see("Output of job-")
+    terminal.see("line-30")
+    terminal.press("g")
+    terminal.until(lambda shown: "\none\n" in shown, "the first line")
+    terminal.press("q")
+    terminal.see("q quit")
+    terminal.type("/waiter pending")
+    terminal.press("Enter")
+    terminal.until(lambda shown: "Jobs: 1, by queue, with 'waiter pending'" in shown, "the filter")
+    terminal.type("e")
+    screen = terminal.see("expected start")
+    assert "waiting for 8 GPUs" in screen
+    terminal.type("q")
+    terminal.see("q quit")
+    terminal.press("Escape")
+    terminal.see("Jobs: 2")
+    terminal.type("s")
+    terminal.see("by time")
+    terminal.type("R")
+    terminal.see("by time (turned round)")
+    terminal.type("?")
+    terminal.see("cancel the job, after a question")
+    terminal.type("qq")
+    terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
+
+
+def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(terminal: Terminal) -> None:
+    before = terminal.answer("stty -g | cksum")
+    open_top(terminal)
+    terminal.press("C-z")
+    terminal.see("Stopped")
+    assert terminal.answer("stty -g | cksum") == before
+    terminal.enter("fg")
+    terminal.see("q quit")
+    terminal.type("q")
+    terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
+    assert terminal.answer("stty -g | cksum") == before
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("C-c", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+)
+def test_on_every_way_out_the_terminal_is_as_before(
+    terminal: Terminal, end: str | signal.Signals, code: int
+) -> None:
+    before = terminal.answer("stty -g | cksum")
+    open_top(terminal)
+    if isinstance(end, str):
+        terminal.press(end)
+    else:
+        children = subprocess.run(
+            ["pgrep", "-f", "gpu_scheduler to[p] -i 0.5"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        mine = [pid for pid in map(int, children.stdout.split()) if terminal.owns(pid)]
+        assert len(mine) == 1
+        os.kill(mine[0], end)
+    terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
+    assert terminal.answer("echo $?") == str(code)
+    assert terminal.answer("stty -g | cksum") == before
+    terminal.enter("echo visible")
+    terminal.see("\nvisible")
+
+
+def test_a_server_that_is_away_is_said_so_and_waited_for(
+    server: RealServer, terminal: Terminal
+) -> None:
+    open_top(terminal)
+    server.tgpu("down", "--state-dir", server.state_dir)
+    terminal.see("trying again")
+    server.start("8xA100-80GB")
+    terminal.until(lambda shown: "GPUs free" in shown, "the server")
+    terminal.type("q")
+    terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
+
+
+def test_colours_are_for_terminals_that_want_them(terminal: Terminal) -> None:
+    open_top(terminal)
+    assert "\x1b[36m" in terminal.coloured()
+    terminal.type("q")
+    terminal.until(lambda shown: shown.rstrip().endswith(PROMPT), "the prompt")
+    terminal.enter("clear; NO_COLOR=1 tgpu top")
+    terminal.see("q quit")
+    shown = terminal.coloured()
+    assert not [code for code in range(30, 38) if f"\x1b[{code}m" in shown]
+    terminal.type("q")
+
+
+def test_one_picture_goes_through_a_pipe(server: RealServer) -> None:
+    server.submit("-H", "-J", "held-one", "--", "true")
+    for words in (["top", "--once"], ["top"]):
+        shown = server.tgpu(*words).stdout
+        assert "\x1b" not in shown
+        assert "8 of 8 GPUs free" in shown.splitlines()[0]
+        assert len([line for line in shown.splitlines() if " A100 " in line]) == 8
+        assert "held-one" in shown
+    found = json.loads(server.tgpu("top", "--json").stdout)
+    assert (len(found["gpus"]), found["jobs"][0]["name"]) == (8, "held-one")
+    assert server.tgpu("top", "--once", "--server", "/no/such", code=3).stderr
+    assert "expected one of" in server.tgpu("top", "--sort", "shoe", code=2).stderr
+    server.tgpu("cancel", "last")
+
+
+@pytest.fixture
+def box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
+    """A server that finds eight A100 by NVML."""
+    fake_nvml.a100s(8)
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    server = RealServer(state_dir)
+    server.environment |= {
+        "LD_LIBRARY_PATH": fake_nvml.env["LD_LIBRARY_PATH"],
+        "FAKE_NVML_STATE": fake_nvml.env["FAKE_NVML_STATE"],
+        "GPU_SCHEDULER_GPU_MONITOR_INTERVAL_S": "0.1",
+        "GPU_SCHEDULER_GPU_UTILIZATION_WINDOW_S": "1",
+    }
+    try:
+        server.tgpu("up", "--daemon", "--state-dir", state_dir)
+        yield server, fake_nvml
+        server.stop()
+    finally:
+        end_what_is_left(state_dir)
+        shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def test_bars_follow_the_hardware_and_strangers_are_named(
+    box: tuple[RealServer, FakeNvml],
+) -> None:
+    server, nvml = box
+    stranger = subprocess.Popen(["sleep", "300"])
+    try:
+        with a_terminal(server.environment, columns=120, rows=40) as terminal:
+            open_top(terminal)
+            nvml.gpu(2, temperature=63, utilisation=87, memory_used_mb=40_960, power_mw=251_000)
+            screen = terminal.until(lambda shown: "87%" in shown and "63C" in shown, "readings")
+            line = screen.split("\n")[4]
+            assert line.startswith("2 ")
+            assert "40G/80G" in line
+            assert line.count("█") > 10
+            nvml.gpu(5, compute=f"{stranger.pid}:4096", memory_used_mb=4100)
+            screen = terminal.see(f":{stranger.pid} 4.0G")
+            assert f":{stranger.pid}  4 GB  sleep" in screen
+            nvml.gpu(5, compute="", memory_used_mb=0)
+            terminal.until(lambda shown: f":{stranger.pid}" not in shown, "the stranger to go")
+            terminal.type("q")
+    finally:
+        stranger.kill()
+        stranger.wait()

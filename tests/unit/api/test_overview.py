@@ -1,0 +1,114 @@
+"""The one answer that live screens ask for: order, window, filter, and what of others is seen."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpu_scheduler.api.queue_order import Orders
+from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.model.caller import Caller, Role
+from tests.unit.api.lab import ApiLab
+
+
+@pytest.fixture
+def lab() -> Iterator[ApiLab]:
+    with ApiLab(policy=Policy()) as lab:
+        yield lab
+
+
+def ids(lab: ApiLab, query: str = "") -> list[str]:
+    return [job["id"] for job in lab.get(f"/overview{query}").json["jobs"]]
+
+
+def test_what_runs_comes_first_then_the_queue_in_its_order_then_what_is_held(lab: ApiLab) -> None:
+    held = lab.submit(gpu_count=1, hold=True)
+    runs = lab.submit(gpu_count=8)
+    low, high, normal = (
+        lab.submit(gpu_count=8, priority=name) for name in ("low", "high", "normal")
+    )
+    lab.start(runs)
+    assert ids(lab) == [runs, high, normal, low, held]
+    picture = lab.get("/overview").json
+    assert picture["counts"] == {"running": 1, "scheduled": 0, "pending": 3, "held": 1}
+    assert picture["total"] == 5
+    first, second = picture["jobs"][:2]
+    assert (first["state"], len(first["places"]), first["may_change"]) == ("running", 1, True)
+    assert (second["position"], second["reason"] != "") == (1, True)
+    assert second["expected_start"] > first["started_at"]
+    assert [gpu["index"] for gpu in picture["gpus"]] == list(range(8))
+
+
+def test_a_window_moves_over_the_queue_and_a_job_is_found_in_it(lab: ApiLab) -> None:
+    every = [lab.submit(gpu_count=1, hold=True) for _ in range(7)]
+    assert ids(lab, "?limit=3") == every[:3]
+    assert ids(lab, "?limit=3&offset=3") == every[3:6]
+    page = lab.get(f"/overview?limit=3&offset=99&find={every[2]}").json
+    assert ([job["id"] for job in page["jobs"]], page["offset"]) == (every[4:], 4)
+    assert (page["found"], page["total"]) == (2, 7)
+    assert lab.get("/overview?limit=0").json["jobs"] == []
+    assert lab.get("/overview?find=job-99").json["found"] is None
+
+
+def test_jobs_are_sorted_both_ways_and_filtered_by_words(lab: ApiLab) -> None:
+    a = lab.submit(name="beta", gpu_count=2, hold=True)
+    b = lab.submit(name="alpha", gpu_count=1, hold=True, command=["python", "train.py"])
+    c = lab.submit(name="gamma", gpu_count=3, hold=True)
+    assert ids(lab, "?sort=name") == [b, a, c]
+    assert ids(lab, "?sort=-gpus") == [c, a, b]
+    assert ids(lab, "?sort=-number") == [c, b, a]
+    assert ids(lab, "?sort=-user") == [a, b, c]
+    assert ids(lab, "?filter=ALPHA") == [b]
+    assert ids(lab, "?filter=train+alph") == [b]
+    assert ids(lab, "?filter=alpha+gamma") == []
+    assert ids(lab, "?user=nobody-at-all") == []
+    for sort in ("time", "priority", "state", "tenant", "queue"):
+        assert len(ids(lab, f"?sort={sort}")) == 3
+
+
+def test_nonsense_is_refused_in_words(lab: ApiLab) -> None:
+    assert "queue, number" in lab.get("/overview?sort=shoe").error
+    for query in ("?limit=501", "?limit=x", "?offset=-1", "?colour=red"):
+        assert lab.get(f"/overview{query}").status == 400
+
+
+def test_what_has_ended_or_is_cancelled_is_gone(lab: ApiLab) -> None:
+    job = lab.submit(gpu_count=1)
+    lab.start(job)
+    lab.end(job)
+    other = lab.submit(gpu_count=1, hold=True)
+    assert ids(lab) == [other]
+    lab.call("DELETE", f"/jobs/{other}")
+    assert ids(lab) == []
+
+
+def test_of_others_one_sees_that_they_are_there_and_cannot_search_for_what_they_hide(
+    lab: ApiLab,
+) -> None:
+    job = lab.submit(name="secret", gpu_count=1, hold=True, command=["python", "paper.py"])
+    stranger = Caller(user="stranger", uid=4242, role=Role.USER)
+    orders = Orders(lab.loop)
+    assert orders.find(stranger, "queue", (), "").ids == [job]
+    for words in (("secret",), ("paper.py",)):
+        assert orders.find(stranger, "queue", words, "").ids == []
+    assert orders.find(stranger, "name", ("held",), "").ids == []
+    assert orders.find(stranger, "-priority", ("pending",), "").ids == [job]
+
+
+def test_an_order_is_kept_while_nothing_changes_and_for_a_while_when_much_does(
+    lab: ApiLab,
+) -> None:
+    clock = [0.0]
+
+    def slow() -> float:
+        clock[0] += 0.5
+        return clock[0]
+
+    lab.submit(gpu_count=1, hold=True)
+    admin = Caller(user="root", role=Role.ADMIN)
+    orders = Orders(lab.loop, slow)
+    first = orders.find(admin, "queue", (), "")
+    assert orders.find(admin, "queue", (), "") is first
+    lab.submit(gpu_count=1, hold=True)
+    assert orders.find(admin, "queue", (), "") is first
+    clock[0] += 20
+    assert len(orders.find(admin, "queue", (), "").ids) == 2

@@ -1,0 +1,312 @@
+"""What keys do in `tgpu top`, and what its lines look like, whatever is in them."""
+
+import re
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.cli import top_state
+from gpu_scheduler.cli.screen import split_keys
+from gpu_scheduler.cli.top_state import State
+from gpu_scheduler.cli.top_view import Painter, frame, plain_text, width
+
+NOW = "2026-11-16T12:00:00.000Z"
+STYLES = re.compile(r"\x1b\[[\d;]*m")
+
+
+def a_gpu(index: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "node": "box",
+        "index": index,
+        "model": "A100",
+        "memory_mb": 81_920,
+        "state": "free",
+        "allocated_share": 0,
+        "jobs": [],
+        "users": [],
+        "memory_used_mb": 1024,
+        "utilisation_percent": 40,
+        "temperature_c": 55,
+        "power_watts": 120.0,
+        "processes": [],
+        **more,
+    }
+
+
+def a_job(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "id": f"job-{number}",
+        "name": f"train-{number}",
+        "user": "ann",
+        "tenant_id": "default",
+        "state": "pending",
+        "reason": "waiting for 2 GPUs",
+        "gpus": 2,
+        "members": 1,
+        "priority": 750,
+        "hold": False,
+        "tasks": "",
+        "places": [],
+        "may_change": True,
+        **more,
+    }
+
+
+def a_picture(*jobs: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "version": "1.2.3",
+        "now": NOW,
+        "uptime_seconds": 7200,
+        "nodes": 1,
+        "online_nodes": 1,
+        "problem": "",
+        "counts": {"running": 0, "scheduled": 0, "pending": len(jobs), "held": 0},
+        "gpus": [a_gpu(index) for index in range(8)],
+        "jobs": list(jobs),
+        "offset": 0,
+        "total": len(jobs),
+        "found": None,
+        **more,
+    }
+
+
+def drawn(
+    picture: dict[str, Any], state: State | None = None, columns: int = 80, rows: int = 24
+) -> list[str]:
+    painter = Painter(columns, colours=False, signs=True).plain()
+    return frame(picture, state or State(), painter, rows)
+
+
+ODD = [
+    a_job(1, name="数据处理" * 9, user="ürsula-" * 5, reason="x" * 300),
+    a_job(2, name="\x1b[31mred\x07\n", user="a\tb", places=["b" * 90 + "[0]"], state="running"),
+    a_job(3, name="", tasks="0-99999", expected_start="2027-01-01T00:00:00.000Z", gpus=0.25),
+    a_job(4, name="e\u0301" * 40, hold=True, expected_start=NOW),
+]
+
+
+@pytest.mark.parametrize("columns", [1, 7, 20, 40, 79, 80, 81, 110, 133, 200, 300])
+@pytest.mark.parametrize("rows", [1, 3, 10, 24, 60])
+def test_no_line_is_wider_and_no_picture_higher_than_the_window(columns: int, rows: int) -> None:
+    strange = {"pid": 7, "user": "数" * 30, "memory_mb": 999_999, "command": "c\x1b[2J" * 50}
+    for count in (0, 1, 8, 40, 200):
+        gpus = [a_gpu(i, processes=[strange], why="w" * 200) for i in range(count)]
+        gpus += [a_gpu(count, node="n" * 30, state="unhealthy", jobs=["job-1"] * 9, users=["a"])]
+        for mode in ("list", "filter", "confirm", "logs", "explain", "help"):
+            state = State(mode=mode, selected="job-1", text=["\x1b[1mlong " * 80] * 99, typed="字")
+            state.take(a_picture(*ODD))
+            painter = Painter(columns, colours=True, signs=True)
+            lines = frame(a_picture(*ODD, gpus=gpus), state, painter, rows)
+            assert len(lines) <= max(1, rows)
+            for line in lines:
+                shown = STYLES.sub("", line)
+                assert width(shown) <= columns
+                assert "\x1b" not in shown
+                assert "\n" not in shown
+
+
+def test_everything_stands_in_80_columns_and_24_rows() -> None:
+    gpus = [a_gpu(index) for index in range(8)]
+    gpus[0] |= {"state": "used", "jobs": ["job-1"], "users": ["ann"], "memory_used_mb": 79_000}
+    gpus[1] |= {
+        "state": "foreign",
+        "processes": [{"pid": 4242, "user": "bob", "memory_mb": 10_240, "job_id": ""}],
+    }
+    gpus[2] |= {"state": "hot", "temperature_c": 91}
+    jobs = [
+        a_job(1, state="running", started_at="2026-11-16T11:00:00.000Z", places=["box[0]"]),
+        a_job(2, expected_start="2026-11-16T13:30:00.000Z"),
+        a_job(3, hold=True, reason="held"),
+    ]
+    lines = drawn(a_picture(*jobs, gpus=gpus))
+    assert len(lines) == 24
+    assert "5 of 8 GPUs free, 0 jobs run, 3 wait" in lines[0]
+    shown = r"0   A100  █+░? +77G/80G ██░░░░  40% ██░░ 55C   120  1 ann train-1"
+    assert re.match(shown, lines[2])
+    assert lines[3].endswith("bob:4242 10G")
+    assert "HOT" in lines[4]
+    assert lines[11].startswith(" JOBID    NAME         USER     ST GPUS     TIME EXPECTED")
+    assert re.match(r" 1 +train-1 +ann +R +2 +1:00:00 - +box\[0\]$", lines[12])
+    assert re.match(r" 2 +train-2 +ann +PD +2 +- start \d\d:\d\d waiting for 2 GPUs$", lines[13])
+    assert re.match(r" 3 +train-3 +ann +H +2 +- - +held$", lines[14])
+    assert lines[-1].startswith("q quit  ? help")
+
+
+def test_larger_windows_have_wider_bars_more_columns_and_foreign_processes_in_full() -> None:
+    strange = {"pid": 4242, "user": "bob", "memory_mb": 10_240, "command": "python secret.py"}
+    gpus = [a_gpu(0, state="foreign", processes=[strange]), a_gpu(1)]
+    small, large = (
+        drawn(a_picture(a_job(1), gpus=gpus), columns=columns, rows=rows)
+        for columns, rows in ((80, 24), (180, 50))
+    )
+    assert large[2].count("░") > small[2].count("░")
+    assert "TENANT" in "\n".join(large)
+    assert "LIMIT" in "\n".join(large)
+    assert "not ours: GPU 0  bob:4242  10 GB  python secret.py" in "\n".join(large)
+
+
+def test_more_gpus_than_lines_stand_side_by_side() -> None:
+    lines = drawn(a_picture(a_job(1), gpus=[a_gpu(index) for index in range(40)]))
+    assert lines[1].count("40%") == 3
+    assert sum(line.count("40%") for line in lines) == 40
+    assert any("train-1" in line for line in lines)
+    lines = drawn(a_picture(gpus=[a_gpu(index) for index in range(400)]))
+    assert any("more GPUs" in line for line in lines)
+
+
+def test_a_terminal_without_these_signs_gets_plain_ones() -> None:
+    painter = Painter(80, colours=False, signs=False).plain()
+    lines = frame(a_picture(a_job(1)), State(), painter, 24)
+    assert all(line.isascii() for line in lines)
+    assert "##" in lines[2]
+
+
+def test_what_a_job_writes_cannot_steer_the_terminal() -> None:
+    assert plain_text("\x1b[31mred\x1b[0m \x1b]0;title\x07text\x1b[2J") == "red text"
+    assert plain_text("10%\r50%\r100%\r") == "100%"
+    assert plain_text("a\tb\x07") == "a       b\\x07"
+
+
+# --- keys
+
+
+def looking(count: int = 30, page: int = 10) -> State:
+    """A state that sees the first page of so many jobs."""
+    state = State(page=page, me="ann")
+    answered(state, count)
+    return state
+
+
+def answered(state: State, count: int = 30) -> None:
+    """The server's answer to what the state asks for."""
+    every = [a_job(number) for number in range(1, count + 1)]
+    query = state.query()
+    for _ in range(2):
+        offset = min(int(str(query["offset"])), max(0, count - state.page))
+        ids = [job["id"] for job in every]
+        place = ids.index(state.selected) if state.selected in ids else None
+        window = every[offset : offset + state.page]
+        if not state.take(a_picture(*window, offset=offset, total=count, found=place)):
+            return
+        query = state.query()
+
+
+def press(state: State, *keys: str) -> list[Any]:
+    wishes = []
+    for key in keys:
+        wish = state.press(key)
+        if wish == top_state.LOOK:
+            answered(state)
+        wishes.append(wish)
+    return [wish for wish in wishes if wish not in (None, top_state.LOOK)]
+
+
+def test_the_first_job_is_selected_and_the_selection_moves() -> None:
+    state = looking()
+    assert state.selected == "job-1"
+    press(state, "down", "j", "k", "up", "up")
+    assert state.selected == "job-1"
+    press(state, *["down"] * 9)
+    assert (state.selected, state.offset) == ("job-10", 0)
+    press(state, "down")
+    assert (state.selected, state.offset) == ("job-11", 1)
+    press(state, "end")
+    assert (state.selected, state.offset) == ("job-30", 20)
+    press(state, "page-up")
+    assert (state.selected, state.offset) == ("job-21", 20)
+    press(state, "g")
+    assert (state.selected, state.offset) == ("job-1", 0)
+
+
+def test_the_selection_stays_with_its_job_when_the_list_changes() -> None:
+    state = looking()
+    press(state, "down", "down")
+    assert state.selected == "job-3"
+    moved = a_picture(*[a_job(n) for n in range(10, 20)], total=30, offset=0, found=15)
+    assert state.take(moved)
+    assert state.offset == 10
+    assert state.selected == "job-3"
+
+
+def test_when_the_selected_job_has_ended_its_neighbour_is_selected() -> None:
+    state = looking()
+    press(state, "down", "down")
+    state.press("x-unknown")
+    left = [a_job(number) for number in range(1, 11) if number != 3]
+    assert not state.take(a_picture(*left, total=29))
+    assert state.selected == "job-4"
+    assert not state.take(a_picture())
+    assert state.selected == ""
+    assert press(state, "c", "l", "down") == []
+
+
+def test_cancelling_needs_a_plain_yes() -> None:
+    for no in ("n", "enter", "escape", " ", "c", "q"):
+        state = looking()
+        assert press(state, "c", no) == []
+        assert (state.mode, state.message) == ("list", "not cancelled")
+    state = looking()
+    assert press(state, "down", "c", "y") == [("cancel", "job-2")]
+
+
+def test_only_those_who_may_can_change_a_job() -> None:
+    state = State()
+    state.take(a_picture(a_job(1, may_change=False, user="ben")))
+    assert press(state, "c", "y", "h", "r") == []
+    assert state.mode == "list"
+    assert state.message == "job-1 belongs to ben"
+    assert press(state, "e") == [("explain", "job-1")]
+
+
+def test_words_are_typed_into_the_filter_and_escape_clears_it() -> None:
+    state = looking()
+    assert press(state, "/", *"quick", "backspace", " ", "q", "enter") == []
+    assert (state.filter, state.mode) == ("quic q", "list")
+    assert state.query()["filter"] == "quic q"
+    press(state, "/", "x", "escape")
+    assert state.filter == "quic q"
+    press(state, "escape")
+    assert state.filter == ""
+
+
+def test_order_users_and_pace_are_changed_by_keys() -> None:
+    state = looking()
+    press(state, "s")
+    assert state.query()["sort"] == "time"
+    press(state, "R")
+    assert state.query()["sort"] == "-time"
+    press(state, "S", "S")
+    assert state.query()["sort"] == "-state"
+    press(state, "u")
+    assert state.query()["user"] == "ann"
+    press(state, "u")
+    assert state.query()["user"] is None
+    press(state, *["+"] * 9)
+    assert state.interval_s == 0.5
+    press(state, *["-"] * 20)
+    assert state.interval_s == 60
+
+
+def test_texts_are_read_and_left() -> None:
+    state = looking()
+    assert press(state, "l") == [("logs", "job-1")]
+    state.text = [str(number) for number in range(100)]
+    assert drawn(a_picture(a_job(1)), state)[-2] == "99"
+    press(state, "page-up", "up")
+    assert not state.follows
+    assert drawn(a_picture(a_job(1)), state)[-2] != "99"
+    press(state, "end")
+    assert drawn(a_picture(a_job(1)), state)[-2] == "99"
+    press(state, "q")
+    assert state.mode == "list"
+    assert press(state, "?", "c", "y") == [("cancel", "job-1")]
+    assert press(state, "?", "q", "q") == [("quit", "")]
+
+
+def test_keys_are_known_by_their_codes() -> None:
+    assert list(split_keys(b"\x1b[A\x1b[Bj\x1b[6~\x1bOF\r\x7f")) == [
+        *("up", "down", "j", "page-down", "end", "enter", "backspace"),
+    ]
+    assert list(split_keys(b"\x1b")) == ["escape"]
+    assert list(split_keys("é数".encode())) == ["é", "数"]
+    assert list(split_keys(b"\x1b[1;5Aq\x1bxz\x00\xff")) == ["q", "z"]
