@@ -20,8 +20,10 @@ from prometheus_client.registry import Collector
 from gpu_scheduler.api.cluster import free_gpus, slots, uses
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call
+from gpu_scheduler.api.health import CHECKS, findings, worst
 from gpu_scheduler.api.operations import Operation
 from gpu_scheduler.control.tallies import Histogram
+from gpu_scheduler.control.vitals import DEGRADED, HEALTHY, UNHEALTHY
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.states import JobState
@@ -30,6 +32,7 @@ MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "gpu_scheduler_"
 MOST_TENANTS = 1000
 MB = 1 << 20
+UJ_PER_JOULE = 10**6
 Requests = dict[tuple[str, str, int], int]
 
 
@@ -47,6 +50,9 @@ class SchedulerCollector(Collector):
         yield from self._work()
         yield from self._nodes()
         yield from self._devices()
+        yield self._energy()
+        yield from self._health()
+        yield from self._notifications()
         yield self._http()
 
     def _jobs(self) -> Iterator[Metric]:
@@ -143,6 +149,46 @@ class SchedulerCollector(Collector):
             if kind.startswith("gpu_"):
                 family.add_metric([kind.removeprefix("gpu_")], count)
         return family
+
+    def _energy(self) -> Metric:
+        family = _counter("gpu_energy_joules", "Energy that a GPU has drawn.", "node", "gpu")
+        gauges = self._context.service.core.book.gauges
+        for (node_id, index), energy_uj in sorted(gauges.energy_uj.items()):
+            family.add_metric([node_id, str(index)], energy_uj / UJ_PER_JOULE)
+        return family
+
+    def _health(self) -> Iterator[Metric]:
+        found = list(findings(self._context))
+        now = worst(found)
+        status = _gauge("health", "1 for the status that the scheduler has now.", "status")
+        for name in (HEALTHY, DEGRADED, UNHEALTHY):
+            status.add_metric([name], name == now)
+        yield status
+        wrong = {finding.check for finding in found}
+        checks = _gauge("health_check", "Whether a part is well (1) or not.", "check")
+        for check in CHECKS:
+            checks.add_metric([check], check not in wrong)
+        yield checks
+
+    def _notifications(self) -> Iterator[Metric]:
+        notifications = self._context.settings.notifications
+        lanes = {} if notifications is None else notifications.lanes
+        now_ms = self._context.service.now_ms()
+        waiting = _gauge("notifications_waiting", "Notifications to be delivered.", "target")
+        oldest = _gauge(
+            "notifications_oldest_seconds", "How long the oldest of them waits.", "target"
+        )
+        sent = _counter("notifications_delivered", "Notifications that arrived.", "target")
+        failed = _counter("notifications_failed_tries", "Tries that failed.", "target")
+        dropped = _counter("notifications_given_up", "Notifications that were given up.", "target")
+        for name, lane in list(lanes.items()):
+            waiting.add_metric([name], len(lane.waiting))
+            since_ms = lane.oldest_ms
+            oldest.add_metric([name], 0 if since_ms is None else (now_ms - since_ms) / 1000)
+            sent.add_metric([name], lane.delivered)
+            failed.add_metric([name], lane.failures)
+            dropped.add_metric([name], lane.given_up)
+        yield from (waiting, oldest, sent, failed, dropped)
 
     def _http(self) -> Metric:
         family = _counter("http_requests", "Answers of the API.", "method", "path", "status")

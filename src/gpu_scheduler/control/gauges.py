@@ -58,12 +58,16 @@ class AttemptGauge:
 
 
 class Gauges:
-    """All of them. `at_ms` is when each node was last read."""
+    """All of them. `at_ms` is when each node was last read.
+
+    `energy_uj` is what each device has drawn since the start of this process.
+    """
 
     def __init__(self) -> None:
         """Start with nothing measured."""
         self.attempts: dict[str, AttemptGauge] = {}
         self.at_ms: dict[str, int] = {}
+        self.energy_uj: dict[Place, int] = {}
         self._hours: dict[Place, DeviceHour] = {}
         self._stale: set[Place] = set()
         self._past: list[DeviceHour] = []
@@ -125,6 +129,8 @@ class Gauges:
             held_milli_ms=hour.held_milli_ms + held_milli * span_ms,
         )
         self._stale.add(place)
+        if power is not None:
+            self.energy_uj[place] = self.energy_uj.get(place, 0) + power * span_ms
 
     def due_hours(self, node_id: str, now_ms: int) -> list[DeviceHour] | None:
         """The hours of a node that should be written now; None if it is not time yet."""
