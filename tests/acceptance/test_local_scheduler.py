@@ -282,6 +282,45 @@ def test_it_prints_nothing_and_leaves_no_process(tmp_path: Path) -> None:
     assert left.stdout == b""
 
 
+def test_who_waits_is_told_when_it_is_stopped() -> None:
+    scheduler = LocalScheduler(SchedulerConfig(grace_s=1.0), gpu_provider=MockGPUProvider(1))
+    scheduler.start()
+    held = scheduler.submit(["true"], hold=True)
+    told: list[object] = []
+
+    def wait() -> None:
+        try:
+            told.append(scheduler.wait(held).status)
+        except SchedulerError as error:
+            told.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    scheduler.stop(cancel=False)
+    waiting.join(60)
+    assert told
+    assert "was stopped meanwhile" in str(told[0]) or "start() first" in str(told[0])
+
+
+def test_a_program_that_forgets_to_stop_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    program = (
+        "from gpu_scheduler import LocalScheduler, SchedulerConfig\n"
+        "from gpu_scheduler.testing import MockGPUProvider\n"
+        "s = LocalScheduler(SchedulerConfig(grace_s=1.0), gpu_provider=MockGPUProvider(1))\n"
+        "s.start()\n"
+        f"s.submit(['/bin/sh', '-c', 'sleep 600; : {tmp_path}'])\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        timeout=60,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+    )
+    assert list(tmp_path.iterdir()) == []
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False)
+    assert left.stdout == b""
+
+
 def test_a_view_of_a_job_is_only_a_view() -> None:
     job = Job(priority=1, script_path="/script.py")
     job.update_status(JobStatus.RUNNING)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -121,6 +122,38 @@ def test_an_admin_does_not_see_the_values_of_others_variables(lab: ApiLab) -> No
     path = f"/jobs/{job_id}"
     assert lab.get(path, headers=as_user("ada")).json["environment"]["PLAIN"] == "seen-by-owner"
     assert lab.get(path, headers=as_user("boss")).json["environment"]["PLAIN"] == "***"
+
+
+def test_sweeps_and_snapshots_are_the_owners_alone(lab: ApiLab) -> None:
+    shot = {"path": "/home/ada/s", "source": "/home/ada/p", "tree": "abc", "dirty": True}
+    job = {"command": ["a"], "sweep": "grid", "params": {"lr": "0.1"}, "snapshot": shot}
+    job_id = lab.post("/jobs", job, headers=as_user("ada")).json["job_id"]
+    (sweep,) = lab.get("/sweeps", headers=as_user("ada")).json["sweeps"]
+    assert (sweep["name"], sweep["jobs"], sweep["first_job_id"]) == ("grid", 1, job_id)
+    for other in ("bob", "boss"):
+        assert lab.get("/sweeps", headers=as_user(other)).json["sweeps"] == []
+    found = lab.get("/jobs?sweep=grid", headers=as_user("ada")).json["jobs"]
+    assert [one["params"] for one in found] == [{"lr": "0.1"}]
+    assert found[0]["snapshot"] == shot | {"commit": ""}
+    assert lab.get("/jobs?sweep=grid", headers=as_user("bob")).json["jobs"] == []
+    seen = lab.get(f"/jobs/{job_id}", headers=as_user("boss")).json
+    assert (seen["sweep"], seen["params"], seen["snapshot"]) == ("", {}, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sweep": "a\nb"},
+        {"sweep": "x" * 200},
+        {"params": {"a\x1b": "1"}},
+        {"params": {f"p{n}": "1" for n in range(65)}},
+        {"snapshot": {"path": "relative", "source": "/a", "tree": "t"}},
+        {"snapshot": {"path": "/a", "source": "/a", "tree": "t", "uid": 0}},
+    ],
+)
+def test_a_wrong_sweep_or_snapshot_is_refused(lab: ApiLab, wrong: dict[str, Any]) -> None:
+    reply = lab.post("/jobs", {"command": ["a"]} | wrong, headers=as_user("ada"))
+    assert reply.status in (400, 422)
 
 
 def test_everybody_sees_who_uses_the_cluster_but_not_for_what(lab: ApiLab) -> None:

@@ -6,13 +6,15 @@ It works on a thread of its own; every method may be called from any other. Jobs
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import shutil
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -47,6 +49,7 @@ T = TypeVar("T")
 LONGEST_START_S = 60.0
 LONGEST_CALL_S = 60.0
 SUMMARY = 20
+STOPPED = "the scheduler was stopped meanwhile"
 
 
 class LocalScheduler:
@@ -98,6 +101,7 @@ class LocalScheduler:
                 raise
             self._thread = thread
             self._began = time.monotonic()
+            _at_exit(self)
             return True
 
     def stop(self, *, cancel: bool | None = None) -> bool:
@@ -291,8 +295,11 @@ class LocalScheduler:
     async def _ended(self, job_id: str) -> Job:
         engine = self._engine
         last = engine.store.last_event()
-        if engine.row(job_id).state not in ENDED:
-            async for _, event in engine.loop.subscribe(last):
+        while engine.row(job_id).state not in ENDED:
+            if self._stop.is_set():
+                raise ClusterError(STOPPED)
+            async for sequence, event in engine.loop.subscribe(last):
+                last = sequence
                 if event.job_id == job_id and engine.row(job_id).state in ENDED:
                     break
         return job_of(engine.form(engine.row(job_id)))
@@ -332,6 +339,24 @@ class LocalScheduler:
         except TimeoutError:
             future.cancel()
             raise
+        except CancelledError:
+            raise ClusterError(STOPPED) from None
+
+
+def _at_exit(scheduler: LocalScheduler) -> None:
+    """A program that forgets to stop it leaves nothing running that it could not find again.
+
+    By the list of `threading`, where there is one: at the time of `atexit`, threads can no longer
+    be given work, and stopping needs some.
+    """
+    known = weakref.ref(scheduler)
+
+    def stop() -> None:
+        still = known()
+        if still is not None:
+            still.stop()
+
+    getattr(threading, "_register_atexit", atexit.register)(stop)
 
 
 def _picture(engine: LocalEngine) -> dict[str, Any]:
