@@ -19,7 +19,7 @@ from gpu_scheduler.api.bearer import confined_caller
 from gpu_scheduler.api.failures import BadToken, WrongTenant
 from gpu_scheduler.api.people import ROOT, Account, Directory
 from gpu_scheduler.model.caller import Caller, Role
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
+from gpu_scheduler.model.errors import InvalidInput, SchedulerError
 
 LEAST_SECRET_BYTES = 32
 LOOK_AT_FILE_AFTER_S = 5.0
@@ -88,7 +88,7 @@ class Keys:
             return
         try:
             self._keys = self._load()
-        except InvalidRequest as error:
+        except SchedulerError as error:
             log.warning("the new keys are not used", file=self._file, error=str(error))
         self._stamp = stamp
 

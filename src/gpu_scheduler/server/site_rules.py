@@ -5,6 +5,8 @@ A submission comes in; silence, or a refusal that names the setting, comes out.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from gpu_scheduler.control.messages import Series, Submit
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.job import Job
@@ -25,6 +27,7 @@ class SiteRules:
         self._most_mb = round(security.max_memory_per_job_gb * MB_PER_GB)
         self._step_milli = round(settings.gpu.allocation_precision * 1000)
         self._notifications = settings.notifications
+        self._forbidden = security.forbidden_environment
         allowed = security.allowed_script_paths
         self._scripts = ScriptRule(allowed) if allowed else None
 
@@ -40,8 +43,21 @@ class SiteRules:
         self._check_shares(job)
         if job.notify:
             check_notify(job, self._notifications)
+        if self._forbidden:
+            self._check_variables(submission)
         if self._scripts is not None:
             _check_scripts(self._scripts, submission)
+
+    def _check_variables(self, submission: Submit | Series) -> None:
+        named = () if submission.launch is None else submission.launch.environment
+        captured = () if submission.environment is None else submission.environment.variables
+        for variables, where in ((named, "sets"), (captured, "brings along")):
+            for name, _ in variables:
+                if any(fnmatchcase(name, pattern) for pattern in self._forbidden):
+                    raise Forbidden(
+                        f"the job {where} the variable {name[:80]!r}, which is not allowed here "
+                        "(security.forbidden_environment); unset it, or leave it out with --export"
+                    )
 
     def _check_memory(self, job: Job) -> None:
         asked_mb = max(member.memory_mb for member in job.members)

@@ -18,6 +18,7 @@ from typing import Any
 
 from gpu_scheduler.api.application import Applications, build
 from gpu_scheduler.api.callers import Authenticator
+from gpu_scheduler.api.connection import Doors
 from gpu_scheduler.api.serve import Addresses, ApiServer, Listening, serve
 from gpu_scheduler.api.service import ApiSettings, Bounds
 from gpu_scheduler.control.loop import Loop
@@ -100,8 +101,10 @@ class ApiLab:
         gpu_mb: int = GPU_MB,
         notifications: Any = None,
         vitals: Any = None,
+        doors: Doors | None = None,
         **core: Any,
     ) -> None:
+        self.doors = doors
         self._nodes = nodes
         self._gpu_mb = gpu_mb
         self._core = core
@@ -149,7 +152,7 @@ class ApiLab:
         self.applications: Applications = build(
             self.loop, self._settings, logs=self.logs, authenticators=self._authenticators
         )
-        self.server: ApiServer = await serve(self.applications, self.listening)
+        self.server: ApiServer = await serve(self.applications, self.listening, doors=self.doors)
         for number in range(self._nodes):
             await self.loop.apply(
                 NodeFound(

@@ -151,3 +151,18 @@ def test_shares_go_in_the_steps_of_the_site() -> None:
     halves.check(Submit(a_job(gpus=0.75)))
     with pytest.raises(Forbidden, match="allocation_precision"):
         halves.check(Submit(a_job(gpus=0.4)))
+
+
+# --- variables
+
+
+@pytest.mark.parametrize("pattern", ["LD_PRELOAD", "LD_*"])
+def test_a_variable_that_is_not_allowed_is_refused_wherever_it_comes_from(pattern: str) -> None:
+    strict = rules(forbidden_environment=(pattern,))
+    named = Launch(argv=("x",), environment=(("LD_PRELOAD", "/evil.so"),))
+    with pytest.raises(Forbidden, match="sets the variable 'LD_PRELOAD'"):
+        strict.check(Submit(a_job(), named))
+    captured = EnvironmentRow("env-1", (("HOME", "/"), ("LD_PRELOAD", "/evil.so")))
+    with pytest.raises(Forbidden, match="brings along the variable 'LD_PRELOAD'"):
+        strict.check(Submit(a_job(), Launch(argv=("x",)), captured))
+    strict.check(Submit(a_job(), Launch(argv=("x",), environment=(("ld_preload", "y"),))))

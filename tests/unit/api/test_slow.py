@@ -1,0 +1,111 @@
+"""Slow and greedy clients cost themselves a connection, and nobody else anything."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gpu_scheduler.api.connection import Doors
+from gpu_scheduler.api.service import Bounds
+from tests.unit.api.lab import ApiLab
+
+PATIENCE_S = 0.4
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[ApiLab]:
+    bounds = Bounds(receive_seconds=PATIENCE_S)
+    with ApiLab(bounds=bounds, doors=Doors(8, PATIENCE_S)) as lab:
+        yield lab
+
+
+def connected(lab: ApiLab) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX)
+    opened.settimeout(10)
+    opened.connect(str(lab.directory / "server.sock"))
+    return opened
+
+
+def answered(opened: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    found = b""
+    while piece := opened.recv(65_536):
+        found += piece
+    return found
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /api/v1/jo",
+        b"GET /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    ],
+)
+def test_a_head_that_does_not_arrive_is_not_waited_for(lab: ApiLab, sent: bytes) -> None:
+    with connected(lab) as opened:
+        opened.sendall(sent)
+        assert b"408" in answered(opened).split(b"\r\n", 1)[0]
+
+
+def test_a_head_that_drips_is_not_waited_for_either(lab: ApiLab) -> None:
+    with connected(lab) as opened:
+        opened.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
+        began = time.monotonic()
+        while time.monotonic() - began < 5:
+            try:
+                opened.sendall(b"X: y\r\n")
+            except OSError:
+                break
+            time.sleep(0.05)
+        assert time.monotonic() - began < 5
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(lab: ApiLab) -> None:
+    with connected(lab) as opened:
+        opened.sendall(
+            b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+            b"Content-Type: application/json\r\n\r\n{"
+        )
+        answer = answered(opened)
+    assert b"408" in answer.split(b"\r\n", 1)[0]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "too_slow"
+
+
+def test_a_kept_connection_may_rest_between_requests(lab: ApiLab) -> None:
+    connection = lab.connection()
+    for _ in range(2):
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+        time.sleep(2 * PATIENCE_S)
+    connection.close()
+
+
+def test_one_caller_holds_only_so_many_connections(lab: ApiLab) -> None:
+    doors = lab.doors
+    assert doors is not None
+    from gpu_scheduler.api.callers import Peer
+
+    ann, ben, root = Peer(uid=1000), Peer(uid=1001), Peer(uid=0)
+    assert [doors.enter(ann) for _ in range(9)] == [True] * 8 + [False]
+    assert doors.enter(ben)
+    assert all(doors.enter(root) for _ in range(20))
+    far, near = Peer(uid=None, host="192.0.2.1"), Peer(uid=None, host="192.0.2.2")
+    assert [doors.enter(far) for _ in range(9)][-1] is False
+    assert doors.enter(near)
+    for peer, count in ((ann, 9), (ben, 1), (root, 20), (far, 9), (near, 1)):
+        for _ in range(count):
+            doors.leave(peer)
+    assert doors.enter(ann)
+    doors.leave(ann)
+
+
+def test_the_server_answers_while_others_are_slow(lab: ApiLab) -> None:
+    slow = [connected(lab) for _ in range(6)]
+    for opened in slow:
+        opened.sendall(b"POST /api/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n")
+    assert lab.get("/health").status == 200
+    for opened in slow:
+        opened.close()

@@ -1,0 +1,134 @@
+"""Where a server may be reached from, and what it refuses to begin with."""
+
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.server.access import Certificate, check_access, host_names, verifier_of
+from gpu_scheduler.settings.access import AuthSettings
+from gpu_scheduler.settings.groups import ApiSettings, Settings
+from tests.certificates import make_certificate
+
+
+def settings(*, auth: bool = True, **api: Any) -> Settings:
+    return Settings(api=ApiSettings(**api), auth=AuthSettings(enabled=auth))
+
+
+def test_loopback_needs_nothing() -> None:
+    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
+        assert check_access(settings(host=host)) == ()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "gpubox.example"])
+def test_other_addresses_need_tls(host: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"api\.tls_certificate and api\.tls_key"):
+        check_access(settings(host=host))
+    assert check_access(settings(host=host, tls_certificate="c", tls_key="k")) == ()
+
+
+def test_without_tls_only_if_that_is_said_and_then_with_a_warning() -> None:
+    (warning,) = check_access(settings(host="10.1.2.3", allow_plain_http=True))
+    assert "without TLS" in warning
+
+
+def test_auth_can_be_off_on_loopback_only_and_with_a_warning() -> None:
+    (warning,) = check_access(settings(auth=False))
+    assert warning.startswith("auth is off")
+    with pytest.raises(InvalidRequest, match="could do everything"):
+        check_access(settings(auth=False, host="10.1.2.3", tls_certificate="c", tls_key="k"))
+
+
+def test_a_certificate_needs_its_key() -> None:
+    for half in ({"tls_certificate": "c"}, {"tls_key": "k"}):
+        with pytest.raises(InvalidRequest, match="TLS needs both"):
+            check_access(settings(**half))
+
+
+def test_the_machines_own_name_may_be_called_where_it_can_be() -> None:
+    assert host_names(ApiSettings()) == ()
+    names = host_names(ApiSettings(host="10.1.2.3", host_names=("gpu.lab",)))
+    assert set(names) == {"gpu.lab", "10.1.2.3", "[10.1.2.3]", socket.gethostname()}
+
+
+# --- certificates
+
+
+def a_certificate(tmp_path: Path, name: str = "server") -> tuple[Certificate, Path, Path]:
+    certificate, key = make_certificate(tmp_path, name)
+    api = ApiSettings(tls_certificate=str(certificate), tls_key=str(key))
+    return Certificate(api), certificate, key
+
+
+def test_a_key_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    key.chmod(0o644)
+    api = ApiSettings(tls_certificate=str(certificate), tls_key=str(key))
+    with pytest.raises(InvalidInput, match="holds a secret"):
+        Certificate(api)
+    key.chmod(0o640)
+    assert Certificate(api).context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    certificate, _ = make_certificate(tmp_path, "one")
+    _, key = make_certificate(tmp_path, "two")
+    with pytest.raises(InvalidInput, match="are no certificate with its key"):
+        Certificate(ApiSettings(tls_certificate=str(certificate), tls_key=str(key)))
+
+
+def served_name(context: ssl.SSLContext) -> str:
+    """The name in the certificate that a client is shown."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server)
+    far = context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (near, far):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    shown = near.getpeercert(binary_form=True)
+    assert shown is not None
+    return "two" if b"two" in shown else "one"
+
+
+def test_a_new_certificate_is_taken_over_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    used, certificate, key = a_certificate(tmp_path, "one")
+    assert served_name(used.context) == "one"
+    fresh_certificate, fresh_key = make_certificate(tmp_path / "new", "two")
+    fresh_certificate.rename(certificate)
+    used.refresh()
+    assert served_name(used.context) == "one"
+    fresh_key.rename(key)
+    used.refresh()
+    assert served_name(used.context) == "two"
+
+
+# --- issuers
+
+
+def test_an_issuer_needs_a_name_and_an_audience(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.touch(0o600)
+    file.write_bytes(b"s" * 32)
+    full = {"jwt_algorithm": "HS256", "jwt_issuer": "i", "jwt_audience": "a"}
+    assert verifier_of(AuthSettings()) is None
+    assert verifier_of(AuthSettings(jwt_key_file=str(file), **full)) is not None
+    for name in ("jwt_issuer", "jwt_audience"):
+        with pytest.raises(InvalidRequest, match=f"auth.{name} is missing"):
+            verifier_of(AuthSettings(jwt_key_file=str(file), **(full | {name: ""})))
+    with pytest.raises(InvalidRequest, match="leave out one"):
+        verifier_of(AuthSettings(jwt_key_file="k", jwt_jwks_file="j", **full))
+    with pytest.raises(InvalidRequest, match="jwt_roles has 'boss'"):
+        verifier_of(AuthSettings(jwt_key_file=str(file), jwt_roles=("boss",), **full))
+    file.chmod(0o644)
+    with pytest.raises(InvalidInput, match="holds a secret"):
+        verifier_of(AuthSettings(jwt_key_file=str(file), **full))
