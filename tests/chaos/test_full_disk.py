@@ -55,7 +55,9 @@ def test_on_a_full_disk_submissions_are_refused_jobs_go_on_and_all_is_well_after
         taken = submit_until_refused(house, workload)
         house.let_end()
         house.until(lambda: not house.witnesses(), "the end of the job, on a full disk")
-        assert house.get("/health")["status"]
+        health = house.get("/health")
+        assert health["status"] == "degraded"
+        assert "the disk is full" in health["checks"]["store"]
 
         (house.state / "ballast").unlink()
         later = house.submit(workload.plain().body)
@@ -69,6 +71,7 @@ def test_on_a_full_disk_submissions_are_refused_jobs_go_on_and_all_is_well_after
         assert [path.read_text().count("begin") for path in house.notes.iterdir()] == [1] * (
             len(taken) + 2
         )
+        assert house.get("/health")["checks"]["store"] == "ok"
         assert house.agents() == agents
         assert house.tracebacks() == []
 

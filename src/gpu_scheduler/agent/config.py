@@ -53,6 +53,7 @@ class AgentConfig:
     hook_timeout_ms: int = 60_000
     enforce_limits: bool = True
     default_memory_mb: int = 0
+    most_processes: int = 0
     log_level: str = "INFO"
     own_log_bytes: int = 100 << 20
     own_log_backups: int = 5

@@ -65,7 +65,7 @@ class Orders:
             cpu_milli=start.cpu_milli if config.enforce_limits else 0,
             memory_mb=self._memory_limit(start.memory_mb),
             cpus=self._near(held),
-            max_processes=start.max_processes,
+            max_processes=self._process_limit(start.max_processes),
             limit_ms=start.limit_ms,
             warn_signal=start.warn_signal,
             warn_before_ms=start.warn_before_ms,
@@ -100,6 +100,10 @@ class Orders:
 
     def _memory_limit(self, asked_mb: int) -> int:
         return (asked_mb or self._config.default_memory_mb) if self._config.enforce_limits else 0
+
+    def _process_limit(self, asked: int) -> int:
+        most = self._config.most_processes if self._config.enforce_limits else 0
+        return min(asked, most) if asked and most else asked or most
 
     def _near(self, held: dict[int, pb.HeldDevice]) -> tuple[int, ...]:
         """The CPUs near the devices, if the topology is known for all of them."""

@@ -45,6 +45,7 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         hook_timeout_ms=round(jobs.hook_timeout_s * 1000),
         enforce_limits=security.enable_resource_limits,
         default_memory_mb=round(security.max_memory_per_job_gb * MB_PER_GB),
+        most_processes=security.max_processes_per_job,
         log_level=settings.logging.level,
         own_log_bytes=round(settings.logging.max_log_size_mb * (1 << 20)),
         own_log_backups=settings.logging.backup_count,

@@ -26,6 +26,7 @@ class SiteRules:
         self._gangs = settings.scheduler.enable_gang_scheduling
         self._most_mb = round(security.max_memory_per_job_gb * MB_PER_GB)
         self._step_milli = round(settings.gpu.allocation_precision * 1000)
+        self._most_processes = security.max_processes_per_job
         self._notifications = settings.notifications
         self._forbidden = security.forbidden_environment
         allowed = security.allowed_script_paths
@@ -40,6 +41,7 @@ class SiteRules:
                 "(scheduler.enable_gang_scheduling); ask for one member"
             )
         self._check_memory(job)
+        self._check_processes(submission)
         self._check_shares(job)
         if job.notify:
             check_notify(job, self._notifications)
@@ -65,6 +67,14 @@ class SiteRules:
             raise Forbidden(
                 f"the job asks for {asked_mb} MiB of memory and a job may have {self._most_mb} "
                 "here (security.max_memory_per_job_gb); ask for less"
+            )
+
+    def _check_processes(self, submission: Submit | Series) -> None:
+        asked = 0 if submission.launch is None else submission.launch.max_processes
+        if self._most_processes and asked > self._most_processes:
+            raise Forbidden(
+                f"the job asks for {asked} processes and a job may have {self._most_processes} "
+                "here (security.max_processes_per_job); ask for fewer"
             )
 
     def _check_shares(self, job: Job) -> None:

@@ -370,6 +370,13 @@ class SecuritySettings:
         most=1_000_000,
         note="32 was asked for elsewhere; a machine's owner has to choose it.",
     )
+    max_processes_per_job: int = setting(
+        16_384,
+        "Most processes and threads a job may have at once, and its limit if it asks for none, "
+        "where the host can count them (pids control group); 0 means no limit.",
+        least=0,
+        most=4_194_304,
+    )
     enable_resource_limits: bool = setting(
         default=True, about="CPU, memory and process limits are enforced where the host can."
     )

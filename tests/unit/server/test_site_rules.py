@@ -38,6 +38,13 @@ def test_a_job_that_asks_for_too_much_memory_is_refused() -> None:
         rules(max_memory_per_job_gb=32.0).check(greedy)
 
 
+def test_a_job_that_asks_for_too_many_processes_is_refused() -> None:
+    greedy = Submit(a_job(), Launch(argv=("x",), max_processes=101))
+    with pytest.raises(Forbidden, match="101 processes and a job may have 100"):
+        rules(max_processes_per_job=100).check(greedy)
+    rules(max_processes_per_job=0).check(greedy)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """A directory that is allowed, beside one of a user who tries to get round the rule."""

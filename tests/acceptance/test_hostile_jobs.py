@@ -1,0 +1,157 @@
+"""Jobs that eat memory, multiply without end or flood their logs harm nobody but themselves."""
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.people import CAN_MAKE, WHY_NOT, Person, processes_of, some_people
+
+pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
+LOG_MB = 1
+PROCESSES = 60
+LONGEST_S = 60.0
+
+
+class House:
+    """A server with small limits, somebody who harms, and a neighbour."""
+
+    def __init__(self, server: RealServer, people: list[Person]) -> None:
+        self.server = server
+        socket = f"{server.state_dir}/server.sock"
+        self.mallory, self.neighbour = (person.calling(socket) for person in people)
+
+    def ended(self, job: str) -> dict[str, Any]:
+        with self.server.client() as client:
+            return dict(client.wait(job, timeout=LONGEST_S))
+
+    def limits(self) -> dict[str, str]:
+        """Who holds jobs to their limits on this machine."""
+        log = (Path(self.server.state_dir) / "agent" / "agent.log").read_text()
+        for line in log.splitlines():
+            if "capabilities" in line:
+                return dict(json.loads(line).get("capabilities", {}))
+        return {}
+
+    def is_well(self) -> None:
+        """The server answers, keeps what it takes, and the neighbour's job runs as ever."""
+        job = self.neighbour.submit("echo all is well")
+        assert self.ended(job)["state"] == "completed"
+        assert self.neighbour.call("GET", f"/jobs/{job}/logs") == "all is well\n"
+        assert self.neighbour.call("GET", "/health")["status"] == "healthy"
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    server = RealServer(state_dir)
+    server.environment |= {
+        "GPU_SCHEDULER_JOBS_LOG_SIZE_MB": str(LOG_MB),
+        "GPU_SCHEDULER_SECURITY_MAX_PROCESSES_PER_JOB": str(PROCESSES),
+        "GPU_SCHEDULER_SECURITY_MAX_MEMORY_PER_JOB_GB": "0.25",
+    }
+    with some_people("mallory", "neigh") as people:
+        try:
+            server.start("4xA100-80GB")
+            yield House(server, people)
+            server.stop()
+        finally:
+            end_what_is_left(state_dir)
+            shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def has_controller(name: str) -> bool:
+    """Whether this machine can count something for a group of processes."""
+    v1, v2 = Path("/sys/fs/cgroup") / name, Path("/sys/fs/cgroup/cgroup.controllers")
+    return v1.is_dir() or (v2.exists() and name in v2.read_text().split())
+
+
+def test_a_job_that_eats_memory_ends_and_its_neighbour_lives(house: House) -> None:
+    if not has_controller("memory"):
+        pytest.skip("this machine has no memory control group")
+    beside = house.neighbour.submit("sleep 2; echo still here")
+    # One line of a gibibyte, which tail has to hold.
+    job = house.mallory.submit("head -c 1073741824 /dev/zero | tail; exit $?")
+    form = house.ended(job)
+    assert (form["state"], form["memory_mb"]) == ("failed", 0)
+    assert house.ended(beside)["state"] == "completed"
+    house.is_well()
+
+
+def test_more_memory_than_a_job_may_have_is_refused(house: House) -> None:
+    answer = house.mallory.call("POST", "/jobs", {"command": ["x"], "memory_mb": 300})
+    assert (answer["code"], "max_memory_per_job_gb" in answer["error"]) == ("forbidden", True)
+
+
+def test_a_job_that_multiplies_without_end_stays_within_its_limit(house: House) -> None:
+    if not has_controller("pids"):
+        pytest.skip("this machine does not count processes (no pids control group)")
+    # Bounded in itself too, in case the limit does not hold.
+    bomb = "for i in $(seq 400); do sleep 5 & done 2>/dev/null; wait"
+    jobs = [house.mallory.submit(bomb) for _ in range(2)]
+    most = 0
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        most = max(most, len(processes_of(house.mallory.uid)))
+        time.sleep(0.1)
+    assert PROCESSES // 2 < most <= 2 * PROCESSES
+    house.is_well()
+    for job in jobs:
+        house.ended(job)
+    assert processes_of(house.mallory.uid) == []
+
+
+def test_a_job_that_detaches_its_children_leaves_none_behind(house: House) -> None:
+    job = house.mallory.submit("setsid sleep 300 & setsid setsid sleep 301 & sleep 0.2")
+    house.ended(job)
+    until = time.monotonic() + 10
+    while processes_of(house.mallory.uid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert processes_of(house.mallory.uid) == []
+
+
+def test_a_job_that_floods_its_log_keeps_the_end_of_it_and_no_more(house: House) -> None:
+    flood = (
+        "yes 'a line that is written again and again' | head -c 200000000; sleep 2; echo; echo end"
+    )
+    job = house.mallory.submit(flood)
+    form = house.ended(job)
+    assert form["state"] == "completed"
+    kept = sum(file.stat().st_size for file in (logs_of(house, job)).iterdir())
+    assert kept <= 3 * LOG_MB * (1 << 20)
+    assert house.server.tgpu("logs", "--tail", "1", job).stdout == "end\n"
+    house.is_well()
+
+
+def test_a_job_cannot_fill_the_servers_log_or_the_record(house: House) -> None:
+    """What a job writes goes to its own log alone."""
+    marker = "only-in-the-jobs-own-log"
+    job = house.mallory.submit(f"for i in 1 2 3; do echo {marker}; echo {marker} >&2; done")
+    house.ended(job)
+    for name in ("server.log", "agent/agent.log", "agent/launcher.log"):
+        file = Path(house.server.state_dir) / name
+        assert not file.exists() or marker not in file.read_text()
+
+
+def test_odd_names_and_clients_write_no_lines_of_their_own(house: House) -> None:
+    forged = '\n{"event": "root did it"}'
+    for name in (f"x{forged}", "\x1b[2J"):
+        body = {"command": ["true"], "name": name}
+        assert house.mallory.call("POST", "/jobs", body)["code"] == "invalid_request"
+    house.mallory.call("GET", "/jobs/%0a%1b%5b2J", headers={"User-Agent": "\x1b[2J root did it"})
+    house.mallory.call("DELETE", "/jobs/%0d%0aroot-did-it")
+    text = (Path(house.server.state_dir) / "server.log").read_text()
+    assert all(json.loads(line) for line in text.splitlines() if line.startswith("{"))
+    assert "root did it" not in text
+    table = house.server.tgpu("audit", "--user", house.mallory.name).stdout
+    assert all(line.isprintable() for line in table.replace("\t", " ").splitlines())
+
+
+def logs_of(house: House, job: str) -> Path:
+    return Path(house.server.state_dir) / "logs" / job

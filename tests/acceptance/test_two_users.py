@@ -1,0 +1,342 @@
+"""A server of root's and two people who do not trust each other: what one has, is one's own."""
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.people import CAN_MAKE, WHY_NOT, Person, some_people
+
+pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
+SECRET = "a-secret-of-the-server"
+LONGEST_S = 30.0
+
+
+class House:
+    """A server and its people: ann looks after the lab, ben is in it, eve is not."""
+
+    def __init__(self, server: RealServer, people: list[Person]) -> None:
+        self.server = server
+        self.socket = f"{server.state_dir}/server.sock"
+        self.ann, self.ben, self.eve = (person.calling(self.socket) for person in people)
+
+    def ended(self, job: str) -> dict[str, Any]:
+        """The job, once it is over, as root sees it."""
+        with self.server.client() as client:
+            return dict(client.wait(job, timeout=LONGEST_S))
+
+    def output(self, job: str) -> str:
+        self.ended(job)
+        return self.server.tgpu("logs", job).stdout
+
+    def running(self, job: str) -> dict[str, Any]:
+        until = time.monotonic() + LONGEST_S
+        while time.monotonic() < until:
+            form = dict(self.server.json("show", job))
+            if form["state"] == "running":
+                return form
+            time.sleep(0.05)
+        raise AssertionError(f"{job} does not run")
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[House]:
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    server = RealServer(state_dir)
+    server.environment["SECRET_OF_THE_SERVER"] = SECRET
+    with some_people("ann", "ben", "eve", groups={"lab": ["ann", "ben"]}) as people:
+        group = people[0].name.replace("ann", "lab")
+        config = Path(state_dir) / "config.yaml"
+        tenant = {"linux_groups": [group], "admins": [people[0].name], "max_gpus": 4}
+        config.write_text(json.dumps({"tenants": {"lab": tenant}}))
+        config.chmod(0o600)
+        server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
+        try:
+            server.start("8xA100-80GB")
+            yield House(server, people)
+            server.stop()
+        finally:
+            end_what_is_left(state_dir)
+            shutil.rmtree(state_dir, ignore_errors=True)
+
+
+# --- what a job's processes are
+
+
+def test_a_jobs_processes_have_exactly_the_ids_and_groups_of_their_user(house: House) -> None:
+    job = house.ben.submit("cat /proc/self/status; umask")
+    status = dict(line.split(":", 1) for line in house.output(job).splitlines() if ":" in line)
+    assert status["Uid"].split() == [str(house.ben.uid)] * 4
+    assert status["Gid"].split() == [str(house.ben.gid)] * 4
+    groups = set(os.getgrouplist(house.ben.name, house.ben.gid))
+    assert set(map(int, status["Groups"].split())) == groups
+    for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
+        assert int(status[name], 16) == 0, name
+
+
+def test_a_job_inherits_no_descriptor_and_no_secret_of_the_server(house: House) -> None:
+    job = house.ben.submit(
+        "ls -l /proc/$$/fd | tail -n +2 | awk '{print $9}'; env; cat /proc/$$/environ"
+    )
+    output = house.output(job)
+    numbers = {word for word in output.split() if word.isdecimal()}
+    assert {"0", "1", "2"} <= numbers
+    assert not numbers & {str(number) for number in range(3, 200)}
+    assert SECRET not in output
+    assert "GPU_SCHEDULER_" not in output
+
+
+def test_a_job_has_the_limits_that_it_asked_for(house: House) -> None:
+    where = "$(sed -n 's/^[0-9]*:pids:\\|^0:://p' /proc/self/cgroup | head -1)"
+    command = f"cat /sys/fs/cgroup/pids{where}/pids.max /sys/fs/cgroup{where}/pids.max 2>&1"
+    words = house.output(house.ben.submit(command, max_processes=77)).split()
+    if "77" not in words and not any(word.isdecimal() for word in words):
+        pytest.skip("this machine does not count processes (no pids control group)")
+    assert "77" in words
+
+
+def test_a_job_sees_the_home_and_name_of_its_user(house: House) -> None:
+    job = house.ben.submit("echo $USER $LOGNAME $HOME; id -un")
+    name, home = house.ben.name, house.ben.home
+    assert house.output(job).split() == [name, name, str(home), name]
+
+
+# --- what others cannot do
+
+
+def test_nobody_reads_signals_cancels_follows_or_enters_anothers_job(house: House) -> None:
+    job = house.ben.submit("echo for-ben-alone; echo $$; exec sleep 300", name="for-ben-alone")
+    house.running(job)
+    log = Path(house.server.state_dir) / "logs" / job
+    until = time.monotonic() + LONGEST_S
+    while len(house.server.tgpu("logs", job).stdout.split()) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    pid = house.server.tgpu("logs", job).stdout.split()[1]
+    try:
+        for path in ("/logs", "/logs?follow=true", "/attempts"):
+            assert house.eve.call("GET", f"/jobs/{job}{path}")["code"] == "forbidden"
+        for method, path, body in (
+            ("DELETE", "", None),
+            ("POST", "/hold", None),
+            ("POST", "/retry", None),
+            ("POST", "/priority", {"priority": 1}),
+            ("PATCH", "", {"name": "x"}),
+        ):
+            answer = house.eve.call(method, f"/jobs/{job}{path}", body)
+            assert answer["code"] == "forbidden", (method, path)
+        seen = house.eve.call("GET", f"/jobs/{job}")
+        assert (seen["user"], seen["redacted"], seen["attach"]) == (house.ben.name, True, [])
+        for path in (f"/jobs/{job}", "/jobs", f"/jobs/{job}/explain", "/events?after=0", "/gpus"):
+            assert "for-ben-alone" not in json.dumps(house.eve.call("GET", path))
+        for words in (
+            ("kill", "-TERM", pid),
+            ("cat", f"/proc/{pid}/environ"),
+            ("ls", "-l", f"/proc/{pid}/fd"),
+            ("ls", log),
+            ("cat", f"{log}/{job}.1.0.log"),
+            ("ls", f"{house.server.state_dir}/scratch/{job}.1.0"),
+            ("ls", f"{house.server.state_dir}/agent"),
+            ("cat", f"{house.server.state_dir}/scheduler.db"),
+        ):
+            assert house.eve.run(*words, check=False).returncode != 0, words
+        assert house.server.json("show", job)["state"] == "running"
+        assert "for-ben-alone" in house.ben.call("GET", f"/jobs/{job}/logs")
+    finally:
+        house.server.tgpu("cancel", job)
+        house.ended(job)
+
+
+@pytest.mark.parametrize("name", ["agent.sock", "agent/launcher.sock"])
+def test_the_sockets_inside_are_closed_to_others(house: House, name: str) -> None:
+    path = f"{house.server.state_dir}/{name}"
+    ended = house.eve.run("curl", "-s", "--unix-socket", path, "http://x/", check=False)
+    assert ended.returncode == 7
+
+
+def test_a_tenants_admin_reaches_its_jobs_and_no_others(house: House) -> None:
+    of_lab = house.ben.submit("echo lab-words; sleep 300")
+    of_eve = house.eve.submit("sleep 300")
+    try:
+        assert house.running(of_lab)["tenant_id"] == "lab"
+        assert house.running(of_eve)["tenant_id"] == "default"
+        assert house.ann.call("GET", f"/jobs/{of_lab}")["redacted"] is False
+        assert house.ann.call("DELETE", f"/jobs/{of_eve}")["code"] == "forbidden"
+        assert house.ann.call("DELETE", f"/jobs/{of_lab}")["status"] == "cancelling"
+        assert "lab-words" in house.ann.call("GET", f"/jobs/{of_lab}/logs")
+    finally:
+        house.server.tgpu("cancel", of_eve)
+        house.ended(of_eve)
+        house.ended(of_lab)
+
+
+def test_only_members_of_a_tenant_submit_to_it(house: House) -> None:
+    body = {"command": ["true"], "tenant_id": "lab"}
+    assert house.eve.call("POST", "/jobs", body)["code"] == "forbidden"
+    body = {"command": ["true"], "tenant_id": "default"}
+    assert house.ben.call("POST", "/jobs", body)["code"] == "forbidden"
+    assert house.ben.call("GET", "/me")["tenants"] == ["lab"]
+    assert [tenant["id"] for tenant in house.ben.call("GET", "/tenants")["tenants"]] == ["lab"]
+
+
+# --- becoming somebody else
+
+WISHES: tuple[dict[str, Any], ...] = (
+    {"user": "root"},
+    {"uid": 0},
+    {"gid": 0},
+    {"run_as": "root"},
+    {"owner": "root"},
+    {"environment": {"USER": "root", "LOGNAME": "root", "SUDO_UID": "0", "UID": "0"}},
+    {"environment": {"TGPU_JOB_ID": "job-1", "TGPU_USER": "root"}},
+    {"captured_environment": {"USER": "root", "HOME": "/root", "XDG_RUNTIME_DIR": "/root"}},
+    {"name": "root"},
+    {"umask": 0},
+    {"tenant_id": "lab\x00"},
+    {"working_directory": "/root"},
+    {"runner": "process\u0000root"},
+    {"conda": "../../../root"},
+    {"node_labels": {"uid": "0"}},
+    {"output": "/proc/self/fd/0"},
+)
+HEADERS: tuple[dict[str, str], ...] = (
+    {"X-Forwarded-User": "root"},
+    {"X-Remote-User": "root"},
+    {"Remote-User": "root"},
+    {"X-User": "root", "X-Uid": "0"},
+    {"Forwarded": "for=127.0.0.1;by=root"},
+    {"Cookie": "user=root"},
+    {"X-Test-User": "root"},
+    {"SSL-Client-S-DN": "CN=root"},
+)
+
+
+def test_no_field_and_no_header_makes_anybody_somebody_else(house: House) -> None:
+    jobs = []
+    body = {"command": ["/bin/sh", "-c", "id -ru; id -u; id -rg; id -g"], "working_directory": "/"}
+    for wish, headers in [(wish, {}) for wish in WISHES] + [({}, header) for header in HEADERS]:
+        answer = house.ben.call("POST", "/jobs", body | wish, headers)
+        if "job_id" in answer:
+            jobs.append(answer["job_id"])
+        else:
+            assert answer["code"] in {"invalid_request", "forbidden", "never_fits"}, wish
+    assert len(jobs) >= len(HEADERS)
+    own = [str(house.ben.uid)] * 2 + [str(house.ben.gid)] * 2
+    for job in jobs:
+        form = house.ended(job)
+        assert form["user"] == house.ben.name
+        if form["state"] == "completed" and not form["output"]:
+            assert house.server.tgpu("logs", job).stdout.split() == own, form
+    for path in ("/me?user=root", "/jobs?user=root", "/tokens?user=root"):
+        assert SECRET not in json.dumps(house.ben.call("GET", path, headers=HEADERS[0]))
+    assert house.ben.call("GET", "/me", headers=HEADERS[3])["user"] == house.ben.name
+
+
+@pytest.mark.parametrize("kind", [[], 0, True, None, {"uid": 0}, "0", -1, 1.5, "\u0000"])
+def test_no_type_of_a_value_makes_anybody_somebody_else(house: House, kind: Any) -> None:
+    fields = ("name", "tenant_id", "command", "script", "environment", "umask", "output", "runner")
+    for field in (*fields, "captured_environment", "members", "working_directory", "user"):
+        body = {"command": ["true"], "hold": True, field: kind}
+        answer = house.ben.call("POST", "/jobs", body)
+        assert "job_id" in answer or answer["code"] in {"invalid_request", "forbidden"}, field
+        if "job_id" in answer:
+            assert house.ben.call("GET", f"/jobs/{answer['job_id']}")["user"] == house.ben.name
+            house.ben.call("DELETE", f"/jobs/{answer['job_id']}")
+
+
+# --- writing elsewhere
+
+
+@pytest.fixture
+def treasure(house: House) -> Iterator[Path]:
+    """A file of ann's that others may read, and nobody else may write."""
+    house.ann.home.chmod(0o755)
+    file = house.ann.home / "treasure"
+    house.ann.run("sh", "-c", f"echo gold > {file}")
+    yield file
+    assert file.read_text() == "gold\n"
+    house.ann.home.chmod(0o700)
+
+
+def failed_to_write(house: House, output: str, **more: Any) -> str:
+    form = house.ended(house.ben.submit("echo lead", output=output, **more))
+    assert form["state"] == "failed", form
+    return str(form["reason"])
+
+
+def test_output_goes_only_where_the_user_may_write(house: House, treasure: Path) -> None:
+    for path in (
+        treasure,
+        "/etc/tgpu-was-here",
+        f"{house.server.state_dir}/logs/x",
+        f"{house.server.state_dir}/scheduler.db",
+        f"{house.ben.home}/../ann/treasure",
+        "/proc/1/environ",
+    ):
+        assert "cannot open the output file" in failed_to_write(house, str(path))
+    assert not Path("/etc/tgpu-was-here").exists()
+
+
+def test_links_lead_no_further_than_their_user_gets(house: House, treasure: Path) -> None:
+    symbolic, hard = house.ben.home / "symbolic", house.ben.home / "hard"
+    house.ben.run("ln", "-s", treasure, symbolic)
+    # Made by root, as kernels with protected_hardlinks would not let ben.
+    os.link(treasure, hard)
+    chained = house.ben.home / "chained"
+    house.ben.run("ln", "-s", "/proc/self/root/etc/passwd", chained)
+    for path in (symbolic, hard, chained):
+        assert "cannot open the output file" in failed_to_write(house, str(path))
+    hard.unlink()
+
+
+def test_a_link_that_changes_while_jobs_start_leads_nowhere_else(
+    house: House, treasure: Path
+) -> None:
+    switch = house.ben.home / "switch"
+    own = house.ben.home / "own"
+    flip = f"ln -sfn {own} {switch}; ln -sfn {treasure} {switch}"
+    flipper = house.ben.submit(f"for i in $(seq 3000); do {flip}; done", gpu_count=0)
+    jobs = [house.ben.submit("echo lead", output=str(switch)) for _ in range(12)]
+    for job in jobs:
+        assert house.ended(job)["state"] in {"completed", "failed"}
+    house.server.tgpu("cancel", flipper, code=0)
+    house.ended(flipper)
+
+
+def test_a_working_directory_of_somebody_else_is_not_entered(house: House) -> None:
+    for path in (str(house.ann.home), f"{house.ben.home}/../ann", house.server.state_dir + "/logs"):
+        form = house.ended(house.ben.submit("pwd", working_directory=path))
+        assert (form["state"], "cannot enter" in form["reason"]) == ("failed", True), form
+    refused = house.ben.call("POST", "/jobs", {"command": ["pwd"], "working_directory": "a/../b"})
+    assert refused["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(
+    "name", ["..%2f..%2fscheduler.db", "%2e%2e", "job-1%2f..%2fjob-2", "job-1%00", "-1", "1e3"]
+)
+def test_names_in_addresses_lead_nowhere_else(house: House, name: str) -> None:
+    for path in (f"/jobs/{name}/logs", f"/jobs/{name}", f"/tenants/{name}", f"/tokens/{name}"):
+        method = "DELETE" if "tokens" in path else "GET"
+        answer = house.ben.call(method, path)
+        assert answer["code"] in {"invalid_request", "not_found", "forbidden"}, (path, answer)
+
+
+def test_what_a_job_leaves_in_its_scratch_directory_harms_nobody(
+    house: House, treasure: Path
+) -> None:
+    """The launcher is root and cleans up there: it must not follow what the job has put."""
+    command = (
+        f"cd $(dirname $TGPU_STOP_FILE) && rm -rf * && ln -s {treasure} stop-reason && "
+        f"ln -s {treasure} checkpoint && ln -s /etc dir && sleep 300"
+    )
+    job = house.ben.submit(command, grace_seconds=1)
+    house.running(job)
+    house.server.tgpu("cancel", job)
+    assert house.ended(job)["state"] == "cancelled"
+    assert Path("/etc/passwd").exists()
