@@ -49,6 +49,8 @@ COMMANDS: dict[str, Command] = {
     "submit": _row("submit", "put a job into the queue"),
     "run": _row("run", "submit a job, show its output and end with its exit code"),
     "shell": _row("shell", "open an interactive shell with GPUs"),
+    "jupyter": _row("jupyter", "start a notebook server with GPUs"),
+    "code": _row("code", "let VS Code or ssh into a job with GPUs"),
     "top": _row("top", "show GPUs and queue live, and act on jobs by keys"),
     "list": _row("listing", "list your jobs that wait or run"),
     "show": _row("show", "show everything about a job"),

@@ -94,6 +94,18 @@ editors](../howto/interactive.md) shows it at work. Ends with the exit code of t
 opens one more shell (or runs the command) inside a job that runs on a terminal, with that job's
 GPUs and limits.
 """,
+    "jupyter": """\
+Takes the options of [submit](#tgpu-submit). The address goes to stdout, notes to stderr. Ctrl-C
+asks whether to end the job or to leave it running; without a terminal it ends it.
+""",
+    "code": """\
+Takes the options of [submit](#tgpu-submit). With the `code` program on the PATH it opens a tunnel
+from inside the job; else, or with `--ssh`, it prints lines for `~/.ssh/config` that lead into it.
+""",
+    "top": """\
+In a pipe it prints one picture, as with `--once`. Its keys: [watching GPUs and
+queue](../howto/top.md).
+""",
     "attach": """\
 Comes to the terminal of a job that `tgpu shell`, `run --pty` or `--runner terminal` has started, or
 enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on.
@@ -130,7 +142,7 @@ def _section(name: str) -> Iterator[str]:
     if name == "simulate":
         return
     _, parser = parser_for(name, row)
-    shared = _submit_options() if name in ("run", "shell") else set()
+    shared = _submit_options() if name in ("run", "shell", "jupyter", "code") else set()
     rows = [
         f"| {_flags(action)} | {_about(action)} |"
         for action in parser._actions

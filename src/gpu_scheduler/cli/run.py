@@ -60,7 +60,7 @@ def run(args: Namespace) -> int:
         if not args.quiet:
             warn(f"{job} submitted")
         follower = Follower(client, job, {})
-        notes = Notes(quiet=args.quiet, hint="Ctrl-C asks" if _can_ask() else "Ctrl-C cancels")
+        notes = Notes(quiet=args.quiet, hint="Ctrl-C asks" if _canask() else "Ctrl-C cancels")
         while True:
             try:
                 wait_until(_has_its_turn, client, job, notes)
@@ -69,7 +69,7 @@ def run(args: Namespace) -> int:
                 ended = client.wait(job)
             except KeyboardInterrupt:
                 notes.clear()
-                decided = _ask(client, job)
+                decided = ask(client, job)
                 if decided is not None:
                     return decided
                 continue
@@ -103,13 +103,13 @@ def _on_a_terminal(args: Namespace) -> int:
         return wait_and_join(client, job, quiet=args.quiet)
 
 
-def _can_ask() -> bool:
+def _canask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _ask(client: Client, job: str) -> int | None:
+def ask(client: Client, job: str) -> int | None:
     """What to do with the job; None means to go on watching it."""
-    if not _can_ask():
+    if not _canask():
         client.cancel(job)
         return EXIT_INTERRUPTED
     question = f"\n{job} is still there: [c]ancel it, [d]etach, or Enter to go on? "

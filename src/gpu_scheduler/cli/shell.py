@@ -33,7 +33,7 @@ def register(parser: ArgumentParser) -> None:
     add_terminal_options(parser)
     parser.add_argument("--job", metavar="JOB", help="inside this job that runs; not a new one")
     parser.add_argument(
-        "--no-pty", action="store_true", help="with --job: pipes in place of a terminal"
+        "--no-pty", action="store_true", help="with --job: pipes, as when stdin is no terminal"
     )
     add_server_options(parser, json=False)
     parser.add_argument("-q", "--quiet", action="store_true", help="no notes but errors")
@@ -175,7 +175,7 @@ def _inside(args: Namespace) -> int:
     try:
         status = link.start(
             args.words or [own_shell()],
-            terminal=not args.no_pty,
+            terminal=not args.no_pty and sys.stdin.isatty(),
             directory=directory(os.environ),
         )
     except Ended as ended:

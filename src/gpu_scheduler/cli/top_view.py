@@ -254,6 +254,9 @@ def _users(gpu: dict[str, Any], names: dict[str, str]) -> list[tuple[str, str]]:
         name = visible(names.get(job.partition("_")[0], ""))
         parts.append((" ".join(filter(None, (job.removeprefix("job-"), owner, name))) + " ", ""))
     for process in _strangers(gpu):
+        if jobs and not process.get("pid"):
+            # The driver does not show everybody who holds memory: it may well be the jobs.
+            continue
         memory = f" {_short_size(process.get('memory_mb') or 0)}"
         text = f"{_who(process)}{memory} "
         parts.append((visible(text), "yellow"))
@@ -489,7 +492,5 @@ def _foot(state: State, painter: Painter) -> str:
         return painter.line((visible(state.message), "yellow"))
     if state.mode in (top_state.LOGS, top_state.EXPLAIN, top_state.HELP):
         return painter.line(("q back  up/down move  G end  c cancel", "dim"))
-    keys = (
-        "q quit  ? help  s sort  / filter  u mine  l logs  e explain  c cancel  h hold  r release"
-    )
+    keys = "q quit  ? help  s sort  / filter  u mine  l logs  e explain  c cancel  h hold"
     return painter.line((keys, "dim"))
