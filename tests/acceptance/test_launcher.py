@@ -250,6 +250,63 @@ def test_a_preempted_job_is_warned_first() -> None:
     with_launcher(scenario)
 
 
+def test_a_warning_is_a_line_in_the_log_of_the_job() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = rig.work("job-1.1", "sh", "-c", "echo began; sleep 300")
+        await rig.launcher.start(work)
+        await log_line(rig, work, "began\n")
+        await rig.launcher.warn("job-1.1", 0, "it uses\ntoo much")
+        await rig.launcher.warn("job-9.1", 0, "nobody hears this")
+        assert rig.log(work) == "began\ntgpu: it uses too much\n"
+        await rig.launcher.stop("job-1.1", 0, "gpu_memory", grace_ms=0)
+        await rig.over("job-1.1")
+
+    with_launcher(scenario)
+
+
+@root_only
+def test_a_warning_in_a_file_that_the_user_named_is_written_as_the_user() -> None:
+    async def scenario(rig: Rig) -> None:
+        place = rig.directory / "out"
+        place.mkdir()
+        os.chown(place, NOBODY, NOBODY)
+        secret = rig.directory / "secret"
+        secret.write_text("")
+        secret.chmod(0o600)
+        named = place / "log"
+        work = rig.work("job-1.1", "sh", "-c", "echo began; sleep 300", uid=NOBODY, gid=NOBODY)
+        work = replace(work, log_path=str(named), log_of_user=True)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "began\n")
+        await rig.launcher.warn("job-1.1", 0, "first")
+        await log_line(rig, work, "began\ntgpu: first\n")
+        named.unlink()
+        named.symlink_to(secret)
+        await rig.launcher.warn("job-1.1", 0, "second")
+        await rig.launcher.stop("job-1.1", 0, "gpu_memory", grace_ms=0)
+        await rig.over("job-1.1")
+        assert secret.read_text() == ""
+
+    with_launcher(scenario)
+
+
+def test_an_errand_says_whether_it_went_well_and_what_it_leaves_is_let_alone() -> None:
+    async def scenario(rig: Rig) -> None:
+        who = (os.geteuid(), os.getegid(), "")
+        plain = {"PATH": "/usr/bin:/bin"}
+        left = "setsid sleep 300 >/dev/null 2>&1 & echo $! > left"
+        place = str(rig.directory)
+        await rig.launcher.errand(("sh", "-c", f"cd {place}; {left}"), plain, who)
+        with pytest.raises(OrderRefused, match="exit code 7: no"):
+            await rig.launcher.errand(("sh", "-c", "echo no; exit 7"), plain, who)
+        await rig.run(rig.work("job-1.1", "true"))
+        pid = int((rig.directory / "left").read_text())
+        assert is_alive(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    with_launcher(scenario)
+
+
 def test_a_second_stop_can_make_it_quick() -> None:
     async def scenario(rig: Rig) -> None:
         script = "trap '' TERM; echo ready; while :; do sleep 0.02; done"

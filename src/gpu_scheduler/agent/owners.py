@@ -1,7 +1,8 @@
-"""Whose a process is: ours, by the variables that every process of a job inherits.
+"""Whose a process is: ours, by the variables that every process of a job inherits, by the control
+group of the job, or by a parent of which that holds.
 
-Anybody can set variables. So they count only if the launcher has made a scratch directory for that
-work, and the process is of the user whom that belongs to, or of root.
+Anybody can set variables, and make groups. So they count only if the launcher has made a scratch
+directory for that work, and the process is of the user whom that belongs to, or of root.
 """
 
 from __future__ import annotations
@@ -35,7 +36,21 @@ class Owners:
             member = variables.get(MEMBER, b"0").decode(errors="replace")
             if allocation_id and self._is_known(f"{allocation_id}.{member}", uid):
                 return allocation_id
+            if (grouped := self._by_group(pid, uid)) is not None:
+                return grouped
             pid = parent
+        return None
+
+    def _by_group(self, pid: int, uid: int) -> str | None:
+        """The allocation whose group a process is in: it can drop its variables, but not leave."""
+        try:
+            text = (self._processes / f"{pid}/cgroup").read_text(errors="replace")
+        except OSError:
+            return None
+        for name in dict.fromkeys(part for part in text.replace("\n", "/").split("/") if part):
+            allocation_id, dot, member = name.rpartition(".")
+            if dot and member.isdecimal() and self._is_known(name, uid):
+                return allocation_id
         return None
 
     def _is_known(self, name: str, uid: int) -> bool:

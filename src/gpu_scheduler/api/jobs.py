@@ -193,11 +193,20 @@ async def explain_job(context: Context, call: Call) -> Answer:
         entry = context.service.core.book.picture.running.get(f"{job.id}.{row.attempt}")
         if entry is not None:
             form.expected_end = write_time(entry.running.expected_end_ms)
+            form.reason += _warned(context, entry.running.allocation.id)
     else:
         form.reason = row.reason or _how_it_ended(row)
     if not call.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
     return answer(form)
+
+
+def _warned(context: Context, allocation_id: str) -> str:
+    """What a job was told that may end it, as long as that holds."""
+    gauge = context.service.core.book.gauges.attempts.get(allocation_id)
+    if gauge is None or not (gauge.over_ms or gauge.idle_warned_ms is not None):
+        return ""
+    return f"; warned: {gauge.warning}"
 
 
 def _expected_end_ms(context: Context, row: JobRow, start_ms: int | None) -> int | None:

@@ -27,6 +27,9 @@ class Machine:
             f"Name:\ta) b: c\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t0\t0\nGid:\t1\t1\t1\t1\n"
         )
 
+    def group(self, pid: int, path: str) -> None:
+        (self._processes / str(pid) / "cgroup").write_text(f"4:pids:/\n0::{path}\n")
+
     def owner(self, pid: int) -> str | None:
         return Owners(str(self._scratch), self._processes).owner_of(pid)
 
@@ -83,3 +86,15 @@ def test_a_variable_alone_makes_nobody_ours(
 
 def test_a_process_that_is_gone_is_nobodys(machine: Machine) -> None:
     assert machine.owner(10) is None
+
+
+def test_a_process_that_dropped_its_variables_is_ours_by_its_control_group(
+    machine: Machine,
+) -> None:
+    machine.process(10, ANN)
+    machine.group(10, "/system.slice/gpu-scheduler-12ab34cd/job-1.1.3")
+    machine.process(11, BOB)
+    machine.group(11, "/user.slice/job-1.1.3")
+    machine.process(12, ANN)
+    machine.group(12, "/user.slice/session-1.scope/job-9.1.0")
+    assert [machine.owner(pid) for pid in (10, 11, 12)] == ["job-1.1", None, None]

@@ -15,7 +15,8 @@ from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms
 
 TIMEOUT = "timeout"
-PREEMPTED = "preempted"
+WARNED_BEFORE = frozenset({"preempted", "gpu_memory", "gpu_idle"})
+"""A job that is stopped for one of these did not know when."""
 KILL_AGAIN_MS = 100
 ENGINE_AGAIN_MS = 500
 SHIM_GRACE_MS = 2_000
@@ -69,9 +70,9 @@ class Stopper:
         self._later(attempt, warning_ms + grace, self.kill)
 
     def _warning_ms(self, attempt: Attempt, why: str, grace_ms: int | None) -> int:
-        """A preempted job gets its warning time, at most as long as its grace."""
+        """Who is preempted, or the like, is warned for a time, at most as long as its grace."""
         work = attempt.work
-        if why != PREEMPTED or grace_ms is not None or attempt.warned:
+        if why not in WARNED_BEFORE or grace_ms is not None or attempt.warned:
             return 0
         if not processes.signal_number(work.warn_signal):
             return 0

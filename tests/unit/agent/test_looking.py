@@ -1,0 +1,81 @@
+"""Looks when they are asked for, and ends that are told only when the devices are free."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from gpu_scheduler.agent.devices.watch import (
+    DeviceProcess,
+    DeviceReading,
+    Telemetry,
+    Watcher,
+    WatchSettings,
+)
+from gpu_scheduler.agent.looking import Looker
+
+
+class Scene:
+    """A watcher that sees what the test says next, and then always the last of it."""
+
+    def __init__(self, *sights: Telemetry, timeout_s: float = 10.0) -> None:
+        self.settings = WatchSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
+        self._sights = list(sights)
+        self.looks = 0
+        self.heard: list[Telemetry] = []
+
+    def look(self) -> Telemetry:
+        self.looks += 1
+        return self._sights.pop(0) if len(self._sights) > 1 else self._sights[0]
+
+    def during(self, test: Callable[[Looker], Awaitable[Any]]) -> Any:
+        """Run a test while somebody looks."""
+
+        async def run() -> Any:
+            looker = Looker(cast(Watcher, self), self.heard.append)
+            running = asyncio.create_task(looker.run())
+            try:
+                return await asyncio.wait_for(test(looker), 10)
+            finally:
+                running.cancel()
+
+        return asyncio.run(run())
+
+
+def sight(*owners: str, left_mb: int = 0, problem: str = "") -> Telemetry:
+    processes = tuple(DeviceProcess(pid=1, allocation_id=owner) for owner in owners)
+    reading = DeviceReading(index=3, processes=processes, unexplained_mb=left_mb)
+    return Telemetry(at_ms=0, readings=(reading,), problem=problem)
+
+
+def test_an_end_waits_until_nothing_of_the_job_is_on_a_device() -> None:
+    scene = Scene(sight("a.1"), sight("a.1", "b.1"), sight("b.1"))
+    assert scene.during(lambda looker: looker.released("a.1", (3,))) is True
+    assert scene.heard[-1] == sight("b.1"), "the server hears of it before the end is told"
+
+
+def test_an_end_waits_for_the_memory_of_its_own_devices_only() -> None:
+    scene = Scene(sight(left_mb=9), sight(left_mb=9), sight())
+    assert scene.during(lambda looker: looker.released("a.1", (3,))) is True
+    assert scene.looks >= 3
+    elsewhere = Scene(sight(left_mb=9))
+    assert elsewhere.during(lambda looker: looker.released("a.1", (0, 1))) is True
+
+
+def test_what_stays_is_not_waited_for_for_ever() -> None:
+    scene = Scene(sight("a.1"), timeout_s=0.0)
+    assert scene.during(lambda looker: looker.released("a.1", ())) is False
+
+
+def test_devices_that_cannot_be_read_are_not_waited_for() -> None:
+    scene = Scene(sight("a.1", problem="the driver hangs"))
+    assert scene.during(lambda looker: looker.released("a.1", (3,))) is True
+
+
+def test_many_ends_at_once_share_their_looks() -> None:
+    scene = Scene(sight())
+
+    async def many(looker: Looker) -> list[bool]:
+        return await asyncio.gather(*(looker.released(f"{n}.1", (3,)) for n in range(100)))
+
+    assert scene.during(many) == [True] * 100
+    assert scene.looks <= 3
