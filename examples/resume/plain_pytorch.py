@@ -58,7 +58,9 @@ def main() -> None:
         print(f"resumed at step {step}", flush=True)
 
     while step < args.steps:
-        inputs = torch.randn(32, 8, device=device)
+        # Drawn on the CPU, so that its random numbers are all there are. What draws on the GPU, as
+        # dropout does, needs torch.cuda.get_rng_state_all() in the state as well.
+        inputs = torch.randn(32, 8).to(device)
         loss = (model(inputs) - inputs.sum(dim=1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()

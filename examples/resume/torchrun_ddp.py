@@ -56,6 +56,8 @@ def main() -> None:
     rank = dist.get_rank()
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        torch.cuda.set_device(device)
     torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Linear(8, 1).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -186,6 +186,31 @@ def test_with_a_state_directory_jobs_outlive_it_and_are_found_again(tmp_path: Pa
         assert (ended.status, ended.exit_code) == (JobStatus.FAILED, 5)
 
 
+def test_jobs_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
+    state, go = tmp_path / "s", tmp_path / "go"
+    program = (
+        "import os, signal\n"
+        "from gpu_scheduler import LocalScheduler\n"
+        "from gpu_scheduler.testing import MockGPUProvider\n"
+        f"s = LocalScheduler(gpu_provider=MockGPUProvider(1), state_dir={str(state)!r})\n"
+        "s.start()\n"
+        f"job = s.submit(['/bin/sh', '-c', 'while [ ! -e {go} ]; do sleep 0.05; done; exit 6'])\n"
+        "s.submit(['true'], hold=True)\n"
+        "print(job, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == -9, ended.stderr
+    go.touch()
+    job = ended.stdout.strip()
+    with LocalScheduler(gpu_provider=MockGPUProvider(1), state_dir=state) as scheduler:
+        assert scheduler.wait(job, timeout=60).exit_code == 6
+        assert scheduler.get_status()["queue"]["total"] == 1
+        scheduler.cancel_job("job-2")
+
+
 def test_a_full_queue_refuses(tmp_path: Path) -> None:
     config = SchedulerConfig(queue_size_limit=2)
     with LocalScheduler(config, gpu_provider=MockGPUProvider(1)) as scheduler:

@@ -108,7 +108,7 @@ def _show(found: list[Kept], args: Namespace) -> int:
     rows = [
         [
             one.name[:12],
-            f"{one.commit[:12] or '-'}{'+' if one.dirty else ''}",
+            f"{one.commit[:12]}{'+' if one.dirty else ''}" if one.commit else "-",
             f"{one.size_bytes / MEGABYTE:.1f} MB",
             time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used_s)),
             str(one.written or "-"),

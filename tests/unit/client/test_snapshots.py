@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -190,6 +191,39 @@ def test_too_much_is_refused_and_the_reason_named(
         shelf.take(str(repository), limit_mb=1)
     assert list((tmp_path / "state" / "snapshots").iterdir()) == []
     assert shelf.take(str(repository), limit_mb=4).path.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_what_cannot_be_read_is_named_and_nothing_is_copied(tmp_path: Path) -> None:
+    place = tmp_path / "plain"
+    (place / "closed").mkdir(parents=True)
+    (place / "secret.py").write_text("x")
+    (place / "secret.py").chmod(0)
+    (place / "closed").chmod(0)
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from gpu_scheduler.client.snapshots.shelf import Shelf\n"
+        "from gpu_scheduler.model.errors import InvalidRequest\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try:\n"
+        "    Shelf(Path(sys.argv[2])).take(sys.argv[1])\n"
+        "except InvalidRequest as error:\n"
+        "    print(error)\n"
+    )
+    for parent in (tmp_path, *tmp_path.parents[:3]):
+        if parent.stat().st_uid == 0 and parent != Path("/tmp"):
+            parent.chmod(0o755)
+    state = tmp_path / "state"
+    state.mkdir()
+    os.chown(state, 65534, 65534)
+    words = [sys.executable, "-c", program, str(place), str(state)]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "closed cannot be read (Permission denied)" in told
+    (place / "closed").rmdir()
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "secret.py cannot be read: Permission denied" in told
+    assert list(state.iterdir()) == []
 
 
 def test_submodules_go_along(repository: Path, shelf: Shelf, tmp_path: Path) -> None:

@@ -228,8 +228,10 @@ def tree_hash(root: Path, files: Iterable[str]) -> str:
         try:
             status = path.lstat()
             kind, content = _content(path, status)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError as error:
+            raise InvalidRequest(f"{path} cannot be read: {error.strerror or error}") from error
         total.update(f"{kind} {len(os.fsencode(name))} ".encode())
         total.update(os.fsencode(name) + b"\0" + content)
     return total.hexdigest()

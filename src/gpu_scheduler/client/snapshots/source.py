@@ -82,17 +82,26 @@ def _listed(top: Path, before: str = "") -> Iterator[str]:
 
 def _walked(root: Path) -> Iterator[str]:
     """Every file below a directory, but for what is surely no code."""
+
+    def refuse(error: OSError) -> None:
+        raise InvalidRequest(
+            f"{error.filename} cannot be read ({error.strerror}), so {root} cannot be copied"
+        ) from error
+
     count = 0
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=refuse):
         folders[:] = sorted(
             name
             for name in folders
-            if name not in LEFT_OUT and not (Path(folder) / name / "pyvenv.cfg").exists()
+            if name not in LEFT_OUT and not os.path.exists(f"{folder}/{name}/pyvenv.cfg")  # noqa: PTH110 - it never raises
         )
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in (*names, *links):
             path = Path(folder) / name
-            mode = path.lstat().st_mode
+            try:
+                mode = path.lstat().st_mode
+            except OSError:
+                continue  # gone meanwhile
             if stat.S_ISREG(mode) or stat.S_ISLNK(mode):
                 count += 1
                 if count > MOST_FILES:
