@@ -81,6 +81,7 @@ COMMANDS: dict[str, Command] = {
     "health": _row("health", "ask whether the server and its parts are well"),
     "notify": _row("notify", "list who can be told what happens, and try one"),
     "metrics": _row("metrics", "show how jobs and GPUs have fared"),
+    "doctor": _row("doctor", "look at this machine and say what is wrong and what to do"),
     "config": _row("config", "print, explain and check settings"),
     "estimate": _row("estimate", "say how much GPU memory a language model needs"),
     "simulate": _row("simulate", "run a trace through the scheduler on virtual time"),
