@@ -207,6 +207,7 @@ OPERATIONS = tuple(
         answer=HealthForm,
         errors=(503,),
         public=True,
+        public_everywhere=True,
     )
     for path, name in ((f"{V1}/health", "health"), ("/health", "plain_health"))
 )
