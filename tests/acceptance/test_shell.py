@@ -382,6 +382,91 @@ def test_another_user_cannot_come_to_the_terminal(server: RealServer) -> None:
     server.tgpu("cancel", job)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_shell_of_somebody_else_is_theirs_in_every_way(server: RealServer) -> None:
+    known = ("/usr/bin/python3", "/usr/local/bin/python3")
+    python = next((path for path in known if fits(path)), "")
+    if not python:
+        pytest.skip("there is no Python 3.11 that everybody may run")
+    become = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+    source = Path(__file__).parents[2] / "src"
+    environment = server.environment | {"PYTHONPATH": str(source), "HOME": "/"}
+    with a_terminal(environment) as terminal:
+        terminal.enter(
+            f"cd /; PS1='in> ' {become} {python} -B -m gpu_scheduler shell -q -G 1 -- "
+            "bash --norc --noprofile"
+        )
+        terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
+        assert terminal.answer("id -u") == "65534"
+        assert terminal.answer("stat -c %u:%a $(tty)") in {"65534:600", "65534:620"}
+        scratch = "$(dirname $TGPU_STOP_FILE)"
+        assert terminal.answer(f"stat -c %u:%a {scratch}") == "65534:700"
+        assert terminal.answer(f"stat -c %u:%a {scratch}/terminal.sock") == "65534:600"
+        assert terminal.answer("echo [$CUDA_VISIBLE_DEVICES]") != "[]"
+        terminal.enter("exit 9")
+        terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+        assert terminal.answer("echo $?") == "9"
+    with server.client() as client:
+        job = client.page(sort="-number", limit=1)["jobs"][0]
+    assert (job["user"], ended(server, job["id"])["exit_code"]) == ("nobody", 9)
+    left = Path(server.state_dir, "scratch", f"{job['id']}.1.0")
+    give_up = time.monotonic() + 60
+    while left.exists():
+        assert time.monotonic() < give_up, list(left.iterdir())
+        time.sleep(0.05)
+
+
+def fits(python: str) -> bool:
+    """Whether somebody else can run our program with it."""
+    script = "import sys; sys.exit(sys.version_info < (3, 11))"
+    source = str(Path(__file__).parents[2] / "src")
+    try:
+        tried = subprocess.run(
+            ["setpriv", "--reuid", "65534", "--clear-groups", python, "-B", "-c", script],
+            env={"PYTHONPATH": source},
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return False
+    return tried.returncode == 0 and os.access(source, os.R_OK)
+
+
+def test_run_shows_output_and_asks_at_ctrl_c_what_is_to_become_of_the_job(
+    server: RealServer, terminal: Terminal
+) -> None:
+    terminal.enter("tgpu run -G 1 -- sh -c 'echo begun; sleep 600'")
+    terminal.see("\nbegun")
+    terminal.press("C-c")
+    terminal.see("[c]ancel it, [d]etach, or Enter to go on?")
+    terminal.press("Enter")
+    terminal.press("C-c")
+    terminal.until(lambda screen: screen.count("to go on?") == 2, "the question again")
+    terminal.enter("d")
+    job = last_job(server)["id"]
+    terminal.see(f"'tgpu logs -f {job}' shows it again")
+    assert terminal.answer("echo $?") == "0"
+    assert server.json("show", job)["state"] == "running"
+    server.tgpu("cancel", job)
+    terminal.enter("clear; tgpu run -- sh -c 'echo begun again; sleep 600'")
+    terminal.see("\nbegun again")
+    terminal.press("C-c")
+    terminal.see("to go on?")
+    terminal.enter("c")
+    terminal.see("cancelled")
+    assert terminal.answer("echo $?") == "130"
+    terminal.enter("clear; tgpu run -q -- sh -c 'echo quick; exit 3'")
+    terminal.see("quick\n")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "the prompt")
+    assert terminal.answer("echo $?") == "3"
+
+
+def test_terminals_of_other_machines_are_refused_with_the_way_to_go(server: RealServer) -> None:
+    for words in (["shell"], ["attach", "1"], ["jupyter"], ["shell", "--job", "1"]):
+        refused = server.tgpu(*words, "--server", "http://far.lab:8080", code=2).stderr
+        assert "log in there first: 'ssh -t far.lab tgpu ...'" in refused
+
+
 def test_wrong_wishes_are_refused_in_words(server: RealServer) -> None:
     for words, told in (
         (("shell", "--no-pty"), "--no-pty goes with --job"),

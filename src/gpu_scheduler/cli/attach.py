@@ -36,6 +36,8 @@ def run(args: Namespace) -> int:
         return _at_socket(args.socket)
     if not args.job:
         raise InvalidRequest("JOB is missing; 'tgpu screens' lists what one can attach to")
+    if not args.print:
+        expect_here(args)
     with client_for(args) as client:
         reference = str(one_reference(client, args.job))
         words = way_in(client.get(reference), reference)
@@ -51,6 +53,18 @@ def run(args: Namespace) -> int:
         os.execvp(words[0], words)  # noqa: S606
     except OSError as error:
         raise ClusterError(f"cannot run '{words[0]}': {error.strerror}") from error
+
+
+def expect_here(args: Namespace) -> None:
+    """Terminals are joined on the machine where the job runs, not over the network."""
+    from gpu_scheduler.client.address import candidates
+
+    for address in candidates(args.server):
+        if address.host and not address.is_loopback:
+            raise InvalidRequest(
+                f"the server at {address} is another machine, and terminals are joined where jobs "
+                f"run; log in there first: 'ssh -t {address.host} tgpu ...'"
+            )
 
 
 def way_in(job: dict[str, Any], reference: str) -> list[str]:

@@ -16,6 +16,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from gpu_scheduler.cli.attach import expect_here
 from gpu_scheduler.cli.durations import whole
 from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
 from gpu_scheduler.cli.shell import shell_body, submitted, wait_for_start
@@ -86,6 +87,7 @@ def run(args: Namespace) -> int:
 
 def notebook_body(args: Namespace, token: str) -> dict[str, Any]:
     """The request for the job."""
+    expect_here(args)
     kind = args.kind or _kind_here()
     if not args.conda and not args.image and not shutil.which("jupyter"):
         raise InvalidRequest(

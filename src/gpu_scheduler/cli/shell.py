@@ -61,8 +61,10 @@ def run(args: Namespace) -> int:
 
 def shell_body(args: Namespace) -> dict[str, Any]:
     """The request for an interactive job on a terminal."""
+    from gpu_scheduler.cli.attach import expect_here
     from gpu_scheduler.cli.submit import submissions
 
+    expect_here(args)
     if not args.words:
         args.words = [own_shell()]
         args.after_dashes = True
@@ -158,11 +160,12 @@ def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] |
 
 def _inside(args: Namespace) -> int:
     """One more program in a job that runs, with its devices and limits."""
-    from gpu_scheduler.cli.attach import way_in
+    from gpu_scheduler.cli.attach import expect_here, way_in
     from gpu_scheduler.cli.references import one_reference
     from gpu_scheduler.cli.terminal import Ended, Link, connect, exit_code
     from gpu_scheduler.client.surroundings import directory
 
+    expect_here(args)
     with client_for(args) as client:
         reference = str(one_reference(client, args.job))
         words = way_in(client.get(reference), reference)

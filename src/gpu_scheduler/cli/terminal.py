@@ -73,8 +73,8 @@ def connect(path: str, *, patience_s: float = 0.0) -> socket.socket:
             connection.close()
             if error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
                 raise ClusterError(
-                    f"cannot open the terminal at {path}: {error.strerror}; it is open to the "
-                    "job's user on the job's node"
+                    f"cannot open the terminal at {path}: {error.strerror or error}; it is open to "
+                    "the job's user on the job's node"
                 ) from error
             if time.monotonic() > give_up:
                 raise WrongState(f"there is no terminal at {path}; has the job ended?") from error

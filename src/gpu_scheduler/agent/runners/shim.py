@@ -73,6 +73,8 @@ def main() -> int:
 
 def load(directory: str, name: str) -> Any:
     """A file beside this one as a module; an isolated Python finds none by itself."""
+    # The directory is to be empty again when the job is forgotten.
+    sys.dont_write_bytecode = True
     spec = importlib.util.spec_from_file_location(name, os.path.join(directory, name + ".py"))
     if spec is None or spec.loader is None:
         raise ImportError(name)

@@ -54,6 +54,7 @@ BUSY_SHARE = 0.01
 """Programs that use less of a core than this are not at work."""
 WARN_SHARE = 0.9
 LONGEST_CHECK_S = 30.0
+SLOW_CHECK_S = 1.0
 _ALTERNATE = b"\x1b[?1049"
 _HARMLESS = (errno.EINTR, errno.EAGAIN)
 
@@ -65,6 +66,7 @@ def serve(job: int, terminal: int, log: int, order: Order, directory: str) -> st
         return host.run()
     finally:
         signal.set_wakeup_fd(-1)
+        host.close()
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, SOCKET))
 
@@ -83,6 +85,7 @@ class Program:
         self.unwritten = bytearray()
         self.input_ends = False
         self.recent = bytearray()
+        self.forgot = False
         self.alternate = False
         self.visited = False
         self.clients: list[Client] = []
@@ -98,17 +101,18 @@ class Program:
     def remember(self, data: bytes) -> None:
         """For those who come later."""
         self.recent += data
+        self.forgot = self.forgot or len(self.recent) > KEPT
         del self.recent[:-KEPT]
         place = data.rfind(_ALTERNATE)
         if place >= 0:
             self.alternate = data[place + len(_ALTERNATE) :][:1] == b"h"
 
     def past(self) -> bytes:
-        """What somebody who comes now should see first."""
+        """What somebody who comes now should see first: the first one everything, if it is kept."""
+        if not self.visited and not self.forgot:
+            return bytes(self.recent)
         if self.alternate:
             return _ALTERNATE + b"h\x1b[H\x1b[J"
-        if not self.visited:
-            return bytes(self.recent)
         last = bytes(self.recent[-SHOWN_AGAIN:])
         return last if len(self.recent) <= SHOWN_AGAIN else last.partition(b"\n")[2]
 
@@ -261,10 +265,10 @@ class Host:
         self._use = Use(order["terminal"])
         self._detail = ""
         self._kill_at = 0.0
-        self._wake, wake = os.pipe()
-        for descriptor in (self._wake, wake):
+        self._wake, self._note = os.pipe()
+        for descriptor in (self._wake, self._note):
             os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._note, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
@@ -278,6 +282,13 @@ class Host:
             self._listener.listen(MOST_CLIENTS)
         os.umask(before)
 
+    def close(self) -> None:
+        for descriptor in (self._wake, self._note):
+            os.close(descriptor)
+        for client in self._clients:
+            client.connection.close()
+        self._listener.close()
+
     def run(self) -> str:
         while not self._job.has_ended():
             self._turn(self._use.wait_s())
@@ -288,6 +299,8 @@ class Host:
 
     def _turn(self, wait_s: float) -> None:
         """Wait for something to happen, and deal with it."""
+        if any(client.unsent for client in self._clients):
+            wait_s = min(wait_s, SLOW_CHECK_S)
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(self._listener, select.POLLIN)
@@ -411,7 +424,7 @@ class Host:
             past = program.past()
             if past:
                 client.say(b"d", past)
-            if program.visited:
+            if program.visited or program.forgot:
                 program.redraw()
         program.visited = True
         program.clients.append(client)
@@ -499,9 +512,6 @@ class Host:
             select.select([], [client.connection for client in unsent], [], 0.1)
             for client in unsent:
                 client.send()
-        for client in self._clients:
-            client.connection.close()
-        self._listener.close()
 
 
 def start(asked: Order, order: Order) -> Program:

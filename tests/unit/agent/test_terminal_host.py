@@ -1,0 +1,331 @@
+"""The terminal of a job, served in this process: a job on one side, people on the other."""
+
+import json
+import os
+import pty
+import signal
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from gpu_scheduler.agent.runners import terminal_host as host
+
+TERMS = {"rows": 24, "columns": 80, "idle_ms": 0, "attach_within_ms": 0, "keep": True}
+LONGEST_S = 30
+
+
+@pytest.fixture
+def directory() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="tgpu-") as found:
+        yield found
+
+
+class Person:
+    """Somebody at the socket."""
+
+    here: ClassVar[list["Person"]] = []
+
+    def __init__(self, directory: str) -> None:
+        self.here.append(self)
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(LONGEST_S)
+        give_up = time.monotonic() + LONGEST_S
+        while self._socket.connect_ex(f"{directory}/{host.SOCKET}") != 0:
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        self._heard = b""
+        self.shown = b""
+
+    def say(self, kind: bytes, data: bytes = b"") -> None:
+        self._socket.sendall(host.HEAD.pack(kind, len(data)) + data)
+
+    def open(self, **asked: Any) -> tuple[bytes, bytes]:
+        self.say(b"o", json.dumps({"mode": "attach"} | asked).encode())
+        return self.next()
+
+    def next(self) -> tuple[bytes, bytes]:
+        """The next message; `(b"", b"")` at the end."""
+        while True:
+            if len(self._heard) >= host.HEAD.size:
+                kind, length = host.HEAD.unpack_from(self._heard)
+                if len(self._heard) >= host.HEAD.size + length:
+                    data = self._heard[host.HEAD.size :][:length]
+                    self._heard = self._heard[host.HEAD.size + length :]
+                    return kind, data
+            piece = self._socket.recv(65536)
+            if not piece:
+                return b"", b""
+            self._heard += piece
+
+    def see(self, text: bytes) -> None:
+        """Read until this was shown."""
+        while text not in self.shown:
+            kind, data = self.next()
+            assert kind, self.shown
+            if kind in (b"d", b"E", b"n"):
+                self.shown += data
+
+    def end(self) -> int:
+        """Read to the end; how the program ended."""
+        while True:
+            kind, data = self.next()
+            assert kind
+            if kind == b"d":
+                self.shown += data
+            if kind == b"e":
+                return os.waitstatus_to_exitcode(struct.unpack("!i", data)[0])
+
+    def go(self) -> None:
+        self._socket.close()
+
+
+def served(
+    directory: str,
+    script: str,
+    people: Callable[[], None] = lambda: None,
+    **terms: Any,
+) -> tuple[int, str, str]:
+    """Run a job on a terminal with these people: its exit code, the reason, and its log."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv("/bin/sh", ["/bin/sh", "-c", script])
+    problems: list[BaseException] = []
+
+    def visit() -> None:
+        try:
+            people()
+        except BaseException as problem:  # noqa: BLE001 - it is raised again below
+            problems.append(problem)
+            os.kill(pid, signal.SIGKILL)
+        finally:
+            for person in Person.here:
+                person.go()
+            Person.here.clear()
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    order = {
+        "terminal": TERMS | terms,
+        "environment": {"PATH": "/usr/bin:/bin", "MARK": "of the job"},
+        "workdir": "/",
+        "umask": 0o022,
+    }
+    log = Path(directory, "log")
+    handler = signal.getsignal(signal.SIGCHLD)
+    with log.open("wb") as file:
+        detail = host.serve(pid, terminal, file.fileno(), order, directory)
+    signal.signal(signal.SIGCHLD, handler)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    visitor.join(LONGEST_S)
+    if problems:
+        raise problems[0]
+    assert not Path(directory, host.SOCKET).exists()
+    return os.waitstatus_to_exitcode(status), detail, log.read_text()
+
+
+def test_a_job_runs_and_is_logged_though_nobody_comes(directory: str) -> None:
+    assert served(directory, "echo alone; exit 3") == (3, "", "alone\n")
+
+
+def test_keys_sizes_and_output_go_to_and_fro(directory: str) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        assert ann.open(rows=33, columns=99)[0] == b"o"
+        ann.see(b"ready")
+        ann.say(b"w", host.SIZE.pack(40, 120))
+        ann.say(b"d", b"now\n")
+        assert ann.end() == 4
+        assert b"40 120" in ann.shown
+
+    code, _, log = served(directory, "echo ready; read x; stty size; echo $x; exit 4", people)
+    assert code == 4
+    assert "now" in log
+
+
+def test_several_people_see_the_same_and_who_comes_later_sees_what_was(directory: str) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        ann.open()
+        ann.see(b"first")
+        ben = Person(directory)
+        ben.open()
+        ben.see(b"first")
+        ann.say(b"d", b"go\n")
+        ann.see(b"second")
+        ben.see(b"second")
+        ann.say(b"l")
+        ben.say(b"d", b"go\n")
+        assert ben.end() == 0
+
+    assert served(directory, "echo first; read x; echo second; read x", people)[0] == 0
+
+
+def test_a_full_screen_program_is_asked_to_draw_again(directory: str) -> None:
+    script = (
+        "trap 'printf drawn-again' WINCH; printf '\\033[?1049hfull'; "
+        "while [ ! -e done ]; do sleep 0.02; done"
+    )
+
+    def people() -> None:
+        ann = Person(directory)
+        ann.open()
+        ann.see(b"full")
+        ann.go()
+        ben = Person(directory)
+        ben.open()
+        ben.see(b"\x1b[?1049h\x1b[H\x1b[J")
+        ben.see(b"drawn-again")
+        assert b"full" not in ben.shown
+        Path(directory, "done").touch()
+        ben.end()
+
+    assert served(directory, f"cd {directory}; {script}", people)[0] == 0
+
+
+@pytest.mark.parametrize(("keep", "farewell", "code"), [(True, False, 0), (False, True, 0)])
+def test_a_job_goes_on_after_a_farewell_or_when_it_is_to_be_kept(
+    directory: str, keep: bool, farewell: bool, code: int
+) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        ann.open()
+        ann.see(b"ready")
+        if farewell:
+            ann.say(b"l")
+        ann.go()
+        Path(directory, "done").touch()
+
+    script = f"echo ready; while [ ! -e {directory}/done ]; do sleep 0.02; done; sleep 0.2"
+    assert served(directory, script, people, keep=keep)[0] == code
+
+
+def test_a_job_that_is_not_to_be_kept_ends_with_the_connection(directory: str) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        ann.open()
+        ann.see(b"ready")
+        ann.go()
+
+    code, detail, log = served(directory, "echo ready; sleep 600", people, keep=False)
+    assert (code, detail) == (-signal.SIGHUP, "the connection to its terminal broke")
+    assert "tgpu: ended: the connection" in log
+
+
+def test_an_idle_job_is_warned_and_ended_and_one_to_whom_nobody_comes_is_ended(
+    directory: str,
+) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        ann.open()
+        ann.see(b"press a key")
+        ann.see(b"idle for 1 s")
+        ann.end()
+
+    code, detail, _ = served(directory, "echo here; sleep 600", people, idle_ms=1000)
+    assert (code, detail) == (-signal.SIGHUP, "idle for 1 s")
+    code, detail, _ = served(directory, "sleep 600", attach_within_ms=300)
+    assert (code, detail) == (-signal.SIGHUP, "nobody came to its terminal within 0 s")
+
+
+def test_keys_keep_a_job_from_being_idle(directory: str) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        ann.open()
+        for _ in range(12):
+            ann.say(b"d", b"x")
+            time.sleep(0.2)
+        ann.say(b"d", b"\n")
+        assert ann.end() == 0
+
+    assert served(directory, "stty -echo; read x", people, idle_ms=1500)[0] == 0
+
+
+def test_a_job_that_will_not_hang_up_is_killed(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "KILL_AFTER_S", 0.5)
+    script = "trap '' HUP TERM; while :; do sleep 0.1; done"
+    assert served(directory, script, attach_within_ms=300)[0] == -signal.SIGKILL
+
+
+def test_other_programs_run_inside_on_a_terminal_or_on_pipes(directory: str) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        script = 'echo "$MARK $TERM"; test -t 0 && echo tty; exit 5'
+        argv = ["sh", "-c", script]
+        assert ann.open(mode="start", argv=argv, terminal=True, term="vt100")[0] == b"o"
+        assert ann.end() == 5
+        assert ann.shown == b"of the job vt100\r\ntty\r\n"
+        ben = Person(directory)
+        argv = ["sh", "-c", "cat; echo no >&2; pwd; exit 6"]
+        assert ben.open(mode="start", argv=argv, terminal=False, directory="/usr")[0] == b"o"
+        ben.say(b"d", b"\x00\x01~d" * 50_000)
+        ben.say(b"c")
+        ben.see(b"no\n")
+        assert ben.end() == 6
+        assert ben.shown.replace(b"no\n", b"") == b"\x00\x01~d" * 50_000 + b"/usr\n"
+        for wrong in ({"argv": ["/no/such"]}, {"argv": []}, {"argv": ["ls"], "directory": "/no"}):
+            kind, why = Person(directory).open(mode="start", terminal=False, **wrong)
+            assert kind == b"x"
+            assert why
+        gone = Person(directory)
+        gone.open(mode="start", argv=["sleep", "601"], terminal=True)
+        gone.go()
+        Path(directory, "done").touch()
+
+    script = f"while [ ! -e {directory}/done ]; do sleep 0.02; done"
+    assert served(directory, script, people)[0] == 0
+
+
+def test_nonsense_ends_only_the_conversation(directory: str) -> None:
+    def people() -> None:
+        for words in (b"\x00" * 99, host.HEAD.pack(b"o", 1 << 31), b"d\x00\x00\x00\x01x"):
+            rude = Person(directory)
+            rude._socket.sendall(words)
+            assert rude.next() == (b"", b"")
+        for text in (b"{", b"[]", b"7", b'{"rows": "x"}', b"{}", b'{"mode": "start"}'):
+            rude = Person(directory)
+            rude.say(b"o", text)
+            assert rude.next()[0] == b"x"
+        polite = Person(directory)
+        polite.open()
+        polite.say(b"w", b"odd")
+        polite.say(b"?", b"unknown")
+        polite.say(b"d", b"done\n")
+        assert polite.end() == 0
+
+    assert served(directory, "read x", people)[0] == 0
+
+
+def test_who_takes_nothing_is_taken_for_gone(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "STALLED_S", 0.3)
+
+    def people() -> None:
+        deaf = Person(directory)
+        deaf.open()
+        deaf.say(b"d", b"go\n")
+        give_up = time.monotonic() + LONGEST_S
+        while not Path(directory, "done").exists():
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+
+    script = f"read x; head -c 3000000 /dev/zero | tr '\\0' x; touch {directory}/done"
+    code, _, log = served(directory, script, people)
+    assert code == 0
+    assert log.count("x") >= 3_000_000
+
+
+def test_times_are_told_in_words() -> None:
+    assert [host.told(seconds) for seconds in (5, 90, 1800, 9000)] == [
+        *("5 s", "90 s", "30 min", "2.5 h"),
+    ]

@@ -1,0 +1,90 @@
+"""The near side of a job's terminal: keys for leaving, modes that are put back, words in frames."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.cli import terminal
+from gpu_scheduler.cli.terminal import Left, Link, exit_code, undo
+from gpu_scheduler.model.errors import ClusterError, WrongState
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    near, far = socket.socketpair()
+    far.settimeout(20)
+    with near, far:
+        yield near, far
+
+
+def typed(link: Link, *pieces: bytes) -> bytes:
+    return b"".join(link._without_escapes(piece) for piece in pieces)
+
+
+def test_only_a_tilde_and_d_after_a_line_end_leave(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    link = Link(ends[0])
+    assert typed(link, b"a~d b\r~~x\r~x", b"\r", b"~", b"~", b"~d") == b"a~d b\r~x\r~x\r~~d"
+    with pytest.raises(Left):
+        typed(link, b"ls\r", b"~", b"d")
+    assert ends[1].recv(99) == b"l\0\0\0\0"
+
+
+def test_what_a_program_switched_on_is_switched_off_again(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    link = Link(ends[0])
+    assert undo(link._modes) == b""
+    link._follow_modes(b"\x1b[?1049h\x1b[?25lvim\x1b[?2004h\x1b[?1000;1006h")
+    assert undo(link._modes) == b"\x1b[?1000l\x1b[?1006l\x1b[?1049l\x1b[?2004l\x1b[?25h"
+    link._follow_modes(b"\x1b[?1049;2004;1000;1006l\x1b[?25h")
+    assert undo(link._modes) == b""
+
+
+def test_a_status_becomes_an_exit_code() -> None:
+    assert [exit_code(status) for status in (0, 7 << 8, 9, 15)] == [0, 7, 137, 143]
+
+
+def test_a_program_on_pipes_is_run_to_its_end(
+    ends: tuple[socket.socket, socket.socket], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    near, far = ends
+
+    def other_side() -> None:
+        asked = far.recv(65536)
+        assert b'"mode": "start"' in asked
+        frames = [(b"o", b"{}"), (b"d", b"out"), (b"E", b"err"), (b"n", b"note")]
+        for kind, data in [*frames, (b"e", terminal.STATUS.pack(3 << 8))]:
+            far.sendall(terminal.HEAD.pack(kind, len(data)) + data)
+
+    answering = threading.Thread(target=other_side)
+    answering.start()
+    status = Link(near).start(["x"], terminal=False, directory="/")
+    answering.join()
+    assert status == 3 << 8
+    shown = capfdbinary.readouterr()
+    assert (shown.out, shown.err) == (b"out", b"err\r\ntgpu: note\r\n")
+
+
+@pytest.mark.parametrize("frame", [b"x\0\0\0\2no", b""])
+def test_a_refusal_and_an_end_before_the_beginning_are_errors(
+    ends: tuple[socket.socket, socket.socket], frame: bytes
+) -> None:
+    near, far = ends
+    far.sendall(frame)
+    far.shutdown(socket.SHUT_WR)
+    with pytest.raises(WrongState, match="refused: no" if frame else "ended"):
+        Link(near).start(["x"], terminal=False, directory="/")
+
+
+def test_a_socket_that_is_not_there_or_closed_to_us_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(WrongState, match="has the job ended"):
+        terminal.connect(f"{tmp_path}/none")
+    (tmp_path / "file").touch()
+    for wrong in (f"{tmp_path}/file/none", "x" * 300):
+        with pytest.raises(ClusterError, match="cannot open the terminal"):
+            terminal.connect(wrong)
