@@ -23,7 +23,8 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.rows import EventRow, JobQuery, JobRow, LaunchRow, Write
+from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, Write
 from gpu_scheduler.store.sqlite import SqliteStore
 
 BATCH = 1_000

@@ -17,7 +17,7 @@ from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.model.tenant import Quota, Tenant, Tier
+from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant, Tier
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import LONGEST_MS, Window
 from gpu_scheduler.store.rows import (
@@ -26,6 +26,7 @@ from gpu_scheduler.store.rows import (
     AuditRow,
     CursorRow,
     EnvironmentRow,
+    EstimateRow,
     EventRow,
     JobRow,
     LaunchRow,
@@ -34,6 +35,7 @@ from gpu_scheduler.store.rows import (
     ShareRow,
     TaskRow,
     UsageRow,
+    WeekUsageRow,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -336,6 +338,8 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         id=TEXT,
         name=TEXT,
         quota=st.builds(Quota, gpu_milli=st.none() | AMOUNT, gpu_milli_ms=st.none() | AMOUNT),
+        user_quota=st.builds(Quota, gpu_milli=st.none() | AMOUNT, pending_jobs=st.none() | COUNT),
+        budget_period=st.none() | st.sampled_from(BudgetPeriod),
         tier=st.sampled_from(Tier),
         weight_milli=st.integers(1, 10**6),
         elastic=st.booleans(),
@@ -373,6 +377,17 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         code=TEXT,
         detail=TEXT,
         count=COUNT,
+    ),
+    "week": st.builds(WeekUsageRow, TEXT, st.none() | TEXT, TIME, AMOUNT),
+    "estimate": st.builds(
+        EstimateRow,
+        job_id=TEXT,
+        tenant=TEXT,
+        user=TEXT,
+        made_ms=TIME,
+        promised_ms=TIME,
+        basis=TEXT,
+        start_ms=MAYBE_TIME,
     ),
     "window": st.builds(
         Window,

@@ -19,27 +19,26 @@ from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.questions import SORTS, AuditQuery, JobQuery, Sight
 from gpu_scheduler.store.rows import (
-    SORTS,
     AnswerRow,
     AttemptRow,
-    AuditQuery,
     AuditRow,
     EnvironmentRow,
+    EstimateRow,
     EventRow,
-    JobQuery,
     JobRow,
     LaunchRow,
     NewJobs,
     NoticeRow,
     PromiseRow,
     RemovedAllocation,
+    RemovedEstimate,
     RemovedNode,
     RemovedNotice,
     RemovedPromise,
     RemovedTenant,
     ShareRow,
-    Sight,
     Store,
     TaskRow,
     UsageRow,
@@ -205,6 +204,19 @@ def test_pools_are_kept_by_name(store: Store) -> None:
     assert store.pools() == [batch, replace(online, percent=40)]
 
 
+def test_estimates_are_found_by_start_and_forgotten_with_old_events(store: Store) -> None:
+    base = EstimateRow(job_id="a", tenant="t", user="u", made_ms=0, promised_ms=9, basis="forecast")
+    late = replace(base, job_id="c", start_ms=30)
+    store.commit([base, replace(base, job_id="b", start_ms=20), late, replace(base, job_id="d")])
+    assert [row.job_id for row in store.estimates()] == ["a", "d"]
+    assert [row.job_id for row in store.estimates(started_since_ms=0)] == ["b", "c"]
+    assert store.estimates(started_since_ms=21) == [late]
+    store.commit([RemovedEstimate("d"), replace(base, start_ms=25)])
+    assert store.estimates() == []
+    assert store.forget(answers_before_ms=0, events_before_ms=25) == 1
+    assert [row.job_id for row in store.estimates(started_since_ms=0)] == ["a", "c"]
+
+
 READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "job": lambda store, row: [store.job(row.job.id)],
     "task": lambda store, row: store.tasks(row.job_id),
@@ -229,6 +241,10 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "notice": lambda store, row: store.notices(),
     "cursor": lambda store, row: [store.cursor(row.name)],
     "window": lambda store, row: store.windows(),
+    "week": lambda store, row: store.week_usage(),
+    "estimate": lambda store, row: store.estimates(
+        started_since_ms=None if row.start_ms is None else 0
+    ),
 }
 
 

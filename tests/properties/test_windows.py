@@ -82,7 +82,7 @@ def intruders(rig: Rig) -> list[str]:
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(scenario=reserved(), policy=policies(), stop_ms=st.sampled_from((0, EVICTION_MS // 2)))
 def test_nobody_without_a_right_runs_on_reserved_gpus(
     scenario: Scenario, policy: str, stop_ms: int
@@ -92,7 +92,7 @@ def test_nobody_without_a_right_runs_on_reserved_gpus(
         assert intruders(rig) == [], f"at {rig.now_ms}: {rig.core.book.picture.windows}"
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(scenario=reserved(), policy=policies(), most=st.integers(1, 12))
 def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
     scenario: Scenario, policy: str, most: int
@@ -114,7 +114,7 @@ def test_around_reservations_a_decision_is_repeatable_and_changes_nothing(
     assert forecast(fresh, rig.now_ms) == starts
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(scenario=reserved(), policy=policies())
 def test_reservations_hold_nobody_up_for_ever(scenario: Scenario, policy: str) -> None:
     rig = a_rig(scenario, policy)

@@ -15,7 +15,8 @@ from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
 from gpu_scheduler.model.token import Token
-from gpu_scheduler.store.rows import AuditQuery, AuditRow
+from gpu_scheduler.store.questions import AuditQuery
+from gpu_scheduler.store.rows import AuditRow
 from gpu_scheduler.wire.access import (
     AuditForm,
     AuditPage,

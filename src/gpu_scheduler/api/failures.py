@@ -46,6 +46,7 @@ STATUS = {
     "internal_error": 500,
     "error": 500,
     "queue_full": 503,
+    "too_many_jobs": 429,
     "cluster_error": 503,
     "unavailable": 503,
 }

@@ -21,7 +21,8 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.states import HOLDING, JobState
-from gpu_scheduler.store.rows import JobQuery, JobRow, Sight
+from gpu_scheduler.store.questions import JobQuery, Sight
+from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.answers import (
     ArrayTaskPage,
     AttemptForm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation
-from gpu_scheduler.store.rows import SweepCount
+from gpu_scheduler.store.questions import SweepCount
 from gpu_scheduler.wire.answers import SweepForm, SweepList
 from gpu_scheduler.wire.times import write_time
 

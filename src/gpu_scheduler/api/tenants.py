@@ -8,6 +8,7 @@ from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import JSON, Answer, Call, answer, decode
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.api.service import Also
+from gpu_scheduler.control.limits import spent
 from gpu_scheduler.control.messages import Outcome, RemoveTenant, SetTenant
 from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller
 from gpu_scheduler.model.errors import AlreadyExists, WrongState
@@ -145,7 +146,8 @@ def _form(context: Context, tenant: Tenant) -> TenantForm:
         form.current_cpu_cores = per(held.cpu_milli, 1000) or 0
         form.current_memory_mb = held.memory_mb
         form.current_jobs = held.jobs
-    form.used_gpu_hours = round(book.accounts.total(tenant.id).gpu_milli_ms / GPU_HOUR, 6)
+    used, _ = spent(book, tenant.id, context.service.now_ms())
+    form.used_gpu_hours = round(used / GPU_HOUR, 6)
     return form
 
 

@@ -75,6 +75,7 @@ COMMANDS: dict[str, Command] = {
     "whoami": _row("token", "say who the server takes you for", "whoami"),
     "audit": _row("audit", "show who changed what, and what was refused (for admins)"),
     "reserve": _row("reserve", "keep GPUs for a tenant or user for a while"),
+    "limits": _row("limits", "show what you may have, what you hold and what is left"),
     "usage": _row("usage", "show who used how much"),
     "report": _row("report", "report waits, run times, use and cost of a period; invoices"),
     "status": _row("status", "show queue, GPUs, jobs and health at a glance"),

@@ -18,8 +18,13 @@ HEADINGS = ("ID", "NAME", "TIER", "WEIGHT", "GPUS", "GPU MEMORY", "JOBS", "GPU H
 FIELDS = (
     *("max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb", "max_concurrent_jobs"),
     *("max_gpu_hours", "priority_tier", "fair_share_weight", "allow_preemption"),
+    *("max_pending_jobs", "budget_period", "user_max_gpus", "user_max_jobs"),
+    *("user_max_pending_jobs", "user_max_gpu_hours"),
     *("can_preempt_others", "max_preemptions", "elastic", "id", "linux_groups", "users", "admins"),
 )
+
+
+_N: dict[str, Any] = {"metavar": "N"}
 
 
 def register(parser: ArgumentParser) -> None:
@@ -54,7 +59,24 @@ def register(parser: ArgumentParser) -> None:
         metavar="N",
         help="jobs at once",
     )
-    add("--max-gpu-hours", type=number("--max-gpu-hours"), metavar="N", help="GPU time in all")
+    add("--max-gpu-hours", type=number("--max-gpu-hours"), metavar="N", help="GPU time in a period")
+    add("--max-pending", dest="max_pending_jobs", type=whole("--max-pending"), **_N, help="waiting")
+    add("--budget-period", choices=("total", "week", "month"), help="how long GPU-hours last")
+    add("--user-max-gpus", type=number("--user-max-gpus"), **_N, help="GPUs of each user")
+    add("--user-max-jobs", type=whole("--user-max-jobs"), **_N, help="jobs of each user at once")
+    add(
+        "--user-max-pending",
+        dest="user_max_pending_jobs",
+        type=whole("--user-max-pending"),
+        **_N,
+        help="waiting jobs of each user",
+    )
+    add(
+        "--user-max-gpu-hours",
+        type=number("--user-max-gpu-hours"),
+        **_N,
+        help="GPU time of each user in a period",
+    )
     add("--tier", dest="priority_tier", choices=TIERS, help="standing among tenants")
     add(
         "--weight",

@@ -14,8 +14,9 @@ from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import DAY_MS, HOUR_MS, MINUTE_MS, Policy
 from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Account, Shares
+from gpu_scheduler.ledger.weeks import WeekUse
 from gpu_scheduler.model.errors import UnknownThing, WrongState
-from gpu_scheduler.model.job import called
+from gpu_scheduler.model.job import Job, called
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.roster import Roster
@@ -86,7 +87,9 @@ class Book:
     changed since they were last written, `early_deaths` the commands that died on a device at once,
     `unsettled` what was found on nodes where jobs still hold hardware that is gone. `promises` are
     the reservations as they were last written, `unheard` those on nodes that have not come back.
-    Of what people reserved, `past_windows` are over, by number, and `begun_windows` have begun.
+    `queued_of` is how much waits of each tenant and user, `weeks` what they used since Monday, and
+    `turn_ms` when the next budget begins. Of what people reserved, `past_windows` are over, by
+    number, and `begun_windows` have begun.
     """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
@@ -120,6 +123,9 @@ class Book:
         self.next_window = 1
         self.next_number = 1
         self.queued_tasks = 0
+        self.queued_of: dict[tuple[str, str], int] = {}
+        self.weeks = WeekUse()
+        self.turn_ms = 0
         self.changed = False
         self.new_nodes = False
         self.tick_ms = -1
@@ -157,6 +163,16 @@ class Book:
                 self._sweep_members_at = max(MANY_MEMBERS, 2 * len(self._members))
             shared = self._members[members] = members
         return shared
+
+    def count_queued(self, job: Job, tasks: int) -> None:
+        """So many more tasks of a job wait, or fewer."""
+        self.queued_tasks += tasks
+        owner = (job.tenant, job.user)
+        count = self.queued_of.get(owner, 0) + tasks
+        if count:
+            self.queued_of[owner] = count
+        else:
+            self.queued_of.pop(owner, None)
 
     def set_tenant(self, tenant: Tenant) -> None:
         """A tenant appeared or changed."""

@@ -19,6 +19,7 @@ from gpu_scheduler.control.eligible import (
     waiting_clock,
 )
 from gpu_scheduler.control.life import HELD, JobLife
+from gpu_scheduler.control.limits import check_pending
 from gpu_scheduler.control.messages import Cancel, Outcome
 from gpu_scheduler.control.stopping import CANCELLED, stop
 from gpu_scheduler.control.submit import NO_NODE, check_room, revised
@@ -206,7 +207,8 @@ def _retry_tasks(book: Book, life: JobLife, now_ms: int) -> None:
     if not count:
         raise WrongState(f"{called(life.job.id)} has no failed or cancelled task to retry")
     check_room(book, count)
-    book.queued_tasks += life.retry_tasks(waiting_clock(book, life, now_ms))
+    check_pending(book, [(life.job, count)])
+    book.count_queued(life.job, life.retry_tasks(waiting_clock(book, life, now_ms)))
 
 
 def _revive(book: Book, life: JobLife, now_ms: int) -> None:
@@ -217,11 +219,12 @@ def _revive(book: Book, life: JobLife, now_ms: int) -> None:
         _retry_tasks(book, life, now_ms)
     else:
         check_room(book, 1)
+        check_pending(book, [(job, 1)])
         task = life.task(None)
         task.move_to(JobState.PENDING)
         task.failures = task.misstarts = 0
         task.stop_why = ""
-        book.queued_tasks += 1
+        book.count_queued(job, 1)
     del book.ended[job.id]
     book.lives[job.id] = life
     life.end_ms = life.reason = None

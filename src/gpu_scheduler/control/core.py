@@ -45,7 +45,7 @@ from gpu_scheduler.control.submit import submit, submit_all
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.predict.socket import Predictor
-from gpu_scheduler.store.rows import ShareRow, UsageRow, Write
+from gpu_scheduler.store.rows import ShareRow, UsageRow, WeekUsageRow, Write
 
 
 class Core:
@@ -98,6 +98,7 @@ class Core:
         """What became of the accounts since this was last asked, for a store that keeps them."""
         book = self.book
         writes: list[Write] = [UsageRow(*row) for row in book.accounts.take_changed()]
+        writes += [WeekUsageRow(*row) for row in book.weeks.take_changed()]
         writes += [ShareRow(*book.shares.row_of(account)) for account in book.charged]
         book.charged.clear()
         return writes

@@ -16,6 +16,7 @@ from gpu_scheduler.control.eligible import (
     wait_for_begin,
     with_tasks,
 )
+from gpu_scheduler.control.limits import spent
 from gpu_scheduler.control.messages import Outcome, StartOrder
 from gpu_scheduler.control.promises import hold_unheard, write_promises
 from gpu_scheduler.control.stopping import NOT_BEGUN, PREEMPTED, TIMEOUT, stop
@@ -84,7 +85,11 @@ def refresh_standings(book: Book, now_ms: int) -> None:
     users = {}
     for tenant, user, _ in picture.queue.groups:
         tenants[tenant] = None
-        users[tenant, user] = Standing(usage=shares.usage_at(account_of(tenant, user), now_ms))
+        account = account_of(tenant, user)
+        used, turns_ms = spent(book, account, now_ms) if picture.has_limits else (0, 0)
+        users[tenant, user] = Standing(
+            usage=shares.usage_at(account, now_ms), spent_gpu_milli_ms=used, turns_ms=turns_ms
+        )
     picture.user_standings = users
     if not picture.has_limits:
         # What was spent and what is lent matters to limits alone.
@@ -92,14 +97,25 @@ def refresh_standings(book: Book, now_ms: int) -> None:
             tenant: Standing(usage=shares.usage_at(tenant, now_ms)) for tenant in tenants
         }
         return
-    picture.tenant_standings = {
-        tenant: Standing(
+    picture.tenant_standings = {}
+    for tenant in tenants:
+        used, turns_ms = spent(book, tenant, now_ms)
+        picture.tenant_standings[tenant] = Standing(
             usage=shares.usage_at(tenant, now_ms),
             recent_gpu_milli=shares.recent_at(tenant, now_ms),
-            spent_gpu_milli_ms=book.accounts.total(tenant).gpu_milli_ms,
+            spent_gpu_milli_ms=used,
+            turns_ms=turns_ms,
         )
-        for tenant in tenants
-    }
+    _wait_for_turn(book, now_ms)
+
+
+def _wait_for_turn(book: Book, now_ms: int) -> None:
+    """Look again when the next budget of somebody who waits begins."""
+    standings = (*book.picture.tenant_standings.values(), *book.picture.user_standings.values())
+    turn_ms = min((s.turns_ms for s in standings if s.turns_ms), default=0)
+    if turn_ms and not now_ms < book.turn_ms <= turn_ms:
+        book.turn_ms = turn_ms
+        book.set_timer(turn_ms, TICK, "")
 
 
 def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> None:
@@ -151,7 +167,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
         )
     )
     set_attempt_timers(book, allocation.id, limit_ms, now_ms)
-    book.queued_tasks -= 1
+    book.count_queued(job, -1)
     gpu_milli = allocation.gpu_milli
     book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
     book.shares.hold(account_of(job.tenant, job.user), gpu_milli, now_ms)

@@ -146,7 +146,7 @@ def cancel_pending(book: Book, life: JobLife, chosen: IntervalSet | None, now_ms
         count = 1
     else:
         count = life.cancel_waiting(job.array.tasks if chosen is None else chosen)
-    book.queued_tasks -= count
+    book.count_queued(job, -count)
     book.accounts.count_ended(job.tenant, job.user, JobState.CANCELLED, at_ms=now_ms, tasks=count)
 
 

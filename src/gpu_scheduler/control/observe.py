@@ -242,7 +242,7 @@ def _requeue(  # noqa: PLR0917
     task.allocation_id = ""
     was_preempted = task.stop_why == PREEMPTED
     task.stop_why = ""
-    book.queued_tasks += 1
+    book.count_queued(life.job, 1)
     if pauses:
         task.move_to(JobState.FAILED)
         delay_ms = book.limits.backoff_ms << max(0, task.failures + task.misstarts - 1)
@@ -288,5 +288,7 @@ def _charge(
         lost_ms=lost_ms if state in {JobState.PREEMPTED, JobState.PENDING} else 0,
         energy_uj=sum(row.measure.energy_uj for row in measured),
     )
-    book.accounts.charge(interval)
+    charged = book.accounts.charge(interval)
+    if charged is not None:
+        book.weeks.add(charged)
     return measured

@@ -25,6 +25,7 @@ from gpu_scheduler.control.submit import NO_NODE, why_never
 from gpu_scheduler.control.windows import keep
 from gpu_scheduler.ledger.accounts import Accounts
 from gpu_scheduler.ledger.shares import Shares
+from gpu_scheduler.ledger.weeks import WeekUse
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.measures import HOUR_MS
@@ -119,6 +120,9 @@ def _restore_ledger(book: Book, store: Store) -> None:
         half_life_ms=limits.usage_half_life_ms,
         recent_half_life_ms=limits.recent_half_life_ms,
     )
+    book.weeks = WeekUse.from_rows(
+        (row.tenant, row.user, row.week_ms, row.gpu_milli_ms) for row in store.week_usage()
+    )
     book.accounts = Accounts.from_rows(
         ((row.period_ms, row.tenant, row.user, row.totals) for row in store.usage()),
         ((allocation.id, allocation.start_ms) for allocation in store.allocations()),
@@ -163,7 +167,7 @@ def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
     for dependency in job.dependencies:
         if dependency.job_id not in row.met:
             wait_for_job(book, life, dependency)
-    book.queued_tasks += _waiting_count(life)
+    book.count_queued(job, _waiting_count(life))
     only = life.only_task
     if only is not None and only.resume_ms:
         life.wait_on(BACKOFF, paused_until(only.resume_ms))

@@ -50,7 +50,7 @@ def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) 
     expected = expect_alike(book.predictor, jobs, now_ms)
     _queue(book, jobs, expected, now_ms)
     book.next_number += len(jobs)
-    book.queued_tasks += len(jobs)
+    book.count_queued(job, len(jobs))
     outcome.jobs += jobs
     if series.environment is not None:
         outcome.writes.append(series.environment)

@@ -9,22 +9,20 @@ from gpu_scheduler.control import series
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.eligible import enqueue_if_ready, leave_queue, make_eligible
 from gpu_scheduler.control.life import JobLife
+from gpu_scheduler.control.limits import check_limits, check_pending
 from gpu_scheduler.control.messages import Outcome, Series, Submit
-from gpu_scheduler.engine.admit import never_admitted
 from gpu_scheduler.engine.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.model.errors import (
     AlreadyExists,
     InvalidRequest,
     NeverFits,
     QueueFull,
-    QuotaTooSmall,
     SchedulerError,
 )
 from gpu_scheduler.model.job import Job, called, over_nodes
 from gpu_scheduler.model.launch import EVERYWHERE, RUNNER_LABEL, Runner, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.snapshot import Standing
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow
 
 NO_NODE = "node"
@@ -34,6 +32,7 @@ RUNNER_NAMES = {"container": "container engine (docker or podman)"}
 def submit(book: Book, message: Submit, now_ms: int, outcome: Outcome) -> None:
     """Accept a job, or raise and change nothing."""
     check_room(book, message.job.task_count)
+    check_pending(book, [(message.job, message.job.task_count)])
     _accept(book, message, _checked(book, message), now_ms, outcome)
 
 
@@ -42,6 +41,7 @@ def submit_all(
 ) -> None:
     """Accept many jobs, or raise (with the `index` of the first bad one) and change nothing."""
     check_room(book, sum(s.job_count * s.job.task_count for s in submissions))
+    check_pending(book, [(s.job, s.job_count * s.job.task_count) for s in submissions])
     checked = []
     index = 0
     for submission in submissions:
@@ -69,7 +69,7 @@ def _checked(book: Book, message: Submit | Series) -> Job:
     job = _over_nodes(book, job)
     if book.picture.index.by_id:
         _check_fits(book, job)
-    _check_limits(book, job)
+    check_limits(book, job)
     launch = message.launch
     if launch is not None and launch.runner not in EVERYWHERE:
         job = _on_nodes_with(job, launch.runner)
@@ -89,7 +89,7 @@ def _on_nodes_with(job: Job, runner: Runner) -> Job:
 def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome) -> None:
     job = _stamped(book, job, now_ms)
     book.next_number += 1
-    book.queued_tasks += job.task_count
+    book.count_queued(job, job.task_count)
     life = JobLife(job)
     book.lives[job.id] = life
     if not book.picture.index.by_id:
@@ -111,7 +111,7 @@ def revised(book: Book, job: Job) -> Job:
         job = _over_nodes(book, job)
     if book.picture.index.by_id:
         _check_fits(book, job)
-    _check_limits(book, job)
+    check_limits(book, job)
     return replace(job, members=book.shared_members(job.members))
 
 
@@ -226,15 +226,3 @@ def _stamped(book: Book, job: Job, now_ms: int) -> Job:
         name=sys.intern(job.name),
         members=book.shared_members(job.members),
     )
-
-
-def _check_limits(book: Book, job: Job) -> None:
-    """More than a whole quota or pool is refused; over it just now only waits."""
-    if not book.picture.has_limits:
-        return
-    book.picture.tenant_standings[job.tenant] = Standing(
-        spent_gpu_milli_ms=book.accounts.total(job.tenant).gpu_milli_ms
-    )
-    refused = never_admitted(book.picture, job)
-    if refused is not None:
-        raise QuotaTooSmall(str(refused))

@@ -6,13 +6,15 @@ hold what others leave idle, sized by what they used lately, with jobs that can 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
 from gpu_scheduler.model.snapshot import PoolQuota, Standing
-from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.tenant import Quota, Tenant
 
 if TYPE_CHECKING:
     from gpu_scheduler.engine.picture import Picture
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 CPU_WHOLE_MILLI = 1000
 GPU_HOUR = WHOLE_MILLI * 3_600_000
 GPUS = "GPUs"
+HOURS = "GPU-hours"
+_NO_QUOTA = Quota()
 Check = tuple[str, int | None, int, int, int]
 """A resource, its limit, what is held of it, what is wanted, and the unit in which it is shown."""
 
@@ -70,17 +74,19 @@ class Amounts:
 class Holdings:
     """What every tenant and pool holds. A cycle works on its own copy."""
 
-    __slots__ = ("pools", "tenants")
+    __slots__ = ("pools", "tenants", "users")
 
     def __init__(self) -> None:
         """Start with nothing held."""
         self.tenants: dict[str, Amounts] = {}
+        self.users: dict[tuple[str, str], Amounts] = {}
         self.pools: dict[Pool, int] = {}
 
     def copy(self) -> Holdings:
         """A copy that can be changed without changing this."""
         twin = Holdings()
         twin.tenants = {tenant: amounts.copy() for tenant, amounts in self.tenants.items()}
+        twin.users = {user: amounts.copy() for user, amounts in self.users.items()}
         twin.pools = dict(self.pools)
         return twin
 
@@ -91,9 +97,20 @@ class Holdings:
             amounts = self.tenants[tenant] = Amounts()
         return amounts
 
+    def of_user(self, tenant: str, user: str) -> Amounts:
+        """What one user holds in a tenant."""
+        return self.users.get((tenant, user), _NOTHING_HELD)
+
     def add(self, job: Job, amounts: Amounts, sign: int = 1) -> None:
-        """A job of this tenant and pool starts (or ends)."""
+        """A job of this tenant, user and pool starts (or ends)."""
         self.of(job.tenant).add(amounts, sign)
+        user = (job.tenant, job.user)
+        held = self.users.get(user)
+        if held is None:
+            held = self.users[user] = Amounts()
+        held.add(amounts, sign)
+        if not held.jobs:
+            del self.users[user]
         self.pools[job.pool] = self.pools.get(job.pool, 0) + sign * amounts.gpu_milli
 
 
@@ -124,6 +141,8 @@ def never_admitted(picture: Picture, job: Job) -> Reason | None:
         holdings=picture.holdings,
         standings=picture.tenant_standings,
         total_gpu_milli=picture.total_gpu_milli,
+        user_standings=picture.user_standings,
+        policy=picture.policy,
     )
     return admission.never_admitted(job, job_amounts(job, picture.limit_ms(job), job.min_members))
 
@@ -140,10 +159,13 @@ class Admission:
         standings: dict[str, Standing],
         total_gpu_milli: int,
         waiting_tenants: frozenset[str] = frozenset(),
-        max_running: int = 0,
+        user_standings: dict[tuple[str, str], Standing] | None = None,
+        policy: Policy | None = None,
     ) -> None:
         """`waiting_tenants` want what is theirs, so they lend nothing of it."""
-        self._max_running = max_running
+        self._user_standings = user_standings or {}
+        self._policy = policy or Policy()
+        self._user_quotas: dict[str, Quota] = {}
         self._tenants = tenants
         self._pools = pools
         self._standings = standings
@@ -153,16 +175,17 @@ class Admission:
 
     def refusal(self, job: Job, wanted: Amounts) -> Reason | None:
         """Why the job may not start now, or None."""
-        if self._max_running:
+        most = self._policy.max_running
+        if most:
             running = sum(amounts.jobs for amounts in self.holdings.tenants.values())
-            if running >= self._max_running:
-                return Reason(ReasonCode.MOST_JOBS, (("limit", self._max_running),))
+            if running >= most:
+                return Reason(ReasonCode.MOST_JOBS, (("limit", most),))
         tenant = self._tenants.get(job.tenant)
         if tenant is not None:
             refused = self._over_quota(tenant, job, wanted)
             if refused is not None:
                 return refused
-        return self._over_pool(job, wanted)
+        return self._over_user_quota(job, wanted) or self._over_pool(job, wanted)
 
     def most_members(self, job: Job, limit_ms: int) -> int:
         """With how many members an elastic gang may start now; 0 if not with its minimum."""
@@ -194,6 +217,9 @@ class Admission:
                 more = self._lent_at_most(tenant) if may_borrow else 0
                 if limit is not None and request > limit + more:
                     return _quota_reason(tenant.id, resource, (request, limit, current), unit)
+        for resource, limit, current, request, unit in self._user_checks(job, wanted):
+            if limit is not None and request > limit:
+                return self._user_reason(job, resource, (request, limit, current), unit)
         quota = self._pools.get(job.pool)
         if quota is None or not self._total:
             return None
@@ -246,22 +272,69 @@ class Admission:
                 continue
             may_borrow = resource == GPUS and tenant.elastic and job.preemptible
             if not (may_borrow and self._can_borrow(tenant, request)):
-                return _quota_reason(tenant.id, resource, (request, limit, current), unit)
+                numbers = (request, limit, current)
+                turns_ms = self._standings.get(tenant.id, _NOTHING_SPENT).turns_ms
+                if resource == HOURS and turns_ms:
+                    return self._budget_reason(f"tenant {tenant.id}", tenant, numbers, turns_ms)
+                return _quota_reason(tenant.id, resource, numbers, unit)
         return None
 
-    def _checks(self, tenant: Tenant, wanted: Amounts) -> tuple[Check, ...]:
-        held = self.holdings.of(tenant.id)
-        quota = tenant.quota
-        spent = self._standings.get(tenant.id, _NOTHING_SPENT).spent_gpu_milli_ms
-        hours = held.gpu_milli_ms + spent
-        return (
-            ("GPU memory MiB", quota.gpu_memory_mb, held.gpu_memory_mb, wanted.gpu_memory_mb, 1),
-            ("CPU cores", quota.cpu_milli, held.cpu_milli, wanted.cpu_milli, CPU_WHOLE_MILLI),
-            ("memory MiB", quota.memory_mb, held.memory_mb, wanted.memory_mb, 1),
-            ("concurrent jobs", quota.concurrent_jobs, held.jobs, wanted.jobs, 1),
-            ("GPU-hours", quota.gpu_milli_ms, hours, wanted.gpu_milli_ms, GPU_HOUR),
-            (GPUS, quota.gpu_milli, held.gpu_milli, wanted.gpu_milli, WHOLE_MILLI),
+    def _over_user_quota(self, job: Job, wanted: Amounts) -> Reason | None:
+        for resource, limit, current, request, unit in self._user_checks(job, wanted):
+            if limit is not None and request and current + request > limit:
+                return self._user_reason(job, resource, (request, limit, current), unit)
+        return None
+
+    def _user_checks(self, job: Job, wanted: Amounts) -> tuple[Check, ...]:
+        quota = self._user_quotas.get(job.tenant)
+        if quota is None:
+            tenant = self._tenants.get(job.tenant)
+            quota = self._user_quotas[job.tenant] = user_quota_of(tenant, self._policy.user_quota)
+        if quota is _NO_QUOTA:
+            return ()
+        standing = self._user_standings.get((job.tenant, job.user), _NOTHING_SPENT)
+        held = self.holdings.of_user(job.tenant, job.user)
+        return _checks_of(quota, held, standing.spent_gpu_milli_ms, wanted)
+
+    def _user_reason(
+        self, job: Job, resource: str, numbers: tuple[int, int, int], unit: int
+    ) -> Reason:
+        turns_ms = self._user_standings.get((job.tenant, job.user), _NOTHING_SPENT).turns_ms
+        if resource == HOURS and turns_ms:
+            tenant = self._tenants.get(job.tenant)
+            return self._budget_reason(f"user {job.user}", tenant, numbers, turns_ms)
+        requested, limit, held = numbers
+        data: tuple[tuple[str, str | int], ...] = (
+            ("held", _shown(held, unit)),
+            ("left", _shown(max(0, limit - held), unit)),
+            ("limit", _shown(limit, unit)),
+            ("requested", _shown(requested, unit)),
+            ("resource", resource),
+            ("tenant", job.tenant),
+            ("user", job.user),
         )
+        return Reason(ReasonCode.USER_LIMIT, data)
+
+    def _budget_reason(
+        self, owner: str, tenant: Tenant | None, numbers: tuple[int, int, int], turns_ms: int
+    ) -> Reason:
+        requested, limit, held = numbers
+        period = (None if tenant is None else tenant.budget_period) or self._policy.budget_period
+        data: tuple[tuple[str, str | int], ...] = (
+            ("held", _shown(held, GPU_HOUR)),
+            ("left", _shown(max(0, limit - held), GPU_HOUR)),
+            ("limit", _shown(limit, GPU_HOUR)),
+            ("owner", owner),
+            ("period", period.value),
+            ("requested", _shown(requested, GPU_HOUR)),
+            ("resource", HOURS),
+            ("turns_ms", turns_ms),
+        )
+        return Reason(ReasonCode.BUDGET, data)
+
+    def _checks(self, tenant: Tenant, wanted: Amounts) -> tuple[Check, ...]:
+        spent = self._standings.get(tenant.id, _NOTHING_SPENT).spent_gpu_milli_ms
+        return _checks_of(tenant.quota, self.holdings.of(tenant.id), spent, wanted)
 
     def _can_borrow(self, tenant: Tenant, wanted_milli: int) -> bool:
         """What the others neither hold nor used lately is lent; what is lent already counts."""
@@ -322,7 +395,33 @@ class Admission:
         return Reason(ReasonCode.POOL, data)
 
 
+def user_quota_of(tenant: Tenant | None, otherwise: Quota) -> Quota:
+    """What each user of a tenant may hold: what the tenant says, else what holds for everybody."""
+    if tenant is None or tenant.user_quota == _NO_QUOTA:
+        return _NO_QUOTA if otherwise == _NO_QUOTA else otherwise
+    own = tenant.user_quota
+    limits = {
+        item.name: getattr(otherwise, item.name) if limit is None else limit
+        for item in fields(Quota)
+        for limit in (getattr(own, item.name),)
+    }
+    return Quota(**limits)
+
+
+def _checks_of(quota: Quota, held: Amounts, spent: int, wanted: Amounts) -> tuple[Check, ...]:
+    hours = held.gpu_milli_ms + spent
+    return (
+        ("GPU memory MiB", quota.gpu_memory_mb, held.gpu_memory_mb, wanted.gpu_memory_mb, 1),
+        ("CPU cores", quota.cpu_milli, held.cpu_milli, wanted.cpu_milli, CPU_WHOLE_MILLI),
+        ("memory MiB", quota.memory_mb, held.memory_mb, wanted.memory_mb, 1),
+        ("concurrent jobs", quota.concurrent_jobs, held.jobs, wanted.jobs, 1),
+        (HOURS, quota.gpu_milli_ms, hours, wanted.gpu_milli_ms, GPU_HOUR),
+        (GPUS, quota.gpu_milli, held.gpu_milli, wanted.gpu_milli, WHOLE_MILLI),
+    )
+
+
 _NOTHING_SPENT = Standing()
+_NOTHING_HELD = Amounts()
 
 
 def _gpu_memory_mb(request: Request) -> int:

@@ -9,6 +9,7 @@ was: everything that was tried is undone, and somebody else applies the plan.
 from __future__ import annotations
 
 from gpu_scheduler.engine.admit import (
+    HOURS,
     Admission,
     Amounts,
     job_amounts,
@@ -64,7 +65,7 @@ class Cycle:
         self._left: dict[int, IntervalSet] = {}
         self._reasons: dict[int, Reason] = {}
         self._shape_reasons: dict[int, Reason] = {}
-        self._tenant_reasons: dict[tuple[str, int], Reason] = {}
+        self._tenant_reasons: dict[tuple[str, str, int], Reason] = {}
         self._tasks_running: dict[int, int] = {}
         self._used_up: set[int] = set()
         self._job_of: dict[int, tuple[Job, Amounts]] = {}
@@ -138,7 +139,7 @@ class Cycle:
             tenant_reasons=tuple(
                 sorted(
                     (tenant, self._picture.job_shapes[shape].name, reason)
-                    for (tenant, shape), reason in self._tenant_reasons.items()
+                    for (tenant, _, shape), reason in self._tenant_reasons.items()
                 )
             ),
             examined=self._examined,
@@ -167,7 +168,11 @@ class Cycle:
         picture = self._picture
         self._now_ms = now_ms
         self._blocked = 0
-        self._preempt_tries = 0
+        self._preempt_tries = [0, 0]
+        self._interactive_waits = self._policy.interactive_gpu_milli > 0 and any(
+            shape.interactive and shape.id in picture.queue.of_shape
+            for shape in picture.job_shapes.values()
+        )
         self._failed: dict[int, tuple[int, int]] = {}
         self._behind_holder: dict[str, Reason] = {}
         entries = picture.queue.entries
@@ -201,7 +206,8 @@ class Cycle:
             standings=picture.tenant_standings,
             total_gpu_milli=picture.total_gpu_milli,
             waiting_tenants=picture.waiting_tenants(),
-            max_running=self._policy.max_running,
+            user_standings=picture.user_standings,
+            policy=self._policy,
         )
         self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
         self._no_room: set[tuple[int, int]] = set()
@@ -391,9 +397,12 @@ class Cycle:
             return None
         amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
         refused = self._admission.refusal(job, amounts)
-        if refused is not None and refused.get("resource") != "GPU-hours":
-            self._merge.dead_here.add((job.tenant, job.pool, entry.shape.id))
-            self._tenant_reasons[job.tenant, entry.shape.id] = refused
+        if refused is not None and refused.get("resource") != HOURS:
+            # Of one user, or of all: no other job of the shape is looked at in this cycle.
+            user = str(refused.get("user") or "")
+            here = (job.tenant, job.user, job.pool) if user else (job.tenant, "", job.pool)
+            self._merge.dead_here.add((here, entry.shape.id))
+            self._tenant_reasons[job.tenant, user, entry.shape.id] = refused
         return refused
 
     def _admitted(self, entry: Entry) -> JobShape:
@@ -472,7 +481,7 @@ class Cycle:
     def _drop(self, job_shape: JobShape) -> None:
         """Look at no more jobs that need this room; at no more GPU jobs if nothing is left."""
         self._merge.drop_shape(job_shape.id)
-        if self._may_preempt:
+        if self._may_preempt() or (self._preempts and self._interactive_waits):
             return
         for alike in self._picture.shapes_of_base[job_shape.base]:
             self._merge.drop_shape(alike.id)
@@ -484,9 +493,8 @@ class Cycle:
                     self._merge.drop_shape(other.id)
                     self._shape_reasons.setdefault(other.id, _NO_ROOM)
 
-    @property
-    def _may_preempt(self) -> bool:
-        return self._preempts and self._preempt_tries < self._policy.max_preempt_tries
+    def _may_preempt(self, *, interactive: bool = False) -> bool:
+        return self._preempts and self._preempt_tries[interactive] < self._policy.max_preempt_tries
 
     def _pass_over(self, entry: Entry, duration_ms: int) -> None:
         """There is room, but only for jobs that end before a reservation begins."""
@@ -519,13 +527,15 @@ class Cycle:
 
     def _clear_place(self, entry: Entry, duration_ms: int, old: Reservation | None) -> bool:
         """Choose victims, if the policy has a ground for that."""
-        if not self._may_preempt:
+        interactive = entry.shape.interactive
+        if not self._may_preempt(interactive=interactive):
             return False
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
             return False
-        if entry.static_class <= self._not_cleared.get((entry.shape.base, self._closure), -1):
+        key = (-entry.shape.id if interactive else entry.shape.base, self._closure)
+        if entry.static_class <= self._not_cleared.get(key, -1):
             return False
-        self._preempt_tries += 1
+        self._preempt_tries[interactive] += 1
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         promised = self._calendar.booked_later(entry, duration_ms, value)
@@ -535,7 +545,7 @@ class Cycle:
         )
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:
-                self._not_cleared[entry.shape.base, self._closure] = entry.static_class
+                self._not_cleared[key] = entry.static_class
             return False
         holds, evictions = found
         self._evictions += evictions
@@ -578,6 +588,8 @@ class Cycle:
         if self._picture.has_limits:
             self._holdings.add(job, amounts)
         self._standings.note_start(job, amounts.gpu_milli, duration_ms)
+        if job.interactive:
+            self._preemptor.note_start(job, amounts.gpu_milli)
 
 
 _NONE_LEFT = IntervalSet()

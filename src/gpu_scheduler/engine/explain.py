@@ -57,10 +57,11 @@ class Reasons:
         return entry, found or Reason(ReasonCode.NOT_EXAMINED)
 
     def _tenant_reason(self, entry: Entry) -> Reason | None:
-        """What holds back all jobs of a tenant with one shape; a full pool only its own jobs."""
+        """What holds back jobs of a tenant with one shape: all, those of a user, or of a pool."""
         job = entry.waiting.job
         for reason in self._of_tenants.get((job.tenant, entry.shape.name), ()):
-            if reason.code is not ReasonCode.POOL or reason.get("pool") == job.pool.value:
+            of_pool, of_user = reason.get("pool"), reason.get("user")
+            if of_pool in {None, job.pool.value} and of_user in {None, job.user}:
                 return reason
         return None
 

@@ -123,7 +123,7 @@ class Picture:
         self.class_nodes: dict[int, ClassNodes] = {}
         self.barren_nodes = BarrenNodes()
         self.resume_after = 0
-        self.has_limits = policy.max_running > 0
+        self.has_limits = policy.max_running > 0 or policy.user_quota != _NO_LIMITS
         self.gang_verdicts: dict[tuple[int, int], str] = {}
         self.job_shapes: dict[int, JobShape] = {}
         self.shapes_of_base: dict[int, list[JobShape]] = {}
@@ -244,7 +244,8 @@ class Picture:
         self.has_limits = (
             bool(self.pools)
             or self.policy.max_running > 0
-            or any(t.quota != _NO_LIMITS for t in tenants)
+            or self.policy.user_quota != _NO_LIMITS
+            or any(t.quota != _NO_LIMITS or t.user_quota != _NO_LIMITS for t in tenants)
         )
 
     def waiting_tenants(self) -> frozenset[str]:
@@ -262,7 +263,14 @@ class Picture:
 
     # --- jobs
 
-    def job_shape(self, job: Job, rank: object = 0, members: int | None = None) -> JobShape:
+    def job_shape(
+        self,
+        job: Job,
+        rank: object = 0,
+        members: int | None = None,
+        *,
+        interactive: bool = False,
+    ) -> JobShape:
         """The shape of all members (or the first few); jobs of another rank have another one."""
         shapes: tuple[Shape, ...] = tuple(
             self.index.shape(member) for member in job.members[:members]
@@ -278,6 +286,7 @@ class Picture:
                 same_rack=job.same_rack,
                 base=base,
                 rank=rank,
+                interactive=interactive,
             )
             self._shape_of[room, rank] = shape
             self.job_shapes[shape.id] = shape
@@ -320,6 +329,7 @@ class Picture:
         key = order_key(waiting, tenant, self.policy.order)
         job_class = static_class(job, tenant)
         rank: object = 0
+        interactive = False
         if self.policy.preemption is Preemption.FEEDBACK:
             level = level_of(
                 waiting.served_ms,
@@ -334,10 +344,15 @@ class Picture:
                 job_class,
                 job.tenant if tenant.elastic or not tenant.can_preempt_others else "",
             )
+            if job.interactive and self.policy.interactive_gpu_milli:
+                rank = (rank, "interactive", job.tenant, job.user)
+                interactive = True
         if self.has_limits and not job.preemptible:
             rank = (rank, "not preemptible")
         group = self.queue.group((job.tenant, job.user, job.pool))
-        entry = Entry(waiting, self.job_shape(job, rank), group, key, job_class)
+        entry = Entry(
+            waiting, self.job_shape(job, rank, interactive=interactive), group, key, job_class
+        )
         self.queue.add(entry)
         return entry
 

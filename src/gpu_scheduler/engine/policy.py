@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpu_scheduler.model.tenant import BudgetPeriod, Quota
+
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
@@ -94,6 +96,9 @@ class Policy:
     reservation. At most `max_running` jobs (0: any number) run at once. `eviction_ms` is how long
     an eviction takes: who ends sooner is left alone. With `fills_gaps`, jobs that can be preempted
     may run where somebody has reserved devices if they are expected to end before that.
+    By class, interactive jobs may stop batch jobs of their own tenant as long as their user holds
+    no more than `interactive_gpu_milli` with them (0: they may not).
+    `user_quota` holds for every user of a tenant that states no other.
     """
 
     name: str = "custom"
@@ -112,7 +117,10 @@ class Policy:
     max_examined: int = 5_000
     max_passed_over: int = 100
     max_running: int = 0
+    interactive_gpu_milli: int = 0
     fills_gaps: bool = True
+    user_quota: Quota = field(default_factory=Quota)
+    budget_period: BudgetPeriod = BudgetPeriod.TOTAL
     default_limit_ms: int = 7 * DAY_MS
     typical_shapes: tuple[TypicalShape, ...] = ()
     seed: int = 0

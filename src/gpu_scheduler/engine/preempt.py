@@ -1,9 +1,11 @@
 """Who must yield. Only if it lets the waiting job start, and the cheapest victims first.
 
-Grounds: a static class higher by at least the policy's gap; a place that was only lent (elastic
-quota) and is wanted back; a backfilled job that overran its prediction and stands in the way of a
-due reservation; and, for the feedback policies, a lower level of attained service. Aging and fair
-share are no ground, so evictions cannot go in circles (docs/explanation/preemption.md).
+Grounds: a static class higher by at least the policy's gap; interactive work against batch work of
+the same tenant, up to a cap and never against what could stop it in turn; a place that was only
+lent (elastic quota) and is wanted back; a backfilled job that overran its prediction and stands in
+the way of a due reservation; and, for the feedback policies, a lower level of attained service.
+Aging and fair share are no ground, so evictions cannot go in circles
+(docs/explanation/preemption.md).
 
 Looks at a bounded number of nodes, and tries everything on shadows: the draft is left alone.
 """
@@ -22,7 +24,7 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.reserve import Calendar
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
-from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.request import WHOLE_MILLI
 
@@ -45,6 +47,9 @@ class Preemptor:
         self._admission = admission
         self._now_ms = now_ms
         self._by_class = picture.policy.preemption is Preemption.CLASS
+        self._interactive = False
+        self._others = True
+        self._started_milli: dict[tuple[str, str], int] = {}
 
     def clear_place(
         self, entry: Entry, find: Finder, within: int | None, promised: int, *, is_due: bool
@@ -57,9 +62,11 @@ class Preemptor:
         self._due = is_due
         if self._by_class:
             job = entry.waiting.job
-            if not self._picture.tenant(job.tenant).can_preempt_others:
+            self._others = self._picture.tenant(job.tenant).can_preempt_others
+            self._interactive = entry.shape.interactive and self._is_within_cap(job)
+            if not self._others and not self._interactive:
                 return None
-            if self._picture.has_limits:
+            if self._picture.has_limits and self._others:
                 wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
                 self._reclaims = self._admission.is_within_guarantee(job, wanted)
                 self._reclaims_pool = self._admission.is_within_pool(job, wanted)
@@ -75,6 +82,11 @@ class Preemptor:
                     return found
             return None
         return _Clearing(self, entry, find, ~promised).run(within, nodes)
+
+    def note_start(self, job: Job, gpu_milli: int) -> None:
+        """An interactive job starts in this cycle, or will when its place is cleared."""
+        owner = (job.tenant, job.user)
+        self._started_milli[owner] = self._started_milli.get(owner, 0) + gpu_milli
 
     def ground(self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]) -> str:
         """Why this running job may be stopped for that waiting one; empty if it may not.
@@ -144,6 +156,8 @@ class Preemptor:
         bits = 0
         highest = entry.static_class - self._policy.preempt_gap
         worst = entry.static_class if self._due else highest
+        if self._interactive:
+            worst = max(worst, _above_batch(entry, self._policy.preempt_gap) - 1)
         reclaims = self._reclaims or self._reclaims_pool
         for static_class, nodes in self._picture.class_nodes.items():
             if not self._by_class or reclaims or static_class <= worst:
@@ -155,13 +169,17 @@ class Preemptor:
 
         What was lent changes with what others hold, and no array stops its own tasks.
         """
-        if not self._by_class or self._reclaims or self._reclaims_pool:
+        if not self._by_class or self._reclaims or self._reclaims_pool or self._interactive:
             return False
         return not self._due or entry.waiting.job.array is None
 
     def _class_ground(
         self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]
     ) -> str:
+        if self._interactive and self._is_batch_of(entry, victim):
+            return "interactive"
+        if not self._others:
+            return ""
         if victim.static_class + self._policy.preempt_gap <= entry.static_class:
             return "class"
         if self._is_lent(victim, taken):
@@ -174,6 +192,30 @@ class Preemptor:
         ):
             return "overrun"
         return ""
+
+    def _is_batch_of(self, entry: Entry, victim: RunningEntry) -> bool:
+        """Tell whether the victim is batch work of the same tenant that could not do the same."""
+        job = victim.running.job
+        return (
+            job.tenant == entry.waiting.job.tenant
+            and not job.interactive
+            and job.pool is Pool.BATCH
+            and victim.static_class < _above_batch(entry, self._policy.preempt_gap)
+        )
+
+    def _is_within_cap(self, job: Job) -> bool:
+        """Tell whether the user may have this much more of interactive work by stopping others."""
+        held = job.gpu_milli + self._started_milli.get((job.tenant, job.user), 0)
+        for running in self._picture.running.values():
+            other = running.running.job
+            if other.interactive and (other.tenant, other.user) == (job.tenant, job.user):
+                held += running.amounts.gpu_milli
+        for number, reservation in self._picture.reservations.items():
+            if reservation.claim and number != job.number:
+                other = self._picture.queue.entries[number].waiting.job
+                if other.interactive and (other.tenant, other.user) == (job.tenant, job.user):
+                    held += other.gpu_milli
+        return held <= self._policy.interactive_gpu_milli
 
     def _is_lent(self, victim: RunningEntry, taken: dict[str | Pool, int]) -> bool:
         """Tell whether taking this back leaves the borrower all that it is sure of."""
@@ -348,6 +390,11 @@ class _Clearing:
             else:
                 leaving.remove(item)
         return leaving
+
+
+def _above_batch(entry: Entry, gap: int) -> int:
+    """The rank of interactive work against batch work: no batch job that could stop it is below."""
+    return entry.static_class + max(0, gap - 1)
 
 
 def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:

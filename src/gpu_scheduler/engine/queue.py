@@ -23,6 +23,7 @@ class JobShape:
     __slots__ = (
         "base",
         "id",
+        "interactive",
         "members",
         "min_members",
         "name",
@@ -40,15 +41,18 @@ class JobShape:
         same_rack: bool,
         base: int = -1,
         rank: object = 0,
+        interactive: bool = False,
     ) -> None:
         """Job shapes with the same `base` need the same room, whatever their rank.
 
-        The id depends on what came before; the name says the same in every process.
+        `interactive` ones may stop batch jobs. The id depends on what came before; the name says
+        the same in every process.
         """
         self.id = shape_id
         requests = [member.request for member in members]
         self.name = f"{requests} {min_members} {same_rack} {rank}"
         self.base = shape_id if base < 0 else base
+        self.interactive = interactive
         self.members = members
         self.min_members = min_members
         self.same_rack = same_rack
@@ -197,12 +201,13 @@ class _Cursor:
         self.later: list[tuple[int, int, int, int]] = []
 
     def peek(
-        self, dead: set[int], dead_here: set[tuple[str, Pool, int]]
+        self, dead: set[int], dead_here: set[tuple[GroupKey, int]]
     ) -> tuple[int, int, int] | None:
         """The next (key, number, shape) that is worth a look."""
         heads = self.group.heads
         later = self.later
-        tenant, _, pool = self.group.key
+        key = self.group.key
+        tenant_key = (key[0], "", key[2])
         while True:
             if self.place < len(heads):
                 head = heads[self.place]
@@ -213,7 +218,9 @@ class _Cursor:
             else:
                 return None
             shape = head[2]
-            if shape not in dead and (not dead_here or (tenant, pool, shape) not in dead_here):
+            if shape not in dead and not (
+                dead_here and ((tenant_key, shape) in dead_here or (key, shape) in dead_here)
+            ):
                 return head
             self._drop(head)
 
@@ -235,13 +242,14 @@ class _Cursor:
 class Merge:
     """The queues as one, by static key plus what each account's use adds to it.
 
+    `dead_here` are shapes that are left out for one group; without a user, for a tenant and pool.
     What an account's use adds only grows during a cycle, so an old value in the heap is a lower
     bound, and the heap is put right when the entry comes up.
     """
 
     def __init__(self, queue: Queue, penalty_ms: Callable[[GroupKey], int]) -> None:
         """Look at the first job of every group."""
-        self.dead_here: set[tuple[str, Pool, int]] = set()
+        self.dead_here: set[tuple[GroupKey, int]] = set()
         self._dead: set[int] = set()
         self._of_shape = queue.of_shape
         self._entries = queue.entries

@@ -11,7 +11,8 @@ SchedulerError
 │   ├── AlreadyExists      the id is taken
 │   └── WrongState         the job is in a state that does not allow this move
 ├── ClusterError           the cluster cannot do it now
-│   └── QueueFull          the queue holds as many tasks as it may
+│   ├── QueueFull          the queue holds as many tasks as it may
+│   └── TooManyJobs        a user or tenant has as many jobs waiting as it may
 ├── StoreError             what is remembered cannot be used
 │   ├── StoreUnavailable   it cannot be read or written now: disk full, locked, read-only
 │   ├── StoreDamaged       the file is not what was written; nothing may be built on it
@@ -104,6 +105,12 @@ class QueueFull(ClusterError):
     """The queue holds as many tasks as it may."""
 
     code = "queue_full"
+
+
+class TooManyJobs(ClusterError):
+    """A user or tenant has as many jobs waiting as it may."""
+
+    code = "too_many_jobs"
 
 
 class StoreError(SchedulerError):

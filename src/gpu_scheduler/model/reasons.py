@@ -20,6 +20,8 @@ class ReasonCode(StrEnum):
     WINDOW_AHEAD = "window_ahead"
     BEHIND = "behind"
     QUOTA = "quota"
+    USER_LIMIT = "user_limit"
+    BUDGET = "budget"
     POOL = "pool"
     MOST_JOBS = "most_jobs"
     ARRAY_LIMIT = "array_limit"
@@ -95,6 +97,15 @@ SENTENCES = {
     ReasonCode.QUOTA: (
         "quota exceeded for tenant {tenant}: {resource} requested={requested}, "
         "quota={limit}, current={held}"
+    ),
+    ReasonCode.USER_LIMIT: (
+        "user {user} may hold {limit} {resource} and holds {held}, so {requested} more do not fit; "
+        "{left} would"
+    ),
+    ReasonCode.BUDGET: (
+        "the budget of {owner} is {limit} GPU-hours a {period}: {held} are used or set aside for "
+        "what runs, so {requested} more do not fit; {left} are left, and the next {period} begins "
+        "at {turns_ms}"
     ),
     ReasonCode.POOL: (
         "the {pool} pool may hold {limit} GPUs and holds {held}, so {requested} more do not fit"

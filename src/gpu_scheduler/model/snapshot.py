@@ -62,12 +62,13 @@ class Standing:
     """What a tenant or user has had lately.
 
     `usage` is decayed GPU time, `recent_gpu_milli` an average of what it held lately, and
-    `spent_gpu_milli_ms` counts against a budget of GPU hours.
+    `spent_gpu_milli_ms` counts against a budget of GPU hours, until `turns_ms` (0: for ever).
     """
 
     usage: int = 0
     recent_gpu_milli: int = 0
     spent_gpu_milli_ms: int = 0
+    turns_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from enum import Enum
+from enum import Enum, StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -28,9 +28,21 @@ class Tier(Enum):
 _TIER_POINTS = {Tier.LOW: 0, Tier.MEDIUM: 1000, Tier.HIGH: 2000, Tier.CRITICAL: 3000}
 
 
+class BudgetPeriod(StrEnum):
+    """For how long a budget of GPU time lasts; weeks begin on Monday, days at midnight UTC."""
+
+    TOTAL = "total"
+    WEEK = "week"
+    MONTH = "month"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What a tenant may hold at once (GPU time: in all). `None` means no limit."""
+    """What a tenant, or a user, may hold at once. `None` means no limit.
+
+    GPU time is a budget for a period, and `pending_jobs` limits what may wait (an array counts as
+    its tasks).
+    """
 
     gpu_milli: int | None = None
     gpu_memory_mb: int | None = None
@@ -38,6 +50,7 @@ class Quota:
     memory_mb: int | None = None
     concurrent_jobs: int | None = None
     gpu_milli_ms: int | None = None
+    pending_jobs: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse negative limits."""
@@ -53,7 +66,8 @@ class Tenant:
 
     With `elastic`, the quota is what the tenant is sure of: it may hold more while others leave
     theirs idle, and gives it back (by preemption) when they want it. Members of its Linux groups
-    and its users may submit to it; its admins may touch all its jobs, too.
+    and its users may submit to it; its admins may touch all its jobs, too. `user_quota` is for each
+    of its users; what it leaves open, and the period of budgets, is as the policy has it.
     """
 
     id: str
@@ -68,6 +82,8 @@ class Tenant:
     linux_groups: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    user_quota: Quota = field(default_factory=Quota)
+    budget_period: BudgetPeriod | None = None
 
     def __post_init__(self) -> None:
         """Refuse a weight that would divide by nothing."""

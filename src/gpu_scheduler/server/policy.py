@@ -8,7 +8,9 @@ from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.gpu_rules import Action, GpuRules
 from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption
 from gpu_scheduler.engine.presets import preset
-from gpu_scheduler.settings.groups import GpuSettings, Settings
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.tenant import BudgetPeriod, Quota
+from gpu_scheduler.settings.groups import GpuSettings, LimitSettings, PolicySettings, Settings
 
 
 def policy_of(settings: Settings) -> Policy:
@@ -17,11 +19,28 @@ def policy_of(settings: Settings) -> Policy:
         preset(settings.policy.preset),
         default_limit_ms=round(settings.scheduler.job_timeout_s * 1000),
         max_running=settings.jobs.max_concurrent_jobs,
+        interactive_gpu_milli=_interactive_milli(settings.policy),
         fills_gaps=settings.policy.fill_reservation_gaps,
+        user_quota=_user_quota(settings.limits),
+        budget_period=BudgetPeriod(settings.limits.budget_period),
     )
     if not settings.scheduler.enable_preemption:
         policy = replace(policy, preemption=Preemption.NONE)
     return policy
+
+
+def _interactive_milli(policy: PolicySettings) -> int:
+    return round(policy.interactive_max_gpus * WHOLE_MILLI) if policy.interactive_preemption else 0
+
+
+def _user_quota(limits: LimitSettings) -> Quota:
+    """What every user may have; 0 in the settings means no limit."""
+    return Quota(
+        gpu_milli=round(limits.user_max_gpus * WHOLE_MILLI) or None,
+        concurrent_jobs=limits.user_max_jobs or None,
+        pending_jobs=limits.user_max_pending_jobs or None,
+        gpu_milli_ms=round(limits.user_max_gpu_hours * WHOLE_MILLI * HOUR_MS) or None,
+    )
 
 
 def limits_of(settings: Settings) -> Limits:

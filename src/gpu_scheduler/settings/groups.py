@@ -464,6 +464,19 @@ class PolicySettings:
     elastic: bool = setting(
         default=True, about="What one pool leaves idle is lent to the other, and taken back."
     )
+    interactive_preemption: bool = setting(
+        default=True,
+        about="Interactive jobs (`--interactive`, `tgpu shell`) may stop batch jobs of their own "
+        "tenant that can be preempted, up to `interactive_max_gpus`. Needs `enable_preemption` and "
+        "a policy that preempts by class, such as `fair`.",
+    )
+    interactive_max_gpus: float = setting(
+        1.0,
+        "So many GPUs a user may hold with interactive jobs when another one stops batch jobs, "
+        "itself included.",
+        least=0.01,
+        most=100_000,
+    )
     fill_reservation_gaps: bool = setting(
         default=True,
         about="Before reserved GPUs are due, jobs that can be preempted may use them if they are "
@@ -549,6 +562,32 @@ class CostSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """What every user may have, in a tenant that says nothing else; 0 means no limit."""
+
+    user_max_gpus: float = setting(0.0, "GPUs at once.", least=0, most=1_000_000)
+    user_max_jobs: int = setting(0, "Jobs that run at once.", least=0, most=1_000_000)
+    user_max_pending_jobs: int = setting(
+        0,
+        "Jobs that wait (an array counts as its tasks); more are refused.",
+        least=0,
+        most=100_000_000,
+    )
+    user_max_gpu_hours: float = setting(
+        0.0,
+        "Budget of GPU-hours for a period; a job that runs counts with its whole time limit.",
+        least=0,
+        most=1_000_000_000,
+    )
+    budget_period: str = setting(
+        "total",
+        "For how long budgets last, also those of tenants that state no other: `total` is for "
+        "ever, weeks begin on Monday and months on the first, at midnight UTC.",
+        choices=("total", "week", "month"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All of them."""
 
@@ -563,6 +602,7 @@ class Settings:
     agent: AgentSettings = field(default_factory=AgentSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
     costs: CostSettings = field(default_factory=CostSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
@@ -581,6 +621,7 @@ GROUPS: dict[str, type] = {
     "agent": AgentSettings,
     "retention": RetentionSettings,
     "policy": PolicySettings,
+    "limits": LimitSettings,
     "notifications": NotificationSettings,
     "costs": CostSettings,
     "auth": AuthSettings,

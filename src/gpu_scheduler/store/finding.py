@@ -15,7 +15,7 @@ import msgspec
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.queries import named_queries
-from gpu_scheduler.store.rows import JobQuery, Sight
+from gpu_scheduler.store.questions import JobQuery, Sight
 
 _SQL = named_queries("read.sql")
 _COLUMNS = {"columns": _SQL["job_columns"], "spec": _SQL["spec_of_job"]}

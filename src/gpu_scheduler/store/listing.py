@@ -11,7 +11,8 @@ from operator import attrgetter
 from typing import Any
 
 from gpu_scheduler.model.states import ENDED
-from gpu_scheduler.store.rows import JobQuery, JobRow, Sight
+from gpu_scheduler.store.questions import JobQuery, Sight
+from gpu_scheduler.store.rows import JobRow
 
 
 def chosen(rows: Iterable[JobRow], query: JobQuery) -> list[JobRow]:

@@ -25,30 +25,31 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.listing import chosen, page
+from gpu_scheduler.store.questions import AuditQuery, JobQuery, SweepCount
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
-    AuditQuery,
     AuditRow,
     CursorRow,
     EnvironmentRow,
+    EstimateRow,
     EventRow,
-    JobQuery,
     JobRow,
     LaunchRow,
     NewJobs,
     NoticeRow,
     PromiseRow,
     RemovedAllocation,
+    RemovedEstimate,
     RemovedNode,
     RemovedNotice,
     RemovedPromise,
     RemovedTenant,
     RemovedWindow,
     ShareRow,
-    SweepCount,
     TaskRow,
     UsageRow,
+    WeekUsageRow,
     Write,
 )
 
@@ -76,6 +77,8 @@ class MemoryStore:
         self._last_audit = 0
         self._pools: dict[Pool, PoolQuota] = {}
         self._windows: dict[str, Window] = {}
+        self._weeks: dict[tuple[str, str | None], WeekUsageRow] = {}
+        self._estimates: dict[str, EstimateRow] = {}
         self._nodes: dict[str, Node] = {}
         self._allocations: dict[str, Allocation] = {}
         self._notices: dict[str, NoticeRow] = {}
@@ -112,6 +115,9 @@ class MemoryStore:
             RemovedTenant: lambda gone: self._tenants.pop(gone.id, None),
             PoolQuota: self._keep_pool,
             Window: self._keep_window,
+            WeekUsageRow: self._keep_week,
+            EstimateRow: self._keep_estimate,
+            RemovedEstimate: lambda gone: self._estimates.pop(gone.id, None),
             RemovedWindow: lambda gone: self._windows.pop(gone.id, None),
         }
 
@@ -220,6 +226,12 @@ class MemoryStore:
 
     def _keep_pool(self, quota: PoolQuota) -> None:
         self._pools[quota.pool] = quota
+
+    def _keep_week(self, row: WeekUsageRow) -> None:
+        self._weeks[row.tenant, row.user] = row
+
+    def _keep_estimate(self, row: EstimateRow) -> None:
+        self._estimates[row.job_id] = row
 
     def _keep_window(self, window: Window) -> None:
         self._windows[window.id] = window
@@ -415,6 +427,22 @@ class MemoryStore:
             key=lambda row: (*_none_first(row.period_ms, 0), row.tenant, *_none_first(row.user)),
         )
 
+    def week_usage(self) -> list[WeekUsageRow]:
+        """GPU time by week, by tenant and user, None before all others."""
+        return sorted(self._weeks.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
+
+    def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
+        """Estimates of jobs that started since then, by start; without a time, of those to come."""
+        return sorted(
+            (
+                row
+                for row in self._estimates.values()
+                if (row.start_ms is None) == (started_since_ms is None)
+                and (row.start_ms or 0) >= (started_since_ms or 0)
+            ),
+            key=lambda row: (row.start_ms or 0, row.job_id),
+        )
+
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user, None before all others."""
         return sorted(self._shares.values(), key=lambda row: (row.tenant, *_none_first(row.user)))
@@ -492,7 +520,14 @@ class MemoryStore:
         outdated = [one for one in self._audit if one[1].at_ms < audit_before_ms][:limit]
         gone = {number for number, _ in outdated}
         self._audit = [one for one in self._audit if one[0] not in gone]
-        return len(old) + len(unnamed) + len(hours) + past + len(outdated)
+        judged = [
+            row.job_id
+            for row in self.estimates(started_since_ms=0)
+            if (row.start_ms or 0) < events_before_ms
+        ][:limit]
+        for job_id in judged:
+            del self._estimates[job_id]
+        return len(old) + len(unnamed) + len(hours) + past + len(outdated) + len(judged)
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpu_scheduler.model.allocation import Allocation, Placement
-from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
@@ -19,6 +18,7 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
+from gpu_scheduler.store.questions import AuditQuery, JobQuery, SweepCount
 
 SUBMITTED = "submitted"
 """The kind of the first event of a job."""
@@ -170,6 +170,44 @@ class ShareRow:
     as_of_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class WeekUsageRow:
+    """GPU time of one account in the last week in which it used any; see `ledger.weeks`."""
+
+    tenant: str
+    user: str | None
+    week_ms: int
+    gpu_milli_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRow:
+    """The first start that a waiting job was told, and when it did start (None: not yet).
+
+    `basis` is how it was found: reserved, forecast or rough.
+    """
+
+    job_id: str
+    tenant: str
+    user: str
+    made_ms: int
+    promised_ms: int
+    basis: str
+    start_ms: int | None = None
+
+    @property
+    def id(self) -> str:
+        """By what it is removed."""
+        return self.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedEstimate:
+    """An estimate that is judged no more, as the job was changed, held or ended."""
+
+    id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRow:
     """What was answered to a request with an idempotency key; `body` is the answer itself."""
@@ -242,18 +280,6 @@ class AuditRow:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditQuery:
-    """Which records to list, the newest first; `before` continues behind that number."""
-
-    user: str = ""
-    action: str = ""
-    outcome: str = ""
-    since_ms: int = 0
-    before: int | None = None
-    limit: int = 100
-
-
 @dataclass(frozen=True, slots=True)
 class RemovedAllocation:
     """An allocation that is held no more."""
@@ -324,86 +350,12 @@ Write = (
     | Token
     | AuditRow
     | PoolQuota
+    | WeekUsageRow
+    | EstimateRow
+    | RemovedEstimate
     | Window
     | RemovedWindow
 )
-
-
-SORTS = frozenset(
-    {"number", "priority", "submit_ms", "start_ms", "end_ms", "name", "user", "tenant", "state"}
-)
-"""By what jobs can be listed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepCount:
-    """The jobs of one sweep that are in one state; `first` and `last` are numbers of jobs."""
-
-    name: str
-    state: JobState
-    jobs: int
-    first: int
-    last: int
-    submit_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """Which jobs somebody gets to see: their own, those of some tenants, and of others what lives.
-
-    `within` are the tenants in which own jobs count (None: in all). Without `others`, jobs of
-    others are left out even while they live.
-    """
-
-    user: str
-    within: frozenset[str] | None = None
-    tenants: frozenset[str] = frozenset()
-    others: bool = True
-
-    def covers(self, user: str, tenant: str) -> bool:
-        """Tell whether a job is one of those that are seen whether they live or not."""
-        own = user == self.user and (self.within is None or tenant in self.within)
-        return own or tenant in self.tenants
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobQuery:
-    """Which jobs to list, and in what order.
-
-    An empty `states` means all, `name` is the whole name, `since_ms` the earliest submission,
-    `sweep` the sweep that jobs belong to;
-    `archived` adds jobs that were archived. `sort` is one of `SORTS`; what is missing comes before
-    everything else, and ties go by rising number in both directions. `after_number` continues
-    behind that job in the chosen order (a cursor; when sorted by anything but number and the job is
-    not there, nothing follows), `offset` then counts rows. A `limit` of 0 lists nothing. With
-    `sight`, only what that one sees is there.
-    """
-
-    states: tuple[JobState, ...] = ()
-    tenant: str = ""
-    user: str = ""
-    name: str = ""
-    numbers: IntervalSet | None = None
-    since_ms: int | None = None
-    sort: str = "number"
-    descending: bool = False
-    limit: int = 100
-    offset: int = 0
-    after_number: int | None = None
-    archived: bool = False
-    sweep: str = ""
-    sight: Sight | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse an order that does not exist."""
-        if self.sort not in SORTS:
-            raise InvalidRequest(
-                f"jobs cannot be sorted by '{self.sort}'; sort by one of {', '.join(sorted(SORTS))}"
-            )
-        if self.limit < 0 or self.offset < 0:
-            raise InvalidRequest(
-                f"limit is {self.limit} and offset {self.offset}; both must be 0 or more"
-            )
 
 
 class Store(Protocol):
@@ -538,6 +490,17 @@ class Store(Protocol):
 
     def usage(self) -> list[UsageRow]:
         """All totals, by period, tenant and user, None before all others."""
+        ...
+
+    def week_usage(self) -> list[WeekUsageRow]:
+        """GPU time by week, by tenant and user, None before all others."""
+        ...
+
+    def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
+        """Estimates of jobs that started since then, by start; without a time, of those to come.
+
+        The oldest that were kept are dropped with old events.
+        """
         ...
 
     def shares(self) -> list[ShareRow]:

@@ -56,20 +56,20 @@ from gpu_scheduler.store.finding import (
 from gpu_scheduler.store.job_reader import job_row
 from gpu_scheduler.store.job_writer import number_in
 from gpu_scheduler.store.queries import migrations
+from gpu_scheduler.store.questions import AuditQuery, JobQuery, SweepCount
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
-    AuditQuery,
     AuditRow,
     CursorRow,
+    EstimateRow,
     EventRow,
-    JobQuery,
     JobRow,
     NoticeRow,
     ShareRow,
-    SweepCount,
     TaskRow,
     UsageRow,
+    WeekUsageRow,
     Write,
 )
 from gpu_scheduler.store.writer import Writer
@@ -304,6 +304,16 @@ class SqliteStore:
             lambda row: UsageRow(row[0], row[1], row[2], TOTALS.decode(row[3])), reading("usage")
         )
 
+    def week_usage(self) -> list[WeekUsageRow]:
+        """GPU time by week, by tenant and user, None before all others."""
+        return self._rows(lambda row: WeekUsageRow(*row), reading("week_usage"))
+
+    def estimates(self, *, started_since_ms: int | None = None) -> list[EstimateRow]:
+        """Estimates of jobs that started since then, by start; without a time, of those to come."""
+        if started_since_ms is None:
+            return self._rows(_estimate, reading("estimates_to_come"))
+        return self._rows(_estimate, reading("estimates"), (started_since_ms,))
+
     def shares(self) -> list[ShareRow]:
         """All decayed usage, by tenant and user, None before all others."""
         return self._rows(lambda row: ShareRow(*row), reading("shares"))
@@ -520,6 +530,11 @@ def _audit_row(row: tuple[Any, ...]) -> tuple[int, AuditRow]:
         detail=detail,
         count=count,
     )
+
+
+def _estimate(row: tuple[Any, ...]) -> EstimateRow:
+    names = ("job_id", "tenant", "user", "made_ms", "promised_ms", "basis", "start_ms")
+    return EstimateRow(**dict(zip(names, row, strict=True)))
 
 
 def _pool(row: tuple[Any, ...]) -> PoolQuota:

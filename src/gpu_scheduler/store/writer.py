@@ -44,6 +44,7 @@ from gpu_scheduler.store.rows import (
     AuditRow,
     CursorRow,
     EnvironmentRow,
+    EstimateRow,
     EventRow,
     JobRow,
     LaunchRow,
@@ -51,6 +52,7 @@ from gpu_scheduler.store.rows import (
     NoticeRow,
     PromiseRow,
     RemovedAllocation,
+    RemovedEstimate,
     RemovedNode,
     RemovedNotice,
     RemovedPromise,
@@ -59,6 +61,7 @@ from gpu_scheduler.store.rows import (
     ShareRow,
     TaskRow,
     UsageRow,
+    WeekUsageRow,
     Write,
 )
 
@@ -128,6 +131,7 @@ class Writer:
             hours = execute(SQL["forget_hours"], (hours_before_ms, limit)).rowcount
             audit = execute(SQL["forget_audit"], (audit_before_ms, limit)).rowcount
             events = self._forget_events(events_before_ms, limit)
+            events += execute(SQL["forget_estimates"], (events_before_ms, limit)).rowcount
         return answers + environments + hours + audit + events
 
     def close(self) -> None:
@@ -349,6 +353,22 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
             row.count,
         ),
     ),
+    WeekUsageRow: (
+        "upsert_week",
+        lambda row: (row.tenant, row.user, row.week_ms, row.gpu_milli_ms),
+    ),
+    EstimateRow: (
+        "upsert_estimate",
+        lambda row: (
+            row.job_id,
+            row.tenant,
+            row.user,
+            row.made_ms,
+            row.promised_ms,
+            row.basis,
+            row.start_ms,
+        ),
+    ),
     Window: ("upsert_window", lambda row: (row.id, row.number, WINDOW.encode(row))),
     PoolQuota: ("upsert_pool", lambda row: (row.pool.value, row.percent, int(row.elastic))),
 }
@@ -359,6 +379,7 @@ _REMOVALS = {
     Node: "delete_node",
     Tenant: "delete_tenant",
     Window: "delete_window",
+    EstimateRow: "delete_estimate",
 }
 # Rows and their removals are one group, as their order matters.
 _HOMES: dict[type, type] = {
@@ -370,4 +391,5 @@ _HOMES: dict[type, type] = {
     RemovedNode: Node,
     RemovedTenant: Tenant,
     RemovedWindow: Window,
+    RemovedEstimate: EstimateRow,
 }

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, Quota, Tenant, Tier
+from gpu_scheduler.model.tenant import WEIGHT_ONE_MILLI, BudgetPeriod, Quota, Tenant, Tier
 from gpu_scheduler.wire.jobs import MAX_MB
 
 GPU_HOUR = 1000 * 3_600_000
@@ -38,6 +38,12 @@ class TenantPatch(Struct, forbid_unknown_fields=True, omit_defaults=True):
     can_preempt_others: bool | UnsetType = UNSET
     max_preemptions: Annotated[int, Meta(ge=0, le=1_000_000)] | UnsetType = UNSET
     elastic: bool | UnsetType = UNSET
+    max_pending_jobs: Limit | UnsetType | None = UNSET
+    budget_period: BudgetPeriod | UnsetType | None = UNSET
+    user_max_gpus: Amount | UnsetType | None = UNSET
+    user_max_jobs: Limit | UnsetType | None = UNSET
+    user_max_pending_jobs: Limit | UnsetType | None = UNSET
+    user_max_gpu_hours: Amount | UnsetType | None = UNSET
     linux_groups: Accounts | UnsetType = UNSET
     users: Accounts | UnsetType = UNSET
     admins: Accounts | UnsetType = UNSET
@@ -75,9 +81,37 @@ class TenantForm(Struct):
     current_memory_mb: int = 0
     current_jobs: int = 0
     used_gpu_hours: float = 0
+    max_pending_jobs: int | None = None
+    budget_period: str | None = None
+    user_max_gpus: float | None = None
+    user_max_jobs: int | None = None
+    user_max_pending_jobs: int | None = None
+    user_max_gpu_hours: float | None = None
     linux_groups: list[str] = []
     users: list[str] = []
     admins: list[str] = []
+
+
+class LimitForm(Struct):
+    """One limit of a user (or of the tenant, without a user): what is used of it, what is left.
+
+    `turns_at` is when a budget begins anew.
+    """
+
+    tenant_id: str
+    user: str | None
+    resource: str
+    limit: float
+    used: float
+    left: float
+    period: str | None = None
+    turns_at: str | None = None
+
+
+class LimitList(Struct):
+    """All limits that hold for a user in a tenant."""
+
+    limits: list[LimitForm]
 
 
 class TenantList(Struct):
@@ -96,11 +130,8 @@ class QuotaRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 def read_tenant(asked: TenantPatch, known: Tenant) -> Tenant:
     """The tenant with what was asked for changed."""
-    quota: dict[str, Any] = {}
-    for name, target, unit in _LIMITS:
-        value = getattr(asked, name)
-        if value is not UNSET:
-            quota[target] = None if value is None else round(value * unit)
+    quota = _limits(asked, _LIMITS)
+    user_quota = _limits(asked, _USER_LIMITS)
     changes: dict[str, Any] = {
         target: value for name, target in _FIELDS if (value := getattr(asked, name)) is not UNSET
     }
@@ -112,7 +143,21 @@ def read_tenant(asked: TenantPatch, known: Tenant) -> Tenant:
         named = getattr(asked, name)
         if named is not UNSET:
             changes[name] = tuple(dict.fromkeys(named))
-    return replace(known, quota=replace(known.quota, **quota), **changes)
+    return replace(
+        known,
+        quota=replace(known.quota, **quota),
+        user_quota=replace(known.user_quota, **user_quota),
+        **changes,
+    )
+
+
+def _limits(asked: TenantPatch, fields: tuple[tuple[str, str, int], ...]) -> dict[str, int | None]:
+    found: dict[str, int | None] = {}
+    for name, target, unit in fields:
+        value = getattr(asked, name)
+        if value is not UNSET:
+            found[target] = None if value is None else round(value * unit)
+    return found
 
 
 _LIMITS = (
@@ -122,6 +167,13 @@ _LIMITS = (
     ("max_memory_mb", "memory_mb", 1),
     ("max_concurrent_jobs", "concurrent_jobs", 1),
     ("max_gpu_hours", "gpu_milli_ms", GPU_HOUR),
+    ("max_pending_jobs", "pending_jobs", 1),
+)
+_USER_LIMITS = (
+    ("user_max_gpus", "gpu_milli", 1000),
+    ("user_max_jobs", "concurrent_jobs", 1),
+    ("user_max_pending_jobs", "pending_jobs", 1),
+    ("user_max_gpu_hours", "gpu_milli_ms", GPU_HOUR),
 )
 _FIELDS = (
     ("name", "name"),
@@ -130,6 +182,7 @@ _FIELDS = (
     ("can_preempt_others", "can_preempt_others"),
     ("max_preemptions", "max_preemptions"),
     ("elastic", "elastic"),
+    ("budget_period", "budget_period"),
 )
 
 
@@ -151,6 +204,12 @@ def write_tenant(tenant: Tenant) -> TenantForm:
         can_preempt_others=tenant.can_preempt_others,
         max_preemptions=tenant.max_preemptions,
         elastic=tenant.elastic,
+        max_pending_jobs=quota.pending_jobs,
+        budget_period=None if tenant.budget_period is None else tenant.budget_period.value,
+        user_max_gpus=per(tenant.user_quota.gpu_milli, 1000),
+        user_max_jobs=tenant.user_quota.concurrent_jobs,
+        user_max_pending_jobs=tenant.user_quota.pending_jobs,
+        user_max_gpu_hours=per(tenant.user_quota.gpu_milli_ms, GPU_HOUR),
         linux_groups=list(tenant.linux_groups),
         users=list(tenant.users),
         admins=list(tenant.admins),

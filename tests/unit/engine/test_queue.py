@@ -71,7 +71,7 @@ def test_a_shape_can_be_passed_over_in_one_tenant_only() -> None:
     jobs = [a_job(number=n, tenant="ab"[n % 2], submit_ms=n) for n in range(1, 5)]
     picture = a_picture(queue=jobs)
     merge = merged(picture)
-    merge.dead_here.add(("a", Pool.BATCH, picture.queue.entries[1].shape.id))
+    merge.dead_here.add((("a", "", Pool.BATCH), picture.queue.entries[1].shape.id))
     assert numbers(merge) == [1, 3]
 
 

@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.rows import JobQuery, UsageRow
+from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.store.rows import UsageRow
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.unit.store.writing_process import BATCH
 

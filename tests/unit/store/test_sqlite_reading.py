@@ -13,14 +13,8 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.finding import page_statement
 from gpu_scheduler.store.queries import migrations, named_queries
-from gpu_scheduler.store.rows import (
-    AttemptRow,
-    EventRow,
-    JobQuery,
-    JobRow,
-    LaunchRow,
-    UsageRow,
-)
+from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, LaunchRow, UsageRow
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.builders import a_job, a_node, a_tenant, on, running
 

@@ -21,7 +21,8 @@ from gpu_scheduler.model.errors import (
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.queries import migrations
-from gpu_scheduler.store.rows import EnvironmentRow, EventRow, JobQuery, JobRow, LaunchRow
+from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.store.rows import EnvironmentRow, EventRow, JobRow, LaunchRow
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.builders import a_job, a_node
 

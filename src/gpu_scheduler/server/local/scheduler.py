@@ -42,7 +42,7 @@ from gpu_scheduler.server.local.parts import (
 )
 from gpu_scheduler.server.local.view import Job, JobStatus, job_of
 from gpu_scheduler.settings.places import paths
-from gpu_scheduler.store.rows import JobQuery
+from gpu_scheduler.store.questions import JobQuery
 
 T = TypeVar("T")
 

@@ -161,6 +161,20 @@ WHERE
 ORDER BY number DESC
 LIMIT :limit
 
+-- name: week_usage
+SELECT tenant, user, week_ms, gpu_milli_ms FROM week_usage
+ORDER BY tenant, user IS NOT NULL, user
+
+-- name: estimates
+SELECT job_id, tenant, user, made_ms, promised_ms, basis, start_ms FROM estimates
+WHERE start_ms >= ?
+ORDER BY start_ms, job_id
+
+-- name: estimates_to_come
+SELECT job_id, tenant, user, made_ms, promised_ms, basis, start_ms FROM estimates
+WHERE start_ms IS NULL
+ORDER BY job_id
+
 -- name: windows
 SELECT reservation FROM reservations ORDER BY number
 

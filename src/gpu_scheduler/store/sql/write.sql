@@ -177,6 +177,19 @@ INSERT OR REPLACE INTO tokens (
 INSERT INTO audit (at_ms, user, origin, via, action, target, outcome, code, detail, count)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: upsert_week
+INSERT INTO week_usage (tenant, user, week_ms, gpu_milli_ms) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, user IS NULL, ifnull(user, ''))
+DO UPDATE SET week_ms = excluded.week_ms, gpu_milli_ms = excluded.gpu_milli_ms
+
+-- name: upsert_estimate
+INSERT OR REPLACE INTO estimates (
+    job_id, tenant, user, made_ms, promised_ms, basis, start_ms
+) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: delete_estimate
+DELETE FROM estimates WHERE job_id = ?
+
 -- name: upsert_window
 INSERT OR REPLACE INTO reservations (id, number, reservation) VALUES (?, ?, ?)
 
@@ -242,6 +255,10 @@ WHERE name IN (
     )
     LIMIT ?
 )
+
+-- name: forget_estimates
+DELETE FROM estimates
+WHERE rowid IN (SELECT rowid FROM estimates WHERE start_ms < ? ORDER BY start_ms LIMIT ?)
 
 -- name: first_batches
 SELECT first_sequence, last_sequence, newest_ms FROM history ORDER BY first_sequence LIMIT ?
