@@ -8,7 +8,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetPools
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.settings.groups import PolicySettings
+from gpu_scheduler.settings.policy import PolicySettings
 
 WHOLE = 100
 log = structlog.get_logger("server")

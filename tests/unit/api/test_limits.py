@@ -55,7 +55,15 @@ def test_limits_say_what_is_used_and_left(lab: ApiLab) -> None:
 
 
 def test_what_is_over_a_limit_is_refused_with_the_numbers(lab: ApiLab) -> None:
-    wide = lab.post("/jobs", {"command": ["true"], "tenant_id": "vision", "gpu_count": 3})
+    wide = lab.post(
+        "/jobs",
+        {
+            "command": ["true"],
+            "tenant_id": "vision",
+            "gpu_count": 3,
+            "max_runtime_minutes": 60,
+        },
+    )
     assert (wide.status, wide.code) == (403, "quota_exceeded")
     assert "ask for 2 or fewer" in wide.json["error"]
     body = {"command": ["true"], "tenant_id": "vision", "hold": True, "max_runtime_minutes": 5}

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.server.pools import set_up_pools
-from gpu_scheduler.settings.groups import PolicySettings
+from gpu_scheduler.settings.policy import PolicySettings
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core
 
