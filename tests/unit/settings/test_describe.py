@@ -7,7 +7,7 @@ import yaml
 
 from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.settings import Settings, json_schema, load, reference_page, sample
-from gpu_scheduler.settings import groups as declared
+from gpu_scheduler.settings import policy as declared
 from gpu_scheduler.settings.catalogue import ITEMS
 from gpu_scheduler.settings.describe import plain_values
 
