@@ -11,7 +11,7 @@ from gpu_scheduler.control.restore import restore
 from gpu_scheduler.model.measures import HOUR_MS, Measure
 from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.states import JobState
-from tests.builders import a_core, a_device, a_job
+from tests.builders import a_core, a_device, a_job, an_array
 from tests.scenarios.lab import Lab
 
 S, MINUTE = 1_000, 60_000
@@ -71,6 +71,16 @@ def test_a_job_that_was_stopped_for_its_memory_is_not_tried_again() -> None:
     read(lab, 1, {"j1.1": 50_000})
     read(lab, 2, {"j1.1": 50_000})
     assert lab.state("j1") is JobState.FAILED
+
+
+def test_a_task_of_an_array_says_in_its_attempt_why_it_was_stopped() -> None:
+    lab = a_lab(memory=Action.STOP, memory_grace_ms=0)
+    lab.submit(an_array(tasks="0-1", gpus=0.5))
+    read(lab, 1, {"j1_0.1": 50_000})
+    read(lab, 2, {"j1_0.1": 50_000})
+    (attempt,) = lab.store.attempts("j1", 0)
+    assert attempt.detail.startswith("stopped for its GPU memory: it uses 50000 MiB")
+    assert lab.tasks("j1") == {"running": "1", "failed": "0"}
 
 
 def test_a_job_that_gives_memory_back_in_time_goes_on_and_is_warned_anew() -> None:

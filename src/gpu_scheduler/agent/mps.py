@@ -121,6 +121,10 @@ class Mps:
             variables |= daemon.environment
         return replace(work, environment={**work.environment, **variables})
 
+    def is_used_by(self, key: Key) -> bool:
+        """Tell whether some daemon serves this work."""
+        return any(key in daemon.works for daemon in self._daemons.values())
+
     async def leave(self, key: Key) -> None:
         """The work is over; a daemon that nobody uses any more quits."""
         async with self._lock:

@@ -96,7 +96,8 @@ class Agent:
     def _over(self, over: Over) -> None:
         """Something has ended: told when its devices are free, or at once if it had none."""
         key = (over.allocation_id, over.member)
-        self._in_background(self._mps.leave(key))
+        if self._mps.is_used_by(key):
+            self._in_background(self._mps.leave(key))
         indices = self._indices.get(key)
         is_told = any(isinstance(report, Over) for report in self._known.get(key, ()))
         if (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -43,6 +44,7 @@ from gpu_scheduler.wire.tenants import GPU_HOUR, QuotaRequest, per
 
 _QUOTA = msgspec.json.Decoder(QuotaRequest)
 _HOUR_MS = 3_600_000
+MOST_TROUBLES = 20
 
 
 @dataclass(slots=True)
@@ -282,13 +284,14 @@ async def list_nodes(context: Context, call: Call) -> Answer:
 
 
 def troubles(context: Context) -> dict[str, str]:
-    """Why devices take no work, by node and index."""
-    return {
-        f"{slot.node.id}:{device.index}": trouble
+    """Why devices take no work, by node and index; of many, the first ones."""
+    found = (
+        (f"{slot.node.id}:{device.index}", trouble)
         for slot in slots(context)
         for device in slot.node.devices
         if (trouble := trouble_of(device))
-    }
+    )
+    return dict(islice(found, MOST_TROUBLES))
 
 
 async def usage(context: Context, call: Call) -> Answer:

@@ -74,7 +74,8 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     )
     measured = _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
-    outcome.writes.append(_attempt_row(book, running.allocation, fact, state, now_ms))
+    why = _why_ended(task, fact, measured)
+    outcome.writes.append(_attempt_row(book, running.allocation, fact, state, why, now_ms))
     outcome.writes += measured
     fleet.settle(book, running.allocation, now_ms, outcome)
     fleet.note_end(
@@ -94,7 +95,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     if number is not None:
         outcome.writes.append(life.task_row(number, task, end_ms=now_ms))
     else:
-        life.reason = _why_ended(task, fact, measured)
+        life.reason = why
     if life.has_ended:
         finish(book, life, now_ms, outcome)
     else:
@@ -195,7 +196,12 @@ def _why_ended(task: TaskLife, fact: Ended, measured: list[AttemptMeasure]) -> R
 
 
 def _attempt_row(
-    book: Book, allocation: Allocation, fact: Ended, state: JobState, now_ms: int
+    book: Book,
+    allocation: Allocation,
+    fact: Ended,
+    state: JobState,
+    why: Reason | None,
+    now_ms: int,
 ) -> AttemptRow:
     return AttemptRow(
         allocation_id=allocation.id,
@@ -208,7 +214,7 @@ def _attempt_row(
         state=JobState.FAILED if state is JobState.PENDING else state,
         exit_code=fact.exit_code,
         signal=fact.signal,
-        detail=fact.detail,
+        detail=fact.detail or ("" if why is None else str(why)),
         gpu_models=_models_held(book, allocation),
     )
 
