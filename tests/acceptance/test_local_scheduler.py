@@ -86,15 +86,15 @@ def test_a_script_is_added_with_its_arguments(scheduler: LocalScheduler, tmp_pat
 
 
 def test_the_status_tells_queue_gpus_jobs_and_health(scheduler: LocalScheduler) -> None:
-    long = scheduler.submit(["sleep", "600"], gpu_count=2)
+    long = scheduler.submit(["sleep", "600"], gpu_count=2, preemptible=False)
     until(lambda: scheduler.get_job(long).status is JobStatus.RUNNING)
-    waiting = scheduler.submit(["true"], gpu_count=1, priority="urgent", preemptible=False)
+    waiting = scheduler.submit(["true"], gpu_count=1, priority="urgent")
     low = scheduler.add_job("/bin/true", priority=2)
     scheduler.pause_gpu(1)
     status = scheduler.get_status()
     assert status["status"] == "running"
     assert status["active_jobs"][0]["job_id"] == long
-    assert status["queue"]["low"] == 1
+    assert status["queue"] == {"total": 2, "high": 1, "normal": 0, "low": 1}
     assert [gpu["paused"] for gpu in status["resources"]] == [False, True]
     assert status["health"]["status"] == "healthy"
     json.dumps(status)

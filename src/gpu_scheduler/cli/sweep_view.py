@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DEEDS = ("retry", "cancel")
 ORDER = ("completed", "running", "scheduled", "preempted", "pending", "failed", "cancelled")
+AT_ONCE = 16
 MOST_COLUMNS = 12
 """A wider grid becomes a table."""
 
@@ -63,7 +64,7 @@ def run(args: Namespace) -> int:
             return _list(client, args)
         name, jobs = found_sweep(client, words[0])
         if deed:
-            return _each(client, args, deed, jobs)
+            return _each(args, deed, jobs)
     if args.json:
         print_json({"sweep": name, "jobs": jobs})
     else:
@@ -196,20 +197,35 @@ def _list(client: Client, args: Namespace) -> int:
     return 0
 
 
-def _each(client: Client, args: Namespace, deed: str, jobs: list[dict[str, Any]]) -> int:
+def _done(args: Namespace, deed: str, job_ids: list[str]) -> tuple[int, list[Any]]:
+    """Do it to all; many at a time, as the server then commits them together."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def some(part: list[str]) -> tuple[int, list[Any]]:
+        exit_code, answers = 0, []
+        with client_for(args) as client:
+            for job_id in part:
+                try:
+                    act = client.retry if deed == "retry" else client.cancel
+                    answers.append(act(job_id))
+                except SchedulerError as error:
+                    print(f"tgpu: error: {error}", file=sys.stderr)
+                    exit_code = exit_code or error.exit_code
+        return exit_code, answers
+
+    parts = [part for place in range(AT_ONCE) if (part := job_ids[place::AT_ONCE])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(some, parts))
+    return max((code for code, _ in found), default=0), [a for _, answers in found for a in answers]
+
+
+def _each(args: Namespace, deed: str, jobs: list[dict[str, Any]]) -> int:
     """Retry what failed, or cancel what has not ended; what cannot be done is said."""
     wanted = {"failed", *(["cancelled"] if args.cancelled else [])}
     if deed == "cancel":
         wanted = {"pending", "running", "scheduled", "preempted"}
-    chosen = [job for job in jobs if job["state"] in wanted]
-    exit_code, answers = 0, []
-    for job in chosen:
-        try:
-            act = client.retry if deed == "retry" else client.cancel
-            answers.append(act(job["id"]))
-        except SchedulerError as error:
-            print(f"tgpu: error: {error}", file=sys.stderr)
-            exit_code = exit_code or error.exit_code
+    chosen = [job["id"] for job in jobs if job["state"] in wanted]
+    exit_code, answers = _done(args, deed, chosen)
     if args.json:
         print_json(answers)
     elif not chosen:

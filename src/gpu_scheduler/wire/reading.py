@@ -87,6 +87,7 @@ class JobReader:
         self._runner = runner
         self._alike: dict[bytes, Submission] = {}
         self._last: tuple[JobRequest, Submission] | None = None
+        self._environment: tuple[dict[str, str], str, tuple[tuple[str, str], ...]] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
 
     def read(self, asked: JobRequest) -> Submission:
@@ -137,8 +138,7 @@ class JobReader:
     def _read(self, asked: JobRequest, argv: tuple[str, ...]) -> Submission:
         captured, environment = "", None
         if asked.captured_environment is not None:
-            environment = _variables(asked.captured_environment, "captured_environment")
-            captured = self._environment_name(environment)
+            captured, environment = self._captured(asked.captured_environment)
         return Submission(self._job(asked, argv), self._launch(asked, argv, captured), environment)
 
     def _job(self, asked: JobRequest, argv: tuple[str, ...]) -> Job:
@@ -201,6 +201,13 @@ class JobReader:
             snapshot=_snapshot(asked.snapshot),
             terminal=_terminal(asked.terminal),
         )
+
+    def _captured(self, given: dict[str, str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """The name of an environment and its variables; those of one request are mostly equal."""
+        if self._environment is None or given != self._environment[0]:
+            variables = _variables(given, "captured_environment")
+            self._environment = (given, self._environment_name(variables), variables)
+        return self._environment[1:]
 
     def _environment_name(self, variables: tuple[tuple[str, str], ...]) -> str:
         """Equal environments of one user have one name; those of two users never."""
