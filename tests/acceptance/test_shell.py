@@ -158,6 +158,39 @@ def test_one_can_leave_a_shell_and_come_back_also_after_a_restart_of_the_server(
     assert ended(server, job)["exit_code"] == 5
 
 
+def test_a_shell_outlives_server_agent_and_launcher_and_its_exit_code_is_learnt(
+    server: RealServer, terminal: Terminal
+) -> None:
+    open_shell(terminal)
+    job = last_job(server)["id"]
+    for pid in machinery(server):
+        os.kill(pid, signal.SIGKILL)
+    assert terminal.answer("echo alive") == "alive"
+    server.start("8xA100-80GB")
+    with server.client() as client:
+        assert client.get(job)["state"] == "running"
+    terminal.enter("exit 6")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+    assert terminal.answer("echo $?") == "6"
+    assert ended(server, job)["exit_code"] == 6
+
+
+def machinery(server: RealServer) -> list[int]:
+    """The processes of the scheduler itself."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ours = any(word.startswith(os.fsencode(server.state_dir)) for word in words)
+        modules = {b"gpu_scheduler", b"gpu_scheduler.agent", b"gpu_scheduler.agent.launcher"}
+        if ours and modules.intersection(words):
+            found.append(int(entry.name))
+    assert len(found) >= 3
+    return found
+
+
 def test_a_waiting_shell_says_why_and_until_when_and_ctrl_c_cancels_it(
     server: RealServer, terminal: Terminal
 ) -> None:
@@ -435,11 +468,12 @@ def fits(python: str) -> bool:
 def test_run_shows_output_and_asks_at_ctrl_c_what_is_to_become_of_the_job(
     server: RealServer, terminal: Terminal
 ) -> None:
-    terminal.enter("tgpu run -G 1 -- sh -c 'echo begun; sleep 600'")
-    terminal.see("\nbegun")
+    terminal.enter("tgpu run -G 1 -- sh -c 'while :; do echo tick; sleep 0.5; done'")
+    terminal.see("\ntick")
     terminal.press("C-c")
     terminal.see("[c]ancel it, [d]etach, or Enter to go on?")
     terminal.press("Enter")
+    terminal.until(lambda screen: "tick" in screen.partition("to go on?")[2], "more of the output")
     terminal.press("C-c")
     terminal.until(lambda screen: screen.count("to go on?") == 2, "the question again")
     terminal.enter("d")

@@ -92,18 +92,32 @@ def stay(client: Client, job: str, path: str) -> int | None:
         return EXIT_DETACHED
     except Ended as ended:
         return 128 + ended.number
-    return _after(client, job, broke=status is None)
+    return _after(client, job, status)
 
 
-def _after(client: Client, job: str, *, broke: bool) -> int | None:
-    """What became of a job whose terminal is gone."""
+def _after(client: Client, job: str, status: int | None) -> int | None:
+    """What became of a job whose terminal is gone, by the server's word if it can be had."""
+    from gpu_scheduler.cli.terminal import exit_code
     from gpu_scheduler.client.forms import ENDED, exit_code_of
 
     give_up = time.monotonic() + _PATIENCE_S
-    while (found := client.get(job))["state"] not in ENDED:
+    while True:
+        late = time.monotonic() > give_up
+        try:
+            found = client.get(job)
+        except ClusterError:
+            if late and status is not None:
+                warn(f"{job} has ended; the server, which does not answer, will learn of it")
+                return exit_code(status)
+            if late:
+                raise
+            time.sleep(_LOOK_S)
+            continue
+        if found["state"] in ENDED:
+            break
         if found["state"] in ("pending", "preempted"):
             return None
-        if broke and time.monotonic() > give_up:
+        if status is None and late:
             raise ClusterError(
                 f"the connection to the terminal of {job} broke; 'tgpu attach {job}' tries again"
             )

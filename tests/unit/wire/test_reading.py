@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job, Pool
-from gpu_scheduler.model.launch import Launch, Mount, Runner
+from gpu_scheduler.model.launch import Launch, Mount, Runner, Terminal
 from gpu_scheduler.model.request import Topology
 from gpu_scheduler.wire.jobs import JobPatch, JobRequest, TaskRequest
 from gpu_scheduler.wire.reading import JobReader, Submission, read_patch
@@ -164,6 +164,15 @@ def test_an_image_means_a_container() -> None:
     assert launch(image="pytorch:2.0").runner is Runner.CONTAINER
     assert launch().runner is Runner.PROCESS
     assert launch(runner="tmux").runner is Runner.TMUX
+
+
+def test_a_terminal_is_described_for_jobs_that_have_one() -> None:
+    assert launch(runner="terminal").terminal == Terminal()
+    asked = {"rows": 50, "columns": 132, "idle_seconds": 1.5, "on_disconnect": "end"}
+    made = launch(runner="terminal", terminal=asked).terminal
+    assert made == Terminal(rows=50, columns=132, idle_ms=1500, keep=False)
+    with pytest.raises(InvalidRequest, match="runner 'terminal'"):
+        launch(terminal=asked)
 
 
 def test_mounts_name_two_whole_paths() -> None:

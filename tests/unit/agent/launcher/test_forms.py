@@ -13,7 +13,7 @@ from gpu_scheduler.agent.launcher.forms import (
     work_form,
     work_from,
 )
-from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice
+from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice, WorkTerminal
 
 FULL = Work(
     allocation_id="job-12_4.1",
@@ -26,6 +26,7 @@ FULL = Work(
     cpus=(0, 1),
     prolog=("/etc/prolog", "x"),
     limit_ms=1000,
+    terminal=WorkTerminal(rows=50, idle_ms=1000, keep=False),
 )
 
 
