@@ -1,9 +1,17 @@
 """`--snapshot` against a real server: the job runs what was there at submit."""
 
+import os
+import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.conftest import RealServer
+
+NOBODY = 65_534
 
 
 def test_a_job_runs_the_code_as_it_was_at_submit(server: RealServer, tmp_path: Path) -> None:
@@ -43,3 +51,41 @@ def test_code_that_is_too_large_is_refused(server: RealServer, tmp_path: Path) -
     words = ("submit", "--snapshot", "--snapshot-limit", "1M", "--", "true")
     told = server.tgpu(*words, cwd=tmp_path, code=2, XDG_STATE_HOME=str(tmp_path / "s")).stderr
     assert "data.bin (2 MB)" in told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_snapshot_of_another_user_is_private_and_runs_as_that_user(
+    server: RealServer, tmp_path: Path
+) -> None:
+    home = Path(tempfile.mkdtemp(prefix="tgpu-home-"))
+    try:
+        (home / "code").mkdir()
+        (home / "code" / "task.sh").write_text("id -u; cat other 2>/dev/null; echo done\n")
+        for path in (home, home / "code", home / "code" / "task.sh"):
+            os.chown(path, NOBODY, NOBODY)
+        # Everything is loaded before: the interpreter may lie where this user cannot go.
+        program = (
+            "import os, sys\n"
+            "from gpu_scheduler.cli import (llm_option, output, references, script_file,"
+            " snapshot_option, submit, submit_body, submit_options)\n"
+            "from gpu_scheduler.cli.main import main\n"
+            "import difflib, json, pwd, subprocess, http.client, encodings.idna\n"
+            f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
+            "os.chdir(os.environ['HOME'] + '/code')\n"
+            "sys.exit(main(['submit', '-q', '--snapshot', '--export', 'NONE', '--',"
+            " '/bin/sh', 'task.sh']))\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=server.environment | {"HOME": str(home), "XDG_STATE_HOME": ""},
+        )
+        job = ended.stdout.strip()
+        assert server.output(job) == f"{NOBODY}\ndone\n"
+        place = home / ".local" / "state" / "gpu-scheduler" / "snapshots"
+        assert (place.stat().st_uid, place.stat().st_mode & 0o777) == (NOBODY, 0o700)
+        assert server.json("show", job)["user"] == "nobody"
+    finally:
+        shutil.rmtree(home)
