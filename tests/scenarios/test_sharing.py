@@ -178,6 +178,22 @@ def test_a_wish_to_be_idle_counts_only_where_the_site_allows_it() -> None:
     assert lab.stopped() == [("j1.1", "gpu_idle")]
 
 
+def test_an_idle_job_beside_a_busy_one_is_found_where_the_device_tells_them_apart() -> None:
+    lab = a_lab(idle=Action.STOP, idle_ms=S, idle_grace_ms=0)
+    halves(lab)
+    busy, idle = (
+        DeviceProcess(pid=pid, allocation_id=name, load_percent=load)
+        for pid, name, load in ((7, "j1.1", 90), (8, "j2.1", 0))
+    )
+    for at_s in range(0, 60, 10):
+        read(lab, at_s, processes=(busy, idle), load_percent=90)
+    assert lab.stopped() == [("j2.1", "gpu_idle")]
+    assert lab.running() == ["j1"]
+    lab.ends("j1")
+    one, two = (lab.store.attempt_measures(name)[0].measure for name in ("j1", "j2"))
+    assert (one.mean_percent, two.mean_percent) == (90, 0)
+
+
 def test_a_device_that_does_not_say_how_busy_it_is_counts_as_busy() -> None:
     lab = a_lab(idle=Action.STOP, idle_ms=S, idle_grace_ms=0)
     lab.submit(a_job(number=1))

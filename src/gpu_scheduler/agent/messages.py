@@ -87,6 +87,7 @@ def telemetry_of(telemetry: Telemetry) -> pb.Telemetry:
                         command=process.command,
                         memory_mb=process.memory_mb,
                         allocation_id=process.allocation_id,
+                        load_percent=process.load_percent,
                     )
                     for process in reading.processes
                 ],

@@ -7,7 +7,7 @@ if the site wants that. What ends it is in its log, in the history and in its re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.gauges import AttemptGauge, weight_of, with_reading
@@ -43,6 +43,8 @@ class _Case:
     gauge: AttemptGauge
     now_ms: int
     outcome: Outcome
+    loads: dict[int, int | None] = field(default_factory=dict)
+    """How busy each of its devices here was lately; None if that is not known."""
 
     @property
     def rules(self) -> GpuRules:
@@ -95,20 +97,26 @@ def look_after(
         for holder in here:
             running = holder.running
             gauge = book.gauges.of(running.allocation)
-            cases[running.allocation.id] = _Case(book, node, running, gauge, now_ms, outcome)
+            new = _Case(book, node, running, gauge, now_ms, outcome)
+            case = cases.setdefault(running.allocation.id, new)
+            own = _own_part(reading, running.allocation.id) if len(here) > 1 else reading
+            case.loads[index] = own.utilisation_percent
             mine_ms = min(span_ms, max(0, now_ms - running.allocation.start_ms))
             if mine_ms:
                 weights = sum(other.weight for other in here)
-                gauge.measure = with_reading(
-                    gauge.measure, reading, mine_ms, holder.weight, weights
-                )
+                gauge.measure = with_reading(gauge.measure, own, mine_ms, holder.weight, weights)
                 gauge.changed = True
     for case in cases.values():
         _note_memory(case, by_index)
-        for check in (_check_memory, _check_idle):
-            if not book.picture.running[case.running.allocation.id].running.stopping:
-                check(case, by_index)
+        if not _is_stopping(case):
+            _check_memory(case, by_index)
+        if not _is_stopping(case):
+            _check_idle(case)
     _write(book, node.id, cases, now_ms, outcome)
+
+
+def _is_stopping(case: _Case) -> bool:
+    return case.book.picture.running[case.running.allocation.id].running.stopping
 
 
 def _holders(book: Book, node: Node, devices: dict[int, Device]) -> dict[int, list[_Holder]]:
@@ -120,6 +128,18 @@ def _holders(book: Book, node: Node, devices: dict[int, Device]) -> dict[int, li
             holder = _Holder(entry.running, share, weight_of(share, devices[share.index]))
             found.setdefault(share.index, []).append(holder)
     return found
+
+
+def _own_part(reading: DeviceRead, allocation_id: str) -> DeviceRead:
+    """A reading with the load of one job of several, if the device tells their processes apart."""
+    if all(process.load_percent is None for process in reading.processes):
+        return reading
+    load = sum(
+        process.load_percent or 0
+        for process in reading.processes
+        if process.allocation_id == allocation_id
+    )
+    return replace(reading, load_percent=load, utilisation_percent=load)
 
 
 def _shares(running: Running, node_id: str) -> Iterator[DeviceShare]:
@@ -195,12 +215,12 @@ def _over_memory(case: _Case, share: DeviceShare, used_mb: int) -> None:
 # --- idleness
 
 
-def _check_idle(case: _Case, by_index: dict[int, DeviceRead]) -> None:
+def _check_idle(case: _Case) -> None:
     """A job is idle when all its devices are, and all of them have said so lately."""
     rules, gauge, now_ms = case.rules, case.gauge, case.now_ms
     if rules.idle is Action.OFF or _may_be_idle(rules, case.running.job):
         return
-    if _is_busy(case, by_index) or not _all_read(case):
+    if _is_busy(case) or not _all_read(case):
         if gauge.idle_warned_ms is not None:
             case.tell("gpu_idle_over")
         gauge.busy_ms, gauge.idle_warned_ms = now_ms, None
@@ -229,11 +249,10 @@ def _may_be_idle(rules: GpuRules, job: Job) -> bool:
     )
 
 
-def _is_busy(case: _Case, by_index: dict[int, DeviceRead]) -> bool:
+def _is_busy(case: _Case) -> bool:
     """Tell whether a device of the job here is in use, or may be: one that does not say so is."""
     for share in _shares(case.running, case.node.id):
-        reading = by_index.get(share.index)
-        load = None if reading is None else reading.utilisation_percent
+        load = case.loads.get(share.index)
         if load is None or load >= case.rules.idle_percent:
             return True
     return False

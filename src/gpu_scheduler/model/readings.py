@@ -14,6 +14,7 @@ class DeviceProcess:
     command: str = ""
     memory_mb: int = 0
     allocation_id: str = ""
+    load_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,18 +164,20 @@ class DeviceReading(_message.Message):
     def __init__(self, index: _Optional[int] = ..., utilisation_percent: _Optional[int] = ..., memory_used_mb: _Optional[int] = ..., temperature_c: _Optional[int] = ..., power_mw: _Optional[int] = ..., power_limit_mw: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[int] = ..., ecc_errors: _Optional[int] = ..., xid: _Optional[int] = ..., healthy: _Optional[bool] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ..., load_percent: _Optional[int] = ..., power_known: _Optional[bool] = ..., why: _Optional[str] = ..., unexplained_mb: _Optional[int] = ...) -> None: ...
 
 class DeviceProcess(_message.Message):
-    __slots__ = ("pid", "user", "command", "memory_mb", "allocation_id")
+    __slots__ = ("pid", "user", "command", "memory_mb", "allocation_id", "load_percent")
     PID_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    LOAD_PERCENT_FIELD_NUMBER: _ClassVar[int]
     pid: int
     user: str
     command: str
     memory_mb: int
     allocation_id: str
-    def __init__(self, pid: _Optional[int] = ..., user: _Optional[str] = ..., command: _Optional[str] = ..., memory_mb: _Optional[int] = ..., allocation_id: _Optional[str] = ...) -> None: ...
+    load_percent: int
+    def __init__(self, pid: _Optional[int] = ..., user: _Optional[str] = ..., command: _Optional[str] = ..., memory_mb: _Optional[int] = ..., allocation_id: _Optional[str] = ..., load_percent: _Optional[int] = ...) -> None: ...
 
 class Facts(_message.Message):
     __slots__ = ("facts",)

@@ -138,6 +138,9 @@ def readings_of(telemetry: pb.Telemetry) -> NodeReadings:
                         command=process.command,
                         memory_mb=process.memory_mb,
                         allocation_id=process.allocation_id,
+                        load_percent=(
+                            process.load_percent if process.HasField("load_percent") else None
+                        ),
                     )
                     for process in reading.processes
                 ),

@@ -13,6 +13,7 @@
  *   gpu.0.link_mbps=25781
  *   gpu.0.compute=4242:1024,77:16         processes, pid:MiB ("?" for unknown memory)
  *   gpu.0.graphics=900:64
+ *   gpu.0.loads=4242:80,77:0               how busy each process keeps the GPU, pid:per cent
  *   gpu.0.mig=1                           MIG mode; slices are gpu.0.slice.0=1g.10gb|MIG-...|9728
  *   xid.1=0:79                            the first event: GPU 0, XID 79; numbers only rise
  *   error.nvmlDeviceGetTemperature=3      a call that fails; error.<call>.<gpu> for one GPU only
@@ -61,6 +62,7 @@ typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_t;
 typedef struct { unsigned gpu, memory; } load_t;
+typedef struct { unsigned pid; unsigned long long at_us; unsigned sm, memory, encoder, decoder; } sample_t;
 typedef struct { unsigned version, sensor; int degrees; } temperature_t;
 typedef struct { device_t *device; unsigned long long kind, data; unsigned gi, ci; } event_t;
 typedef struct { unsigned last; unsigned long long kinds[MOST_GPUS]; } event_set_t;
@@ -520,6 +522,28 @@ int nvmlDeviceGetComputeRunningProcesses_v2(device_t *d, unsigned *size, process
 int nvmlDeviceGetGraphicsRunningProcesses_v2(device_t *d, unsigned *size, process_t *out) {
     ENTER(d->gpu);
     return processes(d, "graphics", size, out);
+}
+
+int nvmlDeviceGetProcessUtilization(device_t *d, sample_t *out, unsigned *size,
+                                    unsigned long long since_us) {
+    char found[4096], *rest = NULL;
+    unsigned n = 0;
+    ENTER(d->gpu);
+    if (!value(found, sizeof found, "gpu.%d.loads", d->gpu)) return NOT_SUPPORTED;
+    if (!found[0]) return NOT_FOUND;
+    unsigned total = 1;
+    for (char *c = found; *c; c++) total += *c == ',';
+    if (!out || total > *size) {
+        *size = total;
+        return INSUFFICIENT_SIZE;
+    }
+    for (char *one = strtok_r(found, ",", &rest); one; one = strtok_r(NULL, ",", &rest)) {
+        char *load = strchr(one, ':');
+        out[n++] = (sample_t){(unsigned)atoi(one), since_us + 1, load ? (unsigned)atoi(load + 1) : 0,
+                              0, 0, 0};
+    }
+    *size = n;
+    return SUCCESS;
 }
 
 /* --- what other programs ask for, and these GPUs do not tell */

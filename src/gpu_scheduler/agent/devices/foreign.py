@@ -93,7 +93,8 @@ class Attribution:
             mine = self._mine(process, before.get(process.pid))
             if mine is not None:
                 ours[process.pid] = mine
-                who = replace(mine.process, memory_mb=process.memory_mb)
+                load = process.load_percent
+                who = replace(mine.process, memory_mb=process.memory_mb, load_percent=load)
                 found.append((who, mine.owner))
             elif self._is_foreign(process, memory_mb):
                 found.append((process, ""))

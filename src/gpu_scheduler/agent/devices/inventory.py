@@ -61,13 +61,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process on a device. `graphics` means that it only draws, and does not compute."""
+    """A process on a device. `graphics` means that it only draws, and does not compute.
+
+    `load_percent` is how busy it keeps the device, where that is told apart from others.
+    """
 
     pid: int
     user: str = ""
     command: str = ""
     memory_mb: int | None = None
     graphics: bool = False
+    load_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

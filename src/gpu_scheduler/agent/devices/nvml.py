@@ -7,6 +7,7 @@ becomes a fault; only a driver that does not work at all is an error.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from ctypes import c_void_p, cast
@@ -62,6 +63,7 @@ _LOST = frozenset(
         pynvml.NVML_ERROR_GPU_NOT_FOUND,
     }
 )
+_LATELY_US = 10_000_000
 _REMEDIES = {
     pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the GPU",
     pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
@@ -495,7 +497,26 @@ def _processes(handle: Any, host: Host) -> tuple[Process, ...]:
                 graphics=graphics,
             )
             found.setdefault(row.pid, process)
-    return tuple(process for _, process in sorted(found.items()))
+    loads = _process_loads(handle) if len(found) > 1 else None
+    return tuple(
+        replace(process, load_percent=None if loads is None else loads.get(pid, 0))
+        for pid, process in sorted(found.items())
+    )
+
+
+def _process_loads(handle: Any) -> dict[int, int] | None:
+    """How busy each process kept the device lately; who is not named did nothing."""
+    since_us = time.time_ns() // 1000 - _LATELY_US
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+    except pynvml.NVMLError as error:
+        return {} if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
+    loads: dict[int, list[int]] = defaultdict(list)
+    for sample in samples:
+        # Some drivers answer with nonsense for a process that has just come.
+        if sample.timeStamp > since_us and sample.smUtil <= 100:
+            loads[sample.pid].append(sample.smUtil)
+    return {pid: round(sum(found) / len(found)) for pid, found in loads.items()}
 
 
 def _process_rows(handle: Any, name: str) -> list[Any]:

@@ -53,6 +53,7 @@ class DeviceProcess:
     command: str = ""
     memory_mb: int = 0
     allocation_id: str = ""
+    load_percent: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +203,7 @@ class Watcher:
                     command=process.command,
                     memory_mb=process.memory_mb or 0,
                     allocation_id=owner,
+                    load_percent=process.load_percent,
                 )
                 for process, owner in owned
             ),

@@ -147,6 +147,24 @@ def test_processes_come_with_user_and_command_and_once_each(
     assert source.read()[2].processes == ()
 
 
+def test_processes_that_share_a_gpu_have_loads_of_their_own(
+    source: NvmlSource, fake_nvml: FakeNvml
+) -> None:
+    def loads() -> list[int | None]:
+        return [process.load_percent for process in source.read()[3].processes]
+
+    fake_nvml.gpu(3, compute="4194998:1,4194999:1")
+    assert loads() == [None, None], "a driver that does not tell"
+    fake_nvml.gpu(3, loads="4194999:70,17:5")
+    assert loads() == [0, 70]
+    fake_nvml.gpu(3, loads="4194999:4000000")
+    assert loads() == [0, 0], "nonsense is left out"
+    fake_nvml.gpu(3, loads="")
+    assert loads() == [0, 0], "nobody did anything"
+    fake_nvml.gpu(3, compute="4194999:1", loads="4194999:70")
+    assert loads() == [None], "alone, the load is that of the GPU"
+
+
 def test_older_drivers_with_older_calls_serve_too(source: NvmlSource, fake_nvml: FakeNvml) -> None:
     for call in (
         "nvmlDeviceGetComputeRunningProcesses_v3",
