@@ -5,10 +5,12 @@ from __future__ import annotations
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation
+from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.notify.outbox import ADDRESSES, Lane
 from gpu_scheduler.notify.readers import only_target
 from gpu_scheduler.notify.service import Notifications
+from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.wire.notices import TargetForm, TargetList, TargetTested
 from gpu_scheduler.wire.times import write_time
 
@@ -23,7 +25,7 @@ async def list_targets(context: Context, call: Call) -> Answer:
     default = settings.default_target or only_target(settings)
     forms = []
     for name, target in settings.targets.items():
-        if not (call.caller.is_admin or target.for_jobs):
+        if not _may_know(call.caller, target):
             continue
         form = TargetForm(
             name=name,
@@ -49,17 +51,23 @@ async def test_target(context: Context, call: Call) -> Answer:
     notifications = context.settings.notifications
     name = call.params["target"]
     known = None if notifications is None else notifications.settings.targets.get(name)
-    if known is None or notifications is None or not (known.for_jobs or call.caller.is_admin):
+    if known is None or notifications is None or not _may_know(call.caller, known):
         raise UnknownThing(
-            f"there is no target '{name[:60]}'; {_named(notifications, admin=call.caller.is_admin)}"
+            f"there is no target '{name[:60]}'; {_named(notifications, call.caller)}"
         )
     error = await notifications.test(name, call.caller.user)
     return answer(TargetTested(target=name, delivered=not error, error=error))
 
 
-def _named(notifications: Notifications | None, *, admin: bool) -> str:
+def _may_know(caller: Caller, target: Target) -> bool:
+    """Admins know all targets, others those that their jobs may name."""
+    mine = not target.tenants or any(map(caller.may_submit_to, target.tenants))
+    return caller.is_admin or (target.for_jobs and mine)
+
+
+def _named(notifications: Notifications | None, caller: Caller) -> str:
     targets = {} if notifications is None else notifications.settings.targets
-    names = [name for name, target in targets.items() if admin or target.for_jobs]
+    names = [name for name, target in targets.items() if _may_know(caller, target)]
     return f"known: {', '.join(names)}" if names else "none is set up (notifications.targets)"
 
 

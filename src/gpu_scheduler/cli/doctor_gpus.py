@@ -18,8 +18,8 @@ Told = Generator[Line, None, bool]
 def gpus(around: Surroundings) -> Iterator[Line]:
     """Driver, library, program; or the GPUs that are declared."""
     gpu = around.settings.gpu
-    if gpu.simulate:
-        yield from _by_method(around, "declared", gpu.simulate)
+    if declared := gpu.simulate or _told_by_a_flag(around):
+        yield from _by_method(around, "declared", declared)
         return
     if gpu.detection_method == "none":
         yield Line("gpus", OK, "GPUs are switched off by gpu.detection_method")
@@ -36,6 +36,15 @@ def gpus(around: Surroundings) -> Iterator[Line]:
             "load the NVIDIA driver (modprobe nvidia; nvidia-smi should answer), or declare GPUs "
             "to try it without: tgpu up --simulate 8xA100-80GB",
         )
+
+
+def _told_by_a_flag(around: Surroundings) -> str:
+    """What `tgpu up --simulate` declared, if a server was started so and we may look."""
+    try:
+        text = Path(around.paths.agent, "agent.json").read_text(encoding="utf-8")
+        return str(json.loads(text).get("simulate") or "")
+    except (OSError, ValueError):
+        return ""
 
 
 def _driver() -> Told:

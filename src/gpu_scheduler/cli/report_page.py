@@ -158,23 +158,25 @@ def _line(
 
 
 def _accounts(report: dict[str, Any]) -> Markup:
-    series = Series(0, "GPU-hours")
-    groups = [
-        BarGroup(
-            name=account["user"],
-            bars=[
-                Bar(
-                    policy=series,
-                    value=account["sums"]["gpu_hours"],
-                    text=f"{account['sums']['gpu_hours']:,.1f} h",
-                )
-            ],
-        )
-        for account in _most(report["users"], lambda account: account["sums"]["gpu_hours"])
-    ]
-    chart = figure("GPU-hours by user", "Who used most.", lying_bars("users", groups), [series])
+    if not report["users"]:
+        return tag("p", "Nobody used anything.")
+    charts = (
+        _account_bars("GPU-hours by tenant", report["tenants"], "tenant_id"),
+        _account_bars("GPU-hours by user", report["users"], "user"),
+    )
     table = _table(ACCOUNT_HEADINGS, account_rows([*report["tenants"], *report["users"]]))
-    return joined(tag("div", chart, class_="pair"), tag("div", table, class_="card compare"))
+    return joined(tag("div", *charts, class_="pair"), tag("div", table, class_="card compare"))
+
+
+def _account_bars(title: str, accounts: list[dict[str, Any]], name: str) -> Markup:
+    series = Series(0, "GPU-hours")
+    most = sorted(accounts, key=lambda account: account["sums"]["gpu_hours"], reverse=True)
+    groups = []
+    for account in most[:MOST_BARS]:
+        hours = account["sums"]["gpu_hours"]
+        bar = Bar(policy=series, value=hours, text=f"{hours:,.1f} h")
+        groups.append(BarGroup(name=account[name], bars=[bar]))
+    return figure(title, "Who used most.", lying_bars(title, groups), [series])
 
 
 def _gpus(report: dict[str, Any]) -> Markup:
@@ -209,10 +211,6 @@ def _table(headings: Sequence[str], rows: Any) -> Markup:
         tag("thead", tag("tr", *(tag("th", name.lower()) for name in headings))),
         tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)),
     )
-
-
-def _most(accounts: list[dict[str, Any]], key: Any) -> list[dict[str, Any]]:
-    return sorted(accounts, key=key, reverse=True)[:MOST_BARS]
 
 
 def _moment(text: str) -> str:

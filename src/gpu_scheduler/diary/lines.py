@@ -13,7 +13,7 @@ from structlog.typing import EventDict, Processor
 
 from gpu_scheduler.diary.files import BACKUPS, MOST_BYTES, LineFile
 
-NOISY = ("uvicorn.access", "grpc", "asyncio")
+NOISY = ("uvicorn.access", "uvicorn.error", "grpc", "asyncio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

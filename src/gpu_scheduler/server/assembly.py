@@ -50,6 +50,7 @@ from gpu_scheduler.server.directories import (
     started_at,
 )
 from gpu_scheduler.server.housekeeping import keep_house
+from gpu_scheduler.server.job_lines import JobLines
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.jobs_file import JobsFile
 from gpu_scheduler.server.notifications import LoopForNotices
@@ -113,6 +114,7 @@ class Server:
                     asyncio.create_task(local_agent.run()),
                     asyncio.create_task(notifications.run()),
                     asyncio.create_task(vitals.watch()),
+                    asyncio.create_task(JobLines(loop).write()),
                     asyncio.create_task(
                         keep_house(loop, self._settings.retention, Path(self._paths.logs))
                     ),
