@@ -11,7 +11,7 @@ import pytest
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.cli.submit_body import SHORT_SCALE_TOP, priority_of
 from gpu_scheduler.model.job import read_priority
-from tests.unit.client.fake_server import FakeServer, a_server
+from tests.unit.client.fake_server import USER, FakeServer, a_server
 
 Body = dict[str, Any]
 Submit = Callable[..., Body]
@@ -458,3 +458,17 @@ def test_a_model_that_no_file_names_is_estimated_and_the_reason_told(
 
 def test_a_model_whose_size_nobody_knows_is_refused(refused: Callable[..., str]) -> None:
     assert "cannot be told from its name" in refused("--llm", "mystery", "x")
+
+
+def test_a_dependency_may_name_the_last_jobs(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.cli.references.my_name", lambda: USER)
+    for _ in range(3):
+        assert main(["submit", "-q", "--", "true"]) == 0
+    words = ["-d", "afterok:last:@~1,afterany:@", "-d", "afternotok:1"]
+    assert main(["submit", "-q", *words, "--", "true"]) == 0
+    assert server.bodies[-1]["dependencies"] == [
+        *("afterok:job-3", "afterok:job-2", "afterany:job-3", "afternotok:job-1"),
+    ]
+    assert main(["submit", "-d", "afterok:@~99", "--", "true"]) != 0

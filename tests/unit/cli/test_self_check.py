@@ -1,0 +1,64 @@
+"""`tgpu test` can fail: every check says what is wrong."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.cli import demo, self_check
+from gpu_scheduler.cli.main import main
+from gpu_scheduler.model.errors import InvalidRequest
+
+
+class Job:
+    def __init__(self, ended: dict[str, Any], output: str) -> None:
+        self.ended, self.output, self.id = ended, output, "job-1"
+
+    def wait(self, timeout: float) -> dict[str, Any]:
+        return self.ended
+
+    def logs(self) -> list[str]:
+        return [self.output]
+
+    def info(self) -> dict[str, Any]:
+        return {"state": "running"}
+
+    def cancel(self) -> None:
+        pass
+
+
+def a_client(ended: dict[str, Any], output: str, *, refuses: bool, health: str) -> Any:
+    def submit(command: list[str], gpus: float = 0) -> Job:
+        if refuses and gpus > 8:
+            raise InvalidRequest("never")
+        return Job(ended, output)
+
+    return SimpleNamespace(submit=submit, health=lambda: {"status": health, "checks": {}})
+
+
+def test_every_check_passes_where_all_is_well_and_fails_where_it_is_not() -> None:
+    bad = a_client({"state": "lost", "exit_code": None}, "", refuses=False, health="degraded")
+    assert all(check(bad) for _, check in self_check.checks())
+    good = {
+        "the server is healthy": {},
+        "a job runs on its own GPU and its output is kept": {"state": "completed"},
+        "the exit code of a job is learnt": {"exit_code": 7},
+        "what can never fit is refused at once": {},
+        "a running job can be cancelled": {"state": "cancelled"},
+    }
+    for what, check in self_check.checks():
+        client = a_client(good[what], "on GPU 1\n", refuses=True, health="healthy")
+        assert check(client) == "", what
+
+
+def test_a_failed_check_is_said_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(demo, "server_command", lambda *words, **_: said.append(words))
+    monkeypatch.setattr(self_check, "_checked", lambda _: 2)
+    assert main(["test", "--quick"]) == 1
+    assert [words[0] for words in said] == ["up", "down"]
+    assert "2 checks failed" in capsys.readouterr().err
+    monkeypatch.setattr(self_check, "_checked", lambda _: 0)
+    assert main(["test", "--quick"]) == 0

@@ -1,0 +1,107 @@
+"""`tgpu sweep`: lists, finds by a job, retries and cancels."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.cli import sweep_view
+from gpu_scheduler.cli.main import main
+from gpu_scheduler.model.errors import WrongState
+
+
+class Client:
+    """A server with one sweep of three jobs."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.jobs = [
+            {"id": f"job-{n}", "state": state, "params": {"lr": str(n)}, "sweep": "grid"}
+            for n, state in enumerate(("completed", "failed", "cancelled"), 1)
+        ]
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self, method: str, path: str) -> Any:
+        if path.endswith("/sweeps"):
+            return {
+                "sweeps": [
+                    {
+                        "name": "grid",
+                        "jobs": 3,
+                        "states": {"failed": 1, "completed": 2},
+                        "first_job_id": "job-1",
+                        "last_job_id": "job-3",
+                        "submitted_at": "2026-01-01T00:00:00Z",
+                    }
+                ]
+            }
+        return {"id": "job-9", "sweep": "grid" if path.endswith("job-2") else ""}
+
+    def page(self, **query: Any) -> Any:
+        found = self.jobs if query["sweep"] == "grid" else []
+        return {"jobs": found, "total": len(found)}
+
+    def retry(self, job_id: str) -> Any:
+        if job_id == "job-3":
+            raise WrongState("job 3 cannot be retried")
+        self.did.append(f"retry {job_id}")
+        return {}
+
+    def cancel(self, job_id: str) -> Any:
+        self.did.append(f"cancel {job_id}")
+        return {}
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    made = Client()
+    monkeypatch.setattr(sweep_view, "client_for", lambda _: made)
+    return made
+
+
+def test_sweeps_are_listed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep"]) == 0
+    assert "grid\t3\t2 completed, 1 failed\tjob-1 to job-3" in capsys.readouterr().out
+    client.call = lambda *_: {"sweeps": []}  # type: ignore[method-assign]
+    assert main(["sweep"]) == 0
+    assert "you have no sweeps" in capsys.readouterr().err
+
+
+def test_a_sweep_is_found_by_a_job_of_it(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "2", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["jobs"]) == 3
+    assert main(["sweep", "7"]) == 4
+    assert main(["sweep", "other"]) == 4
+
+
+def test_only_what_failed_is_retried_unless_more_is_asked_for(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "retry", "grid"]) == 0
+    assert client.did == ["retry job-2"]
+    assert "1 of 3 jobs queued again" in capsys.readouterr().out
+    assert main(["sweep", "retry", "grid", "--cancelled"]) == 2
+    assert "job 3 cannot be retried" in capsys.readouterr().err
+
+
+def test_what_has_not_ended_is_cancelled(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "cancel", "grid"]) == 0
+    assert "nothing of it waits or runs" in capsys.readouterr().out
+    client.jobs += [{"id": f"job-{n}", "state": "pending", "params": {}} for n in range(10, 60)]
+    assert main(["sweep", "cancel", "grid", "--json"]) == 0
+    assert sorted(client.did) == sorted(f"cancel job-{n}" for n in range(10, 60))
+
+
+@pytest.mark.parametrize("words", [["a", "b"], ["retry"], ["cancel"], ["retry", "a", "b"]])
+def test_one_sweep_is_named(client: Client, words: list[str]) -> None:
+    assert main(["sweep", *words]) == 2
+    assert client.did == []
