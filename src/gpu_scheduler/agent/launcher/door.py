@@ -20,7 +20,7 @@ from gpu_scheduler.agent.launcher.forms import (
     report_form,
     work_from,
 )
-from gpu_scheduler.agent.launcher.loop import Loop
+from gpu_scheduler.agent.launcher.loop import Loop, now_ms
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.work import Report
 
@@ -37,6 +37,7 @@ class Door:
         self._supervisor: Supervisor | None = None
         self._callers: dict[int, Caller] = {}
         self.stop_asked = False
+        self._alone_at_ms = now_ms()
         self._path = os.path.join(directory, SOCKET)
         self._listener = listen(self._path)
 
@@ -49,6 +50,11 @@ class Door:
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         self._listener.close()
+
+    @property
+    def alone_ms(self) -> int:
+        """For how long nobody has been connected."""
+        return 0 if self._callers else now_ms() - self._alone_at_ms
 
     def tell(self, report: Report) -> None:
         """To everybody who watches."""
@@ -94,6 +100,7 @@ class Door:
     def _close(self, caller: Caller) -> None:
         self._loop.drop(caller.descriptor)
         self._callers.pop(caller.descriptor, None)
+        self._alone_at_ms = now_ms()
         caller.connection.close()
 
     def _handle(self, caller: Caller, order: Form) -> None:

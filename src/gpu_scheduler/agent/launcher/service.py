@@ -13,8 +13,15 @@ from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.launcher.zygote import Zygote
 
 
+ALONE_MS = 600_000
+"""A launcher without work to which no agent has come for this long is not needed any more."""
+
+
 def serve(directory: str, zygote: Zygote | None) -> None:
-    """Take over what a former launcher left, then work until asked to leave."""
+    """Take over what a former launcher left, then work until asked to leave, or left alone.
+
+    Ends that nobody has heard of are on disk, where the next launcher finds them.
+    """
     own_log.open(directory)
     become_subreaper()
     kit = Kit(directory, zygote)
@@ -29,7 +36,7 @@ def serve(directory: str, zygote: Zygote | None) -> None:
     # What is here stays; a collector that walked it would copy its pages after every fork.
     gc.collect()
     gc.freeze()
-    while not door.stop_asked:
+    while not door.stop_asked and not (door.alone_ms > ALONE_MS and supervisor.is_idle):
         kit.loop.turn()
         supervisor.settle()
         door.flush()

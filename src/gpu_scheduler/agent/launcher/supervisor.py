@@ -138,6 +138,11 @@ class Supervisor:
             self._kit.errands.run(launch, 60_000, lambda *_: None)
         done("")
 
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether all that was ever begun is over."""
+        return all(attempt.phase is Phase.OVER for attempt in self._kit.attempts.values())
+
     def held(self) -> list[Form]:
         """Everything that was not forgotten, with its end if it has one."""
         return [

@@ -1,0 +1,39 @@
+"""A launcher that nobody comes to and that has no work ends by itself."""
+
+# ruff: noqa: ASYNC110, ASYNC240
+# The event loop has nothing else to do, and a file is what this test waits for.
+
+import asyncio
+import subprocess
+import sys
+
+from gpu_scheduler.agent.launcher_client import Launcher
+from tests.launching import Rig, with_launcher
+
+IMPATIENT = """
+import sys
+from gpu_scheduler.agent.launcher import loop, service
+loop.LONGEST_WAIT_MS = 50
+service.ALONE_MS = 2_000
+service.serve(sys.argv[1], None)
+"""
+
+
+def test_a_launcher_that_is_left_alone_ends_after_its_last_job_and_forgets_nothing() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.hang_up()
+        await rig.launcher.leave()
+        command = [sys.executable, "-c", IMPATIENT, str(rig.directory / "agent")]
+        alone = subprocess.Popen(command)
+        async with asyncio.timeout(30):
+            while not (rig.directory / "agent" / "launcher.sock").exists():
+                await asyncio.sleep(0.01)
+        rig.launcher = await Launcher.connect(rig.directory / "agent")
+        await rig.launcher.start(rig.work("job-1.1", "sh", "-c", "sleep 1; echo on; exit 7"))
+        await rig.launcher.close()
+        assert await asyncio.to_thread(alone.wait, 60) == 0
+        assert rig.log(rig.work("job-1.1")) == "on\n"
+        await rig.open()
+        assert (await rig.over("job-1.1")).exit_code == 7
+
+    with_launcher(scenario)
