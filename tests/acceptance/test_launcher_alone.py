@@ -1,6 +1,6 @@
 """A launcher that nobody comes to and that has no work ends by itself."""
 
-# ruff: noqa: ASYNC110, ASYNC240
+# ruff: noqa: ASYNC110, ASYNC220
 # The event loop has nothing else to do, and a file is what this test waits for.
 
 import asyncio

@@ -12,7 +12,6 @@ from gpu_scheduler.agent.launcher.recovery import recover
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.launcher.zygote import Zygote
 
-
 ALONE_MS = 600_000
 """A launcher without work to which no agent has come for this long is not needed any more."""
 
