@@ -91,11 +91,14 @@ def limit_text(job: Mapping[str, Any]) -> str:
 
 
 def gpus_text(job: Mapping[str, Any]) -> str:
-    """`2`, `0.5`, or for a gang `4x2`."""
-    each = f"{job.get('gpu_count') or 0:g}"
+    """`2`, `0.5`, or for a gang `4x2`; all GPUs together where members differ."""
+    total = job.get("gpu_count") or 0
     members = job.get("members")
     count = len(members) if isinstance(members, list) else members
-    return f"{count}x{each}" if isinstance(count, int) and count > 1 else each
+    if not isinstance(count, int) or count < 2:
+        return f"{total:g}"
+    each = round(total / count, 2)
+    return f"{count}x{each:g}" if round(each * count, 2) == total else f"{total:g}"
 
 
 def place_text(job: Mapping[str, Any]) -> str:

@@ -556,7 +556,9 @@ def test_a_job_without_both_code_and_signal_has_failed() -> None:
     assert exit_text({"signal": 9}) == "SIG9"
     assert exit_text({}) == "-"
     assert state_code({"state": "failed", "reason": "time limit of 1 h"}) == "TO"
-    assert gpus_text({"gpu_count": 2, "members": 4}) == "4x2"
+    assert gpus_text({"gpu_count": 8, "members": 4}) == "4x2"
+    assert gpus_text({"gpu_count": 20, "members": 3}) == "20"
+    assert gpus_text({"gpu_count": 0, "members": 2}) == "2x0"
     assert place_text({"state": "failed", "allocation": [{"node": "a"}]}) == "a"
     assert place_text({"state": "running"}) == ""
 
