@@ -11,7 +11,7 @@ def trouble_of(device: Device) -> str:
     if device.health is not Health.HEALTHY:
         return device.why or "it is not to be trusted"
     if device.quarantined:
-        return "jobs of several people kept dying on it; resume-gpu gives it back"
+        return "different jobs kept dying on it at once; resume-gpu gives it back"
     if device.paused:
         return "an admin has paused it"
     if device.foreign is not None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.control.messages import NodeSilent
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.gpu_rules import Action, GpuRules
+from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 from tests.unit.api.lab import ApiLab
 
@@ -115,6 +117,36 @@ def test_a_gpu_shows_its_use_and_its_readings(lab: ApiLab) -> None:
     assert (first["utilisation_percent"], first["power_watts"]) == (40, 250.5)
     assert first["processes"][0]["job_id"] == job_id
     assert (second["state"], second["utilisation_percent"]) == ("free", None)
+
+
+def test_a_gpu_says_who_keeps_it_from_work_and_a_waiting_job_does_too(lab: ApiLab) -> None:
+    eve = DeviceProcess(pid=7, user="eve", command="python3", memory_mb=900)
+    left = DeviceProcess(pid=8, user="ada", memory_mb=50, allocation_id="job-9.1")
+    reads = (DeviceRead(index=0, processes=(eve,)), DeviceRead(index=1, processes=(left,)))
+    lab.tell(DevicesRead("n0", reads))
+    first, second, third = lab.get("/gpus").json["gpus"][:3]
+    assert (first["state"], first["why"]) == ("foreign", "process 7 (python3) of eve holds 900 MiB")
+    assert second["state"] == "leaking"
+    assert second["why"] == "job 9 is over, and process 8 of ada still holds 50 MiB"
+    assert (third["state"], third["why"]) == ("free", "")
+    waits = lab.submit(gpu_count=8)
+    told = lab.get(f"/jobs/{waits}/explain").json["details"]["gpus"]
+    assert told == {"n0:0": first["why"], "n0:1": second["why"]}
+
+
+def test_a_running_job_that_was_warned_says_so_and_is_measured() -> None:
+    rules = GpuRules(memory=Action.WARN)
+    with ApiLab(limits=Limits(gpu_rules=rules)) as lab:
+        job_id = lab.submit(gpu_count=0.5)
+        lab.start(job_id)
+        greedy = DeviceProcess(pid=7, memory_mb=80_000, allocation_id=f"{job_id}.1")
+        lab.tell(DevicesRead("n0", (DeviceRead(index=0, processes=(greedy,)),)))
+        reason = lab.get(f"/jobs/{job_id}/explain").json["reason"]
+        assert "; warned: it uses 80000 MiB of the memory of GPU 0" in reason
+        measured = lab.get(f"/jobs/{job_id}").json["measured"]
+        assert measured["peak_memory_mb"] == 80_000
+        assert measured["energy_wh"] is None
+        assert measured["warning"].startswith("it uses 80000 MiB")
 
 
 def test_a_gpu_is_paused_and_resumed(lab: ApiLab) -> None:

@@ -6,7 +6,7 @@ from gpu_scheduler.model.node import ForeignUse, Health
 from gpu_scheduler.model.trouble import trouble_of
 from tests.builders import a_device
 
-SET_ASIDE = "jobs of several people kept dying on it; resume-gpu gives it back"
+SET_ASIDE = "different jobs kept dying on it at once; resume-gpu gives it back"
 EVE = ForeignUse(pid=7, user="eve", command="python3", memory_mb=900)
 LEFT = ForeignUse(pid=7, user="ada", memory_mb=900, leaked=True, job="job-12")
 
