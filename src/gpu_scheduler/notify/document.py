@@ -105,14 +105,18 @@ def of_free_gpus(free: int, at_ms: int) -> dict[str, Any]:
     }
 
 
-def of_budget(tenant: str, used_hours: float, limit_hours: float, at_ms: int) -> dict[str, Any]:
+def of_budget(
+    tenant: str, user: str, used_hours: float, limit_hours: float, at_ms: int
+) -> dict[str, Any]:
     """A budget is nearly used, or is used up."""
     percent = int(100 * used_hours / limit_hours) if limit_hours else 100
+    who = f"user {user} of tenant {tenant}" if user else f"tenant {tenant}"
     return {
-        "text": f"tenant {tenant} has used {percent} % of its {limit_hours:g} GPU-hours",
+        "text": f"{who} has used {percent} % of {limit_hours:g} GPU-hours",
         "event": Notice.BUDGET.value,
         "at": write_time(at_ms),
         "tenant": tenant,
+        "user": user,
         "used_gpu_hours": round(used_hours, 3),
         "limit_gpu_hours": limit_hours,
         "percent": percent,

@@ -56,7 +56,11 @@ class Reader:
         """A row for each target that wants to hear of this, of any job or of none."""
         tenant = str(told.get("tenant") or "")
         for name in self._listeners((notice,), tenant):
-            yield row_of(key, name, told, at_ms)
+            rule = self._settings.targets[name].to
+            needs_user = "{user}" in rule and not told.get("user")
+            needs_tenant = "{tenant}" in rule and not tenant
+            if not (needs_user or needs_tenant):
+                yield row_of(key, name, told, at_ms)
 
     def _of_event(self, sequence: int, event: EventRow) -> Iterator[NoticeRow]:
         if event.kind in document.TROUBLE and not event.job_id:

@@ -41,9 +41,10 @@ log = structlog.get_logger("notify")
 
 @dataclass(frozen=True, slots=True)
 class BudgetUse:
-    """How much of its GPU time a tenant has used, in hours."""
+    """How much of its GPU time a tenant, or one of its users, has used, in hours."""
 
     tenant: str
+    user: str
     used_hours: float
     limit_hours: float
 
@@ -215,15 +216,18 @@ class Notifications:
         seen: dict[str, int] = {}
         now_ms = self._scheduler.now_ms()
         for use in self._scheduler.budgets():
+            owner = f"{use.tenant}/{use.user}" if use.user else use.tenant
             percent = 100 * use.used_hours / use.limit_hours if use.limit_hours else 100.0
             marks = [mark for mark in (self._settings.budget_percent, 100) if percent >= mark]
             reached = max(marks, default=0)
-            if reached > self._memory.budgets.get(use.tenant, 0):
-                told = document.of_budget(use.tenant, use.used_hours, use.limit_hours, now_ms)
-                key = f"budget-{use.tenant}-{reached}-{now_ms}"
+            if reached > self._memory.budgets.get(owner, 0):
+                told = document.of_budget(
+                    use.tenant, use.user, use.used_hours, use.limit_hours, now_ms
+                )
+                key = f"budget-{owner}-{reached}-{now_ms}"
                 rows += self._reader.to_all(Notice.BUDGET, told, now_ms, key)
             if reached:
-                seen[use.tenant] = reached
+                seen[owner] = reached
         return rows, seen
 
     async def _keep(self, rows: list[NoticeRow], after: _Memory) -> None:

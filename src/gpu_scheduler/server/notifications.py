@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
+from gpu_scheduler.control.limits import period_of, spent, user_quota
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Record
 from gpu_scheduler.ledger.amounts import GPU_HOUR_MILLI_MS
+from gpu_scheduler.ledger.periods import Period
+from gpu_scheduler.ledger.shares import Account, tenant_and_user
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.tenant import BudgetPeriod
 from gpu_scheduler.notify.readers import why_not
 from gpu_scheduler.notify.service import BudgetUse
 from gpu_scheduler.settings.groups import NotificationSettings
@@ -21,6 +25,7 @@ class LoopForNotices:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
+        self._users: set[tuple[str, str]] = set()
 
     @property
     def store(self) -> Store:
@@ -47,19 +52,44 @@ class LoopForNotices:
         )
 
     def budgets(self) -> Iterator[BudgetUse]:
-        """Tenants with a budget: what was charged, and what running jobs have used since."""
+        """Tenants and users with a budget: what was charged, and what runs has used since."""
         book = self._loop.core.book
-        running: dict[str, int] = {}
-        for entry in book.picture.running.values():
-            allocation, job = entry.running.allocation, entry.running.job
-            elapsed_ms = max(0, self._loop.now_ms() - allocation.start_ms)
-            used = running.get(job.tenant, 0) + elapsed_ms * allocation.gpu_milli
-            running[job.tenant] = used
+        if not book.picture.has_limits:
+            return
+        now_ms = self._loop.now_ms()
+        running = self._running(now_ms)
         for tenant in list(book.picture.tenants.values()):
-            limit = tenant.quota.gpu_milli_ms
-            if limit:
-                used = book.accounts.total(tenant.id).gpu_milli_ms + running.get(tenant.id, 0)
-                yield BudgetUse(tenant.id, used / GPU_HOUR_MILLI_MS, limit / GPU_HOUR_MILLI_MS)
+            yield from self._budget(tenant.id, tenant.quota.gpu_milli_ms, running, now_ms)
+        # Whoever neither runs nor has run since the start of the server uses up nothing.
+        self._users.update(account for account in running if isinstance(account, tuple))
+        for account in sorted(self._users):
+            limit = user_quota(book, account[0]).gpu_milli_ms
+            yield from self._budget(account, limit, running, now_ms)
+
+    def _budget(
+        self, account: Account, limit: int | None, running: dict[Account, int], now_ms: int
+    ) -> Iterator[BudgetUse]:
+        if limit:
+            used, _ = spent(self._loop.core.book, account, now_ms)
+            tenant, user = tenant_and_user(account)
+            hours = (used + running.get(account, 0)) / GPU_HOUR_MILLI_MS
+            yield BudgetUse(tenant, user or "", hours, limit / GPU_HOUR_MILLI_MS)
+
+    def _running(self, now_ms: int) -> dict[Account, int]:
+        """GPU time of what runs and is charged only at its end, by account, in the period."""
+        book = self._loop.core.book
+        found: dict[Account, int] = {}
+        for entry in list(book.picture.running.values()):
+            allocation, job = entry.running.allocation, entry.running.job
+            period = _PERIODS.get(period_of(book, job.tenant))
+            since_ms = max(allocation.start_ms, period.start_of(now_ms) if period else 0)
+            used = max(0, now_ms - since_ms) * allocation.gpu_milli
+            for account in (job.tenant, (job.tenant, job.user)):
+                found[account] = found.get(account, 0) + used
+        return found
+
+
+_PERIODS = {BudgetPeriod.WEEK: Period.WEEK, BudgetPeriod.MONTH: Period.MONTH}
 
 
 def check_notify(job: Job, settings: NotificationSettings) -> None:

@@ -27,7 +27,7 @@ from gpu_scheduler.settings.groups import NotificationSettings
 from gpu_scheduler.store.rows import Store, Write
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array
-from tests.receivers import HttpReceiver, a_free_port
+from tests.receivers import HttpReceiver, SmtpReceiver, a_free_port
 
 HOUR_MS = 3_600_000
 LONGEST_S = 20.0
@@ -384,8 +384,38 @@ def test_a_budget_is_told_once_when_it_is_nearly_used_and_once_when_it_is(
 
         in_house(tmp_path, told(receiver, "budget", give_up_hours=100), test)
     nearly, wholly = receiver.got
-    assert nearly["text"] == "tenant vision has used 91 % of its 10 GPU-hours"
+    assert nearly["text"] == "tenant vision has used 91 % of 10 GPU-hours"
     assert (nearly["percent"], wholly["percent"]) == (91, 101)
+
+
+def test_the_budget_of_a_user_is_told_to_that_user(tmp_path: Path, monkeypatch: Any) -> None:
+    from gpu_scheduler.model.tenant import Quota
+
+    monkeypatch.setattr(service, "LOOK_S", 0.02)
+    with SmtpReceiver() as receiver:
+        settings = NotificationSettings(
+            targets={"mail": Target(kind="email", to="{user}@lab.example", events=("budget",))},
+            smtp_host="127.0.0.1",
+            smtp_port=receiver.port,
+            smtp_security="none",
+            give_up_hours=100,
+        )
+
+        async def test(house: House) -> None:
+            each = Quota(gpu_milli_ms=10 * 1000 * HOUR_MS)
+            tenant = a_tenant(id="vision", gpu_milli_ms=11 * 1000 * HOUR_MS, user_quota=each)
+            await house.loop.apply(SetTenant(tenant))
+            job = await house.submit(tenant="vision", user="ann", max_runtime_ms=10 * HOUR_MS)
+            await house.until(lambda: job in house.allocated(), "its start")
+            house.ahead_ms = round(9.95 * HOUR_MS)
+            await house.until(lambda: receiver.mails, "nearly used")
+            house.ahead_ms = round(10.1 * HOUR_MS)
+            await house.until(lambda: len(receiver.mails) == 2, "used")
+            await house.until(lambda: not house.store.notices(), "nothing for nobody")
+
+        in_house(tmp_path, settings, test)
+    assert [to for _, to in receiver.envelopes] == [["ann@lab.example"]] * 2
+    assert "user ann of tenant vision has used 99 %" in receiver.mails[0]["Subject"]
 
 
 def test_trouble_with_the_machine_is_told(tmp_path: Path) -> None:
