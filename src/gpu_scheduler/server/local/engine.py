@@ -40,6 +40,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.directories import Lock, prepare
+from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.site_rules import SiteRules
@@ -73,38 +74,43 @@ class LocalEngine:
         self.caller = _myself()
         clock = SteadyClock()
         clock.not_before(_last_time(self.store))
-        self._now_ms = clock.now_ms
+        self._durable = durable
         self._agent: asyncio.Task[None] | None = None
+        self._housekeeping: asyncio.Task[None] | None = None
         self._launcher: Launcher | None = None
-
-    async def start(self) -> None:
-        """Bring everything up; jobs of an earlier run are found again."""
         self.loop = Loop(
             self.store,
             self._new_core,
-            self._now_ms,
-            sweep_ms=self._settings.scheduler.scheduling_interval_ms,
-            rules=SiteRules(self._settings).check,
+            clock.now_ms,
+            sweep_ms=settings.scheduler.scheduling_interval_ms,
+            rules=SiteRules(settings).check,
         )
-        self.agents = Agents(self.loop, silent_after_s=self._settings.agent.lost_after_s)
+        self.agents = Agents(self.loop, silent_after_s=settings.agent.lost_after_s)
         self.context = Context(
             self.loop,
             ApiSettings(server_uid=os.geteuid(), version=__version__),
             logs=JobLogs(self.loop, self.agents),
         )
+
+    async def start(self) -> None:
+        """Bring everything up; jobs of an earlier run are found again."""
         self.loop.start()
         if DEFAULT_TENANT not in {tenant.id for tenant in self.store.tenants()}:
             await self.loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
         self._launcher = await Launcher.connect(self._config.dir)
         config = self._config
+        if self._source is None:
+            self._source = await asyncio.to_thread(detect, wanted_devices(config))
         source = self._source
-        if source is None:
-            source = await asyncio.to_thread(detect, wanted_devices(config))
         found = first_devices(await asyncio.to_thread(source.find), config.most_devices)
         watcher = watcher_of(config, source, found) if found.devices else None
         connect = partial(_joined, self.agents)
         agent = Agent(config, self._launcher, found, watcher, connect)
         self._agent = asyncio.create_task(agent.run())
+        if self._durable:
+            self._housekeeping = asyncio.create_task(
+                keep_house(self.loop, self._settings.retention, Path(config.logs_dir))
+            )
         await self._first_connection(self._agent)
 
     async def _first_connection(self, agent: asyncio.Task[None]) -> None:
@@ -128,15 +134,17 @@ class LocalEngine:
 
     async def close(self) -> None:
         """Let go of everything, however far the start has come."""
-        if self._agent is not None:
-            self._agent.cancel()
-            await asyncio.gather(self._agent, return_exceptions=True)
-            self._agent = None
+        tasks = [task for task in (self._housekeeping, self._agent) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._agent = self._housekeeping = None
+        if self._source is not None:
+            self._source.close()
         if self._launcher is not None:
             launcher, self._launcher = self._launcher, None
             await (launcher.close() if await launcher.held() else launcher.leave())
-        if hasattr(self, "loop"):
-            await self.loop.close()
+        await self.loop.close()
         self.store.close()
         self._lock.release()
 

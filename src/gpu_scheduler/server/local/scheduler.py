@@ -79,6 +79,12 @@ class LocalScheduler:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._began = 0.0
+        self._failure: Exception | None = None
+        self._cancels = True
+        # Made by the thread, before anybody is told that it is ready.
+        self._engine: LocalEngine
+        self._events: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
 
     # --- life
 
@@ -238,7 +244,7 @@ class LocalScheduler:
 
     def _live(self, ready: Future[None]) -> None:
         """All that the thread does."""
-        self._failure: Exception | None = None
+        self._failure = None
         temporary = None
         try:
             if self._state_dir is None:
