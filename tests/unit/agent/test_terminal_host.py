@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpu_scheduler.agent.runners import terminal_host as host
+from gpu_scheduler.agent.runners import terminal_use
 
 TERMS = {"rows": 24, "columns": 80, "idle_ms": 0, "attach_within_ms": 0, "keep": True}
 LONGEST_S = 30
@@ -117,10 +118,11 @@ def served(
         "workdir": "/",
         "umask": 0o022,
     }
+    use = terminal_use.Use(TERMS | terms)
     log = Path(directory, "log")
     handler = signal.getsignal(signal.SIGCHLD)
     with log.open("wb") as file:
-        detail = host.serve(pid, terminal, file.fileno(), order, directory)
+        detail = host.serve(pid, terminal, file.fileno(), order, directory, use)
     signal.signal(signal.SIGCHLD, handler)
     os.close(terminal)
     _, status = os.waitpid(pid, 0)
@@ -235,6 +237,17 @@ def test_an_idle_job_is_warned_and_ended_and_one_to_whom_nobody_comes_is_ended(
     assert (code, detail) == (-signal.SIGHUP, "nobody came to its terminal within 0 s")
 
 
+def test_people_are_told_before_the_time_limit(directory: str) -> None:
+    def people() -> None:
+        ann = Person(directory)
+        ann.open()
+        ann.see(b"at its time limit")
+        ann.say(b"d", b"\n")
+        assert ann.end() == 0
+
+    assert served(directory, "read x", people, limit_ms=2000)[0] == 0
+
+
 def test_keys_keep_a_job_from_being_idle(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)
@@ -326,6 +339,6 @@ def test_who_takes_nothing_is_taken_for_gone(
 
 
 def test_times_are_told_in_words() -> None:
-    assert [host.told(seconds) for seconds in (5, 90, 1800, 9000)] == [
+    assert [terminal_use.told(seconds) for seconds in (5, 90, 1800, 9000)] == [
         *("5 s", "90 s", "30 min", "2.5 h"),
     ]

@@ -56,7 +56,7 @@ def work_form(work: Work) -> Form:
         if value != usual:
             form[name] = value
     if work.terminal is not None:
-        form["terminal"] = terminal_form(work)
+        form["terminal"] = terminal_form(work.terminal)
     if work.devices:
         form["devices"] = [
             {name: getattr(device, name) for name in _DEVICE_FIELDS} for device in work.devices
@@ -64,13 +64,15 @@ def work_form(work: Work) -> Form:
     return form
 
 
-def terminal_form(work: Work) -> Form | None:
-    """The terminal of a work, if it has one."""
-    terminal = work.terminal
-    if terminal is None:
-        if work.runner != "terminal":
-            return None
-        terminal = WorkTerminal()
+def terminal_order(work: Work) -> Form | None:
+    """What the shim is told of the terminal, if the work has one."""
+    if work.runner != "terminal":
+        return None
+    return terminal_form(work.terminal or WorkTerminal()) | {"limit_ms": work.limit_ms}
+
+
+def terminal_form(terminal: WorkTerminal) -> Form:
+    """The form of a terminal."""
     return {name: getattr(terminal, name) for name in _TERMINAL_FIELDS}
 
 

@@ -13,7 +13,7 @@ from gpu_scheduler.agent.work import Work
 
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
-_TERMINAL = ("terminal_host.py", "terminal.sock")
+_TERMINAL = ("terminal_host.py", "terminal_use.py", "terminal.sock")
 _KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock", *_TERMINAL)
 _DAY_NS = 86_400 * 10**9
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

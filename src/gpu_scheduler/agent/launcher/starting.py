@@ -16,7 +16,7 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
 from gpu_scheduler.agent.launcher.child import READY
-from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_form
+from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_order
 from gpu_scheduler.agent.launcher.gangs import Gangs
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
@@ -398,7 +398,7 @@ class Starter:
             "workdir": work.workdir,
             "umask": work.umask,
             "output": work.log_path if work.log_of_user else "",
-            "terminal": terminal_form(work),
+            "terminal": terminal_order(work),
         }
         session.unsent = line(order)
         session.send()

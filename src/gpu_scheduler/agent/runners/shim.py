@@ -6,7 +6,7 @@ through a descriptor from the launcher, to the log, or to the file that the user
 written to `end.json` by fsync and rename: signals for the job never reach this process. Runs with
 any Python 3.8 or newer that the job's user can read, and imports nothing of this package. In tmux
 and screen it copies between two terminals; with the runner `terminal` nobody may be there, and
-`terminal_host.py`, which lies beside it, serves whoever comes.
+`terminal_host.py`, which lies beside it with `terminal_use.py`, serves whoever comes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     detail = ""
     if order.get("terminal"):
-        detail = load(here, "terminal_host").serve(job, terminal, log, order, here)
+        use = load(here, "terminal_use").Use(order["terminal"])
+        detail = load(here, "terminal_host").serve(job, terminal, log, order, here, use)
     else:
         relay(job, terminal, log)
     _, status = os.waitpid(job, 0)

@@ -12,6 +12,7 @@ from gpu_scheduler.agent.runners.session import SessionRunner, source
 from gpu_scheduler.agent.work import Work
 
 SOCKET = "terminal.sock"
+SOURCES = ("terminal_host.py", "terminal_use.py")
 
 
 class TerminalRunner(SessionRunner):
@@ -26,8 +27,7 @@ class TerminalRunner(SessionRunner):
         return ("tgpu", "attach", "--socket", f"{work.scratch_dir}/{SOCKET}")
 
     def _sources(self) -> dict[str, str]:
-        host = "terminal_host.py"
-        return {**super()._sources(), host: source(host)}
+        return {**super()._sources(), **{name: source(name) for name in SOURCES}}
 
     def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
         del work

@@ -32,6 +32,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpu_scheduler.agent.runners.terminal_use import Use
+
     Order = dict[str, Any]
 
 SOCKET = "terminal.sock"
@@ -50,18 +52,14 @@ SHOWN_AGAIN = 1 << 14
 DRAIN_S = 1.0
 FAREWELL_S = 2.0
 KILL_AFTER_S = 10.0
-BUSY_SHARE = 0.01
-"""Programs that use less of a core than this are not at work."""
-WARN_SHARE = 0.9
-LONGEST_CHECK_S = 30.0
 SLOW_CHECK_S = 1.0
 _ALTERNATE = b"\x1b[?1049"
 _HARMLESS = (errno.EINTR, errno.EAGAIN)
 
 
-def serve(job: int, terminal: int, log: int, order: Order, directory: str) -> str:
+def serve(job: int, terminal: int, log: int, order: Order, directory: str, use: Use) -> str:
     """Serve until the job has ended; why it was ended from here, if it was."""
-    host = Host(Program(job, terminal, {terminal: b"d"}, terminal, log), order, directory)
+    host = Host(Program(job, terminal, {terminal: b"d"}, terminal, log), order, directory, use)
     try:
         return host.run()
     finally:
@@ -214,55 +212,15 @@ class Client:
         return found
 
 
-class Use:
-    """When the job was last used, and when it is to be ended because it was not."""
-
-    def __init__(self, terms: Order) -> None:
-        self.idle_s = terms["idle_ms"] / 1000
-        self.attach_s = terms["attach_within_ms"] / 1000
-        self.began = self.at = self.checked = time.monotonic()
-        self.cpu_s = 0.0
-        self.warned = False
-
-    def note(self) -> None:
-        self.at = time.monotonic()
-        self.warned = False
-
-    def wait_s(self) -> float:
-        """How long to sleep at most."""
-        shortest = min((each for each in (self.idle_s, self.attach_s) if each), default=300.0)
-        return max(0.05, min(LONGEST_CHECK_S, shortest / 20))
-
-    def verdict(self, job: int, visited: bool) -> tuple[str, str]:
-        """What to tell those who are there, and why to end the job; both may be empty."""
-        now = time.monotonic()
-        if self.attach_s and not visited and now - self.began >= self.attach_s:
-            return "", f"nobody came to its terminal within {told(self.attach_s)}"
-        if not self.idle_s or now - self.checked < self.wait_s():
-            return "", ""
-        used_s = cpu_seconds(job)
-        if used_s - self.cpu_s > BUSY_SHARE * (now - self.checked):
-            self.note()
-        self.cpu_s, self.checked = used_s, now
-        idle_s = now - self.at
-        if idle_s >= self.idle_s:
-            return "", f"idle for {told(self.idle_s)}"
-        if idle_s >= WARN_SHARE * self.idle_s and not self.warned:
-            self.warned = True
-            left = told(max(1.0, self.idle_s - idle_s))
-            return f"nothing has happened here for a while; press a key, or it ends in {left}", ""
-        return "", ""
-
-
 class Host:
     """The loop."""
 
-    def __init__(self, job: Program, order: Order, directory: str) -> None:
+    def __init__(self, job: Program, order: Order, directory: str, use: Use) -> None:
         self._job = job
         self._order = order
         self._programs = [job]
         self._clients: list[Client] = []
-        self._use = Use(order["terminal"])
+        self._use = use
         self._detail = ""
         self._kill_at = 0.0
         self._wake, self._note = os.pipe()
@@ -463,6 +421,8 @@ class Host:
             if now >= self._kill_at:
                 self._job.hang_up(signal.SIGKILL)
             return
+        if near := self._use.near_limit():
+            self._tell(near)
         note, why = self._use.verdict(self._job.pid, self._job.visited)
         if note:
             self._tell(note)
@@ -566,31 +526,8 @@ def become(
         os._exit(127)
 
 
-def cpu_seconds(above: int) -> float:
-    """CPU time of a process and all below it, also of those that have ended."""
-    ticks, found = 0, [above]
-    while found:
-        pid = found.pop()
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-                found += map(int, file.read().split())
-        except (OSError, ValueError):
-            continue
-        ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def write_all(target: int, data: bytes) -> None:
     """A log that cannot be written to does not stop the job."""
     with contextlib.suppress(OSError):
         while data and target >= 0:
             data = data[os.write(target, data) :]
-
-
-def told(seconds: float) -> str:
-    """A time in words."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
