@@ -11,7 +11,7 @@ from gpu_scheduler.api.cluster import gpu_forms, slots
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_number
-from gpu_scheduler.api.queue_order import SORTS
+from gpu_scheduler.api.queue_order import SORTS, Order
 from gpu_scheduler.api.views import JobViews
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
@@ -34,9 +34,10 @@ async def overview(context: Context, call: Call) -> Answer:
             "for the other way round"
         )
     words = tuple(query.text("filter").lower().split())
-    order = context.orders.find(call.caller, sort, words, query.text("user"))
     limit = query.number("limit", DEFAULT_ROWS, most=MOST_ROWS)
-    offset = min(query.number("offset", 0), max(0, len(order.ids) - limit))
+    offset = query.number("offset", 0)
+    order = context.orders.find(call.caller, sort, words, query.text("user"), offset + limit)
+    offset = min(offset, max(0, order.total - limit))
     nodes = slots(context)
     return answer(
         Overview(
@@ -50,10 +51,20 @@ async def overview(context: Context, call: Call) -> Answer:
             gpus=list(gpu_forms(context, call.caller)),
             jobs=_lines(context, call.caller, order.ids[offset : offset + limit]),
             offset=offset,
-            total=len(order.ids),
-            found=order.places.get(query.text("find")),
+            total=order.total,
+            found=_place(context, order, query.text("find")),
         )
     )
+
+
+def _place(context: Context, order: Order, job_id: str) -> int | None:
+    """Where a job stands, also beyond what was worked out of the queue."""
+    place = order.places.get(job_id)
+    life = context.service.core.book.lives.get(job_id)
+    if place is not None or life is None or order.reaches(order.total):
+        return place
+    position = context.explainer.position(life.job.number)
+    return order.total - 1 if position is None else order.leading + position - 1
 
 
 def _problem(context: Context) -> str:

@@ -1,16 +1,17 @@
 """In which order the jobs that wait or run stand on a screen, for whoever looks.
 
-The order is worked out for all of them, kept until something changes, and even then not made again
-before twenty times what the last took has passed: so looking costs a small part of a core however
-long the queue is.
+Of the plain queue only as much is worked out as is looked at. Any other order is worked out for all
+jobs. Both are kept until something changes, and even then not made again before twenty times what
+the last took has passed: so looking costs a small part of a core however long the queue is.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.life import JobLife
@@ -20,6 +21,7 @@ from gpu_scheduler.model.states import HOLDING, JobState
 
 PAUSE_FACTOR = 20
 KEPT_ORDERS = 16
+EVERYTHING = 1 << 62
 SORTS = ("queue", "number", "user", "name", "state", "gpus", "priority", "time", "tenant")
 
 Key = tuple[object, ...]
@@ -27,13 +29,22 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Ids of jobs in the order that was asked for, and how many there are of each kind."""
+    """Ids of jobs in the order that was asked for, and how many there are of each kind.
+
+    `ids` may be only the first of `total`; `leading` of them stand before the queue.
+    """
 
     version: int
     fresh_until: float
     ids: list[str]
     places: dict[str, int]
     counts: dict[str, int]
+    total: int
+    leading: int = 0
+
+    def reaches(self, need: int) -> bool:
+        """Whether it is long enough."""
+        return len(self.ids) >= min(need, self.total)
 
 
 class Orders:
@@ -45,25 +56,72 @@ class Orders:
         self._clock = clock
         self._kept: OrderedDict[Key, Order] = OrderedDict()
 
-    def find(self, caller: Caller, sort: str, words: tuple[str, ...], user: str) -> Order:
-        """The jobs that the words and the user choose, in this order."""
+    def find(
+        self, caller: Caller, sort: str, words: tuple[str, ...], user: str, need: int = EVERYTHING
+    ) -> Order:
+        """The jobs that the words and the user choose, in this order; the first `need` at least."""
         seen_by = (caller.user, caller.role, caller.administers, caller.tenants, caller.confined)
         key = (seen_by, sort, words, user)
         version = self._service.tallies.messages
         began = self._clock()
         kept = self._kept.get(key)
-        if kept is not None and (kept.version == version or began < kept.fresh_until):
+        is_fresh = kept is not None and (kept.version == version or began < kept.fresh_until)
+        if kept is not None and is_fresh and kept.reaches(need):
             self._kept.move_to_end(key)
             return kept
-        ids, counts = self._work_out(caller, sort, words, user)
+        total, leading = 0, 0
+        if sort == "queue" and not words and not user:
+            ids, counts, leading = self._head(need)
+            total = len(self._service.core.book.lives)
+        else:
+            ids, counts = self._work_out(caller, sort, words, user)
+            total = len(ids)
         ended = self._clock()
         fresh_until = ended + PAUSE_FACTOR * (ended - began)
         places = {job_id: place for place, job_id in enumerate(ids)}
-        self._kept[key] = found = Order(version, fresh_until, ids, places, counts)
+        found = Order(version, fresh_until, ids, places, counts, total, leading)
+        self._kept[key] = found
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT_ORDERS:
             self._kept.popitem(last=False)
         return found
+
+    def _head(self, need: int) -> tuple[list[str], dict[str, int], int]:
+        """What runs, and so much of the queue as is needed, by merging its lines."""
+        book = self._service.core.book
+        counts = {"running": 0, "scheduled": 0, "pending": 0, "held": 0}
+        before, behind = [], []
+        for life in book.lives.values():
+            if life.queued and not life.tasks:
+                continue
+            state = life.state
+            counts["held" if _is_held(life, state) else _counted(state)] += 1
+            if state in HOLDING:
+                before.append(life.job)
+            elif not life.queued:
+                behind.append(life.job)
+        counts["pending"] += len(book.lives) - sum(counts.values())
+        before.sort(key=lambda job: job.number)
+        ids = [job.id for job in before]
+        running = set(ids)
+        for job_id in self._queue():
+            if len(ids) >= need:
+                return ids, counts, len(before)
+            if job_id not in running:
+                ids.append(job_id)
+        ids += [job.id for job in sorted(behind, key=lambda job: job.number)]
+        return ids, counts, len(before)
+
+    def _queue(self) -> Iterator[str]:
+        """The waiting jobs as the engine would take them, one by one."""
+        queue = self._service.core.book.picture.queue
+        standings = Standings(self._service.core.book.picture)
+        lines = []
+        for group in queue.groups.values():
+            penalty = standings.penalty_ms(group.key)
+            lines += [_shifted(line, penalty) for line in group.by_shape.values()]
+        for _, number in merge(*lines):
+            yield queue.entries[number].waiting.job.id
 
     def _work_out(
         self, caller: Caller, sort: str, words: tuple[str, ...], user: str
@@ -86,6 +144,10 @@ class Orders:
         if sort.startswith("-"):
             chosen.sort(key=lambda item: item[0][0], reverse=True)  # type: ignore[arg-type,return-value]
         return [job_id for _, job_id in chosen], counts
+
+
+def _shifted(line: list[tuple[int, int]], penalty_ms: int) -> Iterator[tuple[int, int]]:
+    return ((key + penalty_ms, number) for key, number in line)
 
 
 class _Keys:

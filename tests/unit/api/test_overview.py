@@ -112,3 +112,32 @@ def test_an_order_is_kept_while_nothing_changes_and_for_a_while_when_much_does(
     assert orders.find(admin, "queue", (), "") is first
     clock[0] += 20
     assert len(orders.find(admin, "queue", (), "").ids) == 2
+
+
+def test_the_queue_is_the_same_whether_all_or_only_its_head_is_worked_out(lab: ApiLab) -> None:
+    lab.start(lab.submit(gpu_count=8))
+    for number in range(40):
+        lab.submit(
+            name=f"n{number}",
+            gpu_count=1 + number % 3,
+            priority=("low", "normal", "high")[number % 3],
+            hold=number % 7 == 0,
+            **({"array": "0-3"} if number % 11 == 0 else {}),
+        )
+    admin = Caller(user="root", role=Role.ADMIN)
+    # A word that every job has: so all of them are sorted.
+    every = Orders(lab.loop).find(admin, "queue", ("job-",), "")
+    merged = Orders(lab.loop).find(admin, "queue", (), "")
+    assert merged.ids == every.ids
+    assert merged.counts == every.counts
+    assert merged.total == 41
+    head = Orders(lab.loop).find(admin, "queue", (), "", need=5)
+    assert head.ids == every.ids[:5]
+    assert (head.total, head.counts) == (41, every.counts)
+    # Places beyond the head are found too, those behind the queue only roughly.
+    for place in (7, 20, 30):
+        job = every.ids[place]
+        fresh = lab.get(f"/overview?limit=3&find={job}").json
+        assert fresh["found"] == place
+    assert ids(lab, "?limit=5&offset=20") == every.ids[20:25]
+    assert ids(lab, "?limit=5&offset=999") == every.ids[-5:]
