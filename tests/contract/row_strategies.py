@@ -376,7 +376,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         outcome=TEXT,
         code=TEXT,
         detail=TEXT,
-        count=COUNT,
+        times=COUNT,
     ),
     "week": st.builds(WeekUsageRow, TEXT, st.none() | TEXT, TIME, AMOUNT),
     "estimate": st.builds(

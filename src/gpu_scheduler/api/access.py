@@ -169,7 +169,7 @@ def _record(number: int, row: AuditRow) -> AuditForm:
         outcome=row.outcome,
         code=row.code,
         detail=row.detail,
-        count=row.count,
+        count=row.times,
     )
 
 

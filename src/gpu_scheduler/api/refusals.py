@@ -63,7 +63,7 @@ class Refusals:
                     outcome=REFUSED,
                     code=code,
                     detail=_plain(detail),
-                    count=count,
+                    times=count,
                 )
             )
 

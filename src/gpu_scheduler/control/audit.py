@@ -28,24 +28,13 @@ def record(caller: Caller, message: Command | Fact, outcome: Outcome, now_ms: in
     kind = type(message)
     if kind is Submit or kind is SubmitAll:
         jobs = outcome.jobs
-        target = jobs[0].id if jobs else ""
-        if len(jobs) > 1:
+        action, target, detail, times = "submit", jobs[0].id if jobs else "", "", len(jobs)
+        if times > 1:
             target = f"{target} to {jobs[-1].id}"
-        action, detail, count = "submit", "", len(jobs)
     else:
-        action, detail, count = _action(kind), _detail(message), 1
-        target = _target(message)
-    return AuditRow(
-        at_ms=now_ms,
-        user=caller.user,
-        origin=caller.origin,
-        via=caller.via,
-        action=action,
-        target=target,
-        outcome=DONE,
-        detail=detail,
-        count=count,
-    )
+        action, target, detail, times = _action(kind), _target(message), _detail(message), 1
+    who = (caller.user, caller.origin, caller.via)
+    return AuditRow(now_ms, *who, action, target, DONE, "", detail, times)
 
 
 def _action(kind: type) -> str:

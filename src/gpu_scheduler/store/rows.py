@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpu_scheduler.model.allocation import Allocation, Placement
 from gpu_scheduler.model.intervals import IntervalSet
@@ -264,9 +264,11 @@ class CursorRow:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
-    """Who changed what, or tried to. `count` stands for so many alike, or so many jobs at once."""
+class AuditRow(NamedTuple):
+    """Who changed what, or tried to. `times` stands for so many alike, or so many jobs at once.
+
+    A tuple, as one is made for every submission.
+    """
 
     at_ms: int
     user: str
@@ -277,7 +279,7 @@ class AuditRow:
     outcome: str
     code: str = ""
     detail: str = ""
-    count: int = 1
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -517,19 +517,7 @@ def _token(row: tuple[Any, ...]) -> Token:
 
 
 def _audit_row(row: tuple[Any, ...]) -> tuple[int, AuditRow]:
-    number, at_ms, user, origin, via, action, target, outcome, code, detail, count = row
-    return number, AuditRow(
-        at_ms=at_ms,
-        user=user,
-        origin=origin,
-        via=via,
-        action=action,
-        target=target,
-        outcome=outcome,
-        code=code,
-        detail=detail,
-        count=count,
-    )
+    return row[0], AuditRow(*row[1:])
 
 
 def _estimate(row: tuple[Any, ...]) -> EstimateRow:

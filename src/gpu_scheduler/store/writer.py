@@ -338,21 +338,7 @@ _PLAIN: dict[type, tuple[str, Callable[[Any], tuple[Any, ...]]]] = {
             row.revoked_ms,
         ),
     ),
-    AuditRow: (
-        "insert_audit",
-        lambda row: (
-            row.at_ms,
-            row.user,
-            row.origin,
-            row.via,
-            row.action,
-            row.target,
-            row.outcome,
-            row.code,
-            row.detail,
-            row.count,
-        ),
-    ),
+    AuditRow: ("insert_audit", tuple),
     WeekUsageRow: (
         "upsert_week",
         lambda row: (row.tenant, row.user, row.week_ms, row.gpu_milli_ms),

@@ -174,4 +174,4 @@ def test_somebody_who_tries_everything_does_not_fill_the_record(lab: ApiLab) -> 
 
     lab.run(flood())
     assert len(service.rows) == MOST_KINDS + 1
-    assert sum(row.count for row in service.rows) == 10 * MOST_KINDS
+    assert sum(row.times for row in service.rows) == 10 * MOST_KINDS
