@@ -43,6 +43,9 @@ def print_job(job: dict[str, Any]) -> None:
     """One job, for people."""
     name = f"  {visible(job['name'])}" if job.get("name") else ""
     print(f"{painted(str(job['id']), 'bold')}{name}  {coloured_state(str(job['state']))}")
+    if job.get("redacted"):
+        print_pairs(_of_somebody_else(job))
+        return
     if job.get("reason"):
         print(f"  {visible(job['reason'])}")
     for title, pairs in (
@@ -53,6 +56,24 @@ def print_job(job: dict[str, Any]) -> None:
     ):
         print(painted(title, "bold"))
         print_pairs(pairs)
+
+
+def _of_somebody_else(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What everybody may know of a job."""
+    from gpu_scheduler.cli.durations import size_text
+    from gpu_scheduler.cli.history import local_time
+    from gpu_scheduler.cli.jobs_view import gpus_text, place_text
+
+    yield "user", str(job.get("user") or "")
+    yield "tenant", str(job.get("tenant_id") or "")
+    yield "GPUs", gpus_text(job)
+    yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
+    yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
+    yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
+    yield "runs on", place_text(job)
+    yield "submitted", local_time(job.get("submitted_at"))
+    yield "started", local_time(job["started_at"]) if job.get("started_at") else ""
+    yield "expected end", local_time(job["expected_end"]) if job.get("expected_end") else ""
 
 
 def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -102,8 +102,10 @@ def _create(args: Namespace) -> int:
         print(token["token"])
     else:
         print(token["token"])
+        what = "sees what" if token["role"] == "viewer" else "jobs run as"
+        whom = f"'{token['user']}'" + (" sees" if token["role"] == "viewer" else "")
         warn(
-            f"{token['id']}: jobs run as '{token['user']}' in tenant '{token['tenant_id']}', role "
+            f"{token['id']}: {what} {whom} in tenant '{token['tenant_id']}', role "
             f"{token['role']}, until {_day(token['expires_at'])}; the secret is not shown again"
         )
     return 0

@@ -8,6 +8,7 @@ import ipaddress
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def on_reload(act: Callable[[], None]) -> None:
+    """Act on SIGHUP, as services do; on a terminal it means that the person has gone."""
+    if not sys.stdin.isatty():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
+
+
 class Certificate:
     """The server's certificate; connections that are made after a change get the new one."""
 
@@ -88,7 +95,7 @@ class Certificate:
     async def watch(self) -> None:
         """Until cancelled: read it again when it has changed, or at once when told by SIGHUP."""
         told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
+        on_reload(told.set)
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), LOOK_AT_FILES_S)

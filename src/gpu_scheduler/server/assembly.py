@@ -37,7 +37,13 @@ from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.server.access import Certificate, check_access, host_names, verifier_of
+from gpu_scheduler.server.access import (
+    Certificate,
+    check_access,
+    host_names,
+    on_reload,
+    verifier_of,
+)
 from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.agent_process import AgentProcess
 from gpu_scheduler.server.attaching import attach_command_of
@@ -121,6 +127,8 @@ class Server:
                 ]
                 if self._certificate is not None:
                     tasks.append(asyncio.create_task(self._certificate.watch()))
+                else:
+                    on_reload(partial(log.info, "told to reload; there is no certificate to read"))
                 if self._settings.files.jobs_file:
                     watcher = JobsFile(
                         loop,
