@@ -227,6 +227,18 @@ def test_a_device_on_which_a_job_left_something_is_held_back_until_it_is_gone() 
     assert lab.running() == ["j2"]
 
 
+def test_of_several_strangers_the_one_that_was_named_stays_named() -> None:
+    lab = a_lab()
+    for at_s, sizes in ((1, (900, 500)), (2, (500, 900)), (3, (900, 500))):
+        strangers = tuple(
+            DeviceProcess(pid=pid, user="eve", memory_mb=size)
+            for pid, size in zip((7, 8), sizes, strict=True)
+        )
+        read(lab, at_s, processes=strangers)
+    kinds = [event.kind for _, event in lab.store.events() if event.kind.startswith("gpu_")]
+    assert kinds == ["gpu_foreign"]
+
+
 def test_memory_that_nobody_holds_and_nobody_gave_back_holds_the_device_back() -> None:
     lab = a_lab()
     read(lab, 1, unexplained_mb=4_000)

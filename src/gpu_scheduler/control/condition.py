@@ -81,12 +81,13 @@ def _taken_by(device: Device, reading: DeviceRead, held: Container[str]) -> Fore
         uses.append(ForeignUse(pid=0, memory_mb=reading.unexplained_mb, leaked=True))
     if not uses:
         return None
-    most = max(uses, key=lambda use: (use.leaked, use.memory_mb, -use.pid))
     before = device.foreign
-    if before is not None and _name(before) == _name(most):
-        is_near = abs(before.memory_mb - most.memory_mb) < NEAR_MB
-        return replace(most, memory_mb=before.memory_mb) if is_near else most
-    return most
+    for use in uses:
+        # The one that was named stays named while it is there: two that take turns are no news.
+        if before is not None and _name(use) == _name(before):
+            is_near = abs(before.memory_mb - use.memory_mb) < NEAR_MB
+            return replace(use, memory_mb=before.memory_mb) if is_near else use
+    return max(uses, key=lambda use: (use.leaked, use.memory_mb, -use.pid))
 
 
 def _use(process: DeviceProcess, *, leaked: bool) -> ForeignUse:
