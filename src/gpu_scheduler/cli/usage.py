@@ -74,4 +74,6 @@ def usage_rows(answer: Any) -> list[dict[str, Any]]:
 def _text(value: object, name: str) -> str:
     if value is None:
         return "(all)" if name == "user" else "-"
+    if name == "energy_kwh" and isinstance(value, float):
+        return f"{value:.4g}"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
