@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.api.service import Service
@@ -98,6 +99,10 @@ class Explainer:
                 found[number] = max(reserved.at_ms, now_ms)
         return found
 
+    def foreseen_until_ms(self) -> int:
+        """Up to when the last forecast came: whom it did not see start, starts later."""
+        return max(self._forecast.starts.values(), default=0)
+
     def _current_starts(self, number: int) -> dict[int, int]:
         kept = self._forecast
         now = self._clock()
@@ -107,10 +112,10 @@ class Explainer:
             picture = self._service.core.book.picture
             give_up = now + MOST_FORECAST_S
             run_times = _RunTimes(picture, self._service.now_ms(), lambda: self._clock() > give_up)
-            try:
-                starts = forecast(picture, run_times.now_ms, run_ms_of=run_times, until=number)
-            except _OutOfTime:
-                starts = kept.starts
+            starts: dict[int, int] = {}
+            with suppress(_OutOfTime):
+                # What was found in time is as good as ever; the rest starts later than that.
+                forecast(picture, run_times.now_ms, run_ms_of=run_times, until=number, into=starts)
             ended = self._clock()
             pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - now))
             kept = self._forecast = _Forecast(version, ended + pause, starts)

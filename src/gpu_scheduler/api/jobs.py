@@ -6,6 +6,7 @@ from gpu_scheduler.api.cluster import troubles
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Query, answer
 from gpu_scheduler.api.explain import sentence
+from gpu_scheduler.api.foresight import foreseen
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag, a_number
 from gpu_scheduler.api.views import (
     JobViews,
@@ -19,6 +20,7 @@ from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called
+from gpu_scheduler.model.moments import moment_text
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.states import HOLDING, JobState
 from gpu_scheduler.store.questions import JobQuery, Sight
@@ -185,12 +187,16 @@ async def explain_job(context: Context, call: Call) -> Answer:
         if reason is not None and reason.code is ReasonCode.RESOURCES:
             form.details["gpus"] = troubles(context)
         form.position = explainer.position(job.number)
-        start_ms = explainer.expected_start_ms(job.number)
+        start_ms, form.basis = foreseen(context.service, explainer, job.id)
         form.expected_start = write_time(start_ms)
         form.expected_end = write_time(_expected_end_ms(context, row, start_ms))
     elif state in HOLDING:
-        form.reason = row.reason or f"{state.value} since {write_time(row.start_ms)}"
-        form.expected_start = write_time(row.start_ms)
+        start_ms = row.start_ms
+        form.reason = row.reason
+        if job.array is not None:
+            start_ms, form.reason = _of_tasks(context, row, task)
+        form.reason = form.reason or f"{state.value} since {moment_text(start_ms or 0)}"
+        form.expected_start = write_time(start_ms)
         entry = context.service.core.book.picture.running.get(f"{job.id}.{row.attempt}")
         if entry is not None:
             form.expected_end = write_time(entry.running.expected_end_ms)
@@ -200,6 +206,23 @@ async def explain_job(context: Context, call: Call) -> Answer:
     if not call.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
     return answer(form)
+
+
+def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | None, str]:
+    """When an array, or one task of it, started; and how it stands with its tasks."""
+    only = None if task is None else IntervalSet.of([task])
+    rows = context.service.store.tasks(row.job.id, only=only)
+    starts = [one.first_start_ms for one in rows if one.first_start_ms is not None]
+    if task is not None or not starts:
+        return (min(starts) if starts else None), ""
+    counts = ", ".join(f"{len(numbers)} {state.value}" for state, numbers in row.tasks if numbers)
+    told = f"running since {moment_text(min(starts))}; tasks: {counts}"
+    if row.job.id in context.service.core.book.lives and any(
+        state is JobState.PENDING for state, numbers in row.tasks if numbers
+    ):
+        _, why = sentence(context.explainer.reason(row.job.id))
+        told += f"; the next one: {why}" if why else ""
+    return min(starts), told
 
 
 def _warned(context: Context, allocation_id: str) -> str:

@@ -42,7 +42,7 @@ def _print(answer: dict[str, Any], now: float) -> None:
     print_pairs(
         [
             ("place in line", "" if position is None else str(position)),
-            ("expected start", expected(answer.get("expected_start"), now)),
+            ("expected start", about(answer, now)),
             ("expected end", expected(answer.get("expected_end"), now)),
             *(
                 (f"GPU {place}", visible(str(trouble)))
@@ -50,6 +50,14 @@ def _print(answer: dict[str, Any], now: float) -> None:
             ),
         ]
     )
+
+
+def about(answer: dict[str, Any], now: float) -> str:
+    """The expected start; one that was not worked out step by step says so."""
+    text = expected(answer.get("expected_start"), now)
+    why = {"rough": "by the work ahead", "dependency": "when what it waits for should be over"}
+    basis = why.get(str(answer.get("basis")))
+    return f"about {text}, {basis}" if text and basis else text
 
 
 def expected(text: str | None, now: float) -> str:

@@ -31,6 +31,7 @@ def register(parser: ArgumentParser) -> None:
     )
     add("--html", metavar="FILE", help="write a page with charts; one file, no network")
     add("--invoice", action="store_true", help="print what the period costs, line by line")
+    add("--estimates", action="store_true", help="say how well expected starts were kept")
     add("--format", choices=("text", "csv", "json"), help="of the invoice; default text")
     add_server_options(parser)
 
@@ -66,6 +67,10 @@ def run(args: Namespace) -> int:
     if args.format and not args.invoice:
         raise InvalidRequest("--format is for --invoice; for a report use --json or --html FILE")
     with client_for(args) as client:
+        if args.estimates:
+            from gpu_scheduler.cli.report_estimates import show
+
+            return show(client, as_json=args.json)
         if args.invoice:
             return _invoice(client.call("GET", target(f"{API}/invoice", period_query(args))), args)
         query = period_query(args) | {"below_percent": args.below}

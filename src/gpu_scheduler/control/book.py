@@ -25,6 +25,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.store.rows import EstimateRow
 
 FEW_TIMERS = 1_000
 MANY_MEMBERS = 10_000
@@ -89,7 +90,7 @@ class Book:
     the reservations as they were last written, `unheard` those on nodes that have not come back.
     `queued_of` is how much waits of each tenant and user, `weeks` what they used since Monday, and
     `turn_ms` when the next budget begins. Of what people reserved, `past_windows` are over, by
-    number, and `begun_windows` have begun.
+    number, and `begun_windows` have begun. `estimates` are what waiting jobs were told first.
     """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
@@ -120,7 +121,7 @@ class Book:
         self.token_ids: dict[str, str] = {}
         self.past_windows: dict[int, Window] = {}
         self.begun_windows: dict[str, None] = {}
-        self.next_window = 1
+        self.estimates: dict[str, EstimateRow] = {}
         self.next_number = 1
         self.queued_tasks = 0
         self.queued_of: dict[tuple[str, str], int] = {}
@@ -163,6 +164,12 @@ class Book:
                 self._sweep_members_at = max(MANY_MEMBERS, 2 * len(self._members))
             shared = self._members[members] = members
         return shared
+
+    @property
+    def next_window(self) -> int:
+        """The number of the next reservation; the last one is always remembered."""
+        live = (window.number for window in self.picture.windows.values())
+        return 1 + max((*live, *self.past_windows), default=0)
 
     def count_queued(self, job: Job, tasks: int) -> None:
         """So many more tasks of a job wait, or fewer."""

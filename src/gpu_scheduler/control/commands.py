@@ -18,6 +18,7 @@ from gpu_scheduler.control.eligible import (
     wait_for_job,
     waiting_clock,
 )
+from gpu_scheduler.control.estimates import withdraw
 from gpu_scheduler.control.life import HELD, JobLife
 from gpu_scheduler.control.limits import check_pending
 from gpu_scheduler.control.messages import Cancel, Outcome
@@ -38,6 +39,7 @@ def hold(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
     if life.is_waiting_on(HELD):
         return
     leave_queue(book, life, now_ms)
+    withdraw(book, job.id, outcome)
     life.job = replace(job, hold=True)
     life.wait_on(HELD, Reason(ReasonCode.HELD))
     outcome.writes.append(life.row())
@@ -64,6 +66,7 @@ def reprioritise(book: Book, life: JobLife, priority: int, now_ms: int, outcome:
         )
     job = replace(life.job, priority=priority)
     leave_queue(book, life, now_ms)
+    withdraw(book, job.id, outcome)
     life.job = job
     data = (("priority", priority),)
     outcome.writes.append(
@@ -85,6 +88,7 @@ def update(
     new = [d for d in job.dependencies if d not in life.job.dependencies]
     _check_dependencies(book, job, new)
     leave_queue(book, life, now_ms)
+    withdraw(book, job.id, outcome)
     life.job = job
     life.expected_ms = 0
     for obstacle in list(life.waiting_on or ()):

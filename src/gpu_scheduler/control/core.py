@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import commands, fleet, observe, tokens, windows
+from gpu_scheduler.control import commands, estimates, fleet, observe, tokens, windows
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
 from gpu_scheduler.control.messages import (
@@ -20,6 +20,7 @@ from gpu_scheduler.control.messages import (
     NodeFenced,
     NodeFound,
     NodeSilent,
+    NoteEstimates,
     Outcome,
     PauseDevice,
     Record,
@@ -164,6 +165,8 @@ class Core:
                 fleet.pause(self.book, node_id, index, now_ms, outcome, paused=False)
             case Reserve() | CancelReservation():
                 windows.apply(self.book, message, now_ms, outcome)
+            case NoteEstimates(found):
+                estimates.note(self.book, found, now_ms, outcome)
             case MakeToken() | RevokeToken() | UseToken():
                 tokens.change(self.book, message, now_ms, outcome)
             case Record(events):

@@ -16,6 +16,7 @@ from gpu_scheduler.control.eligible import (
     wait_for_begin,
     with_tasks,
 )
+from gpu_scheduler.control.estimates import fulfil
 from gpu_scheduler.control.limits import spent
 from gpu_scheduler.control.messages import Outcome, StartOrder
 from gpu_scheduler.control.promises import hold_unheard, write_promises
@@ -140,6 +141,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     task.stop_why = ""
     if task.first_start_ms is None:
         task.first_start_ms = now_ms
+        fulfil(book, job.id, now_ms, outcome)
     suffix = "" if start.task is None else f"_{start.task}"
     allocation = Allocation(
         id=f"{job.id}{suffix}.{task.attempt}",

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.estimates import withdraw
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife
 from gpu_scheduler.control.messages import Outcome
 from gpu_scheduler.model.intervals import IntervalSet
@@ -207,6 +208,7 @@ def _finish_one(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> lis
     state = life.state
     outcome.writes.append(life.row())
     outcome.writes.append(EventRow(at_ms=now_ms, kind=state.value, job_id=job.id, user=job.user))
+    withdraw(book, job.id, outcome)
     book.forget(life, state)
     for dependency in job.dependencies:
         others = book.dependents.get(dependency.job_id)

@@ -210,6 +210,22 @@ class UseToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a waiting job should start, and how that was found."""
+
+    job_id: str
+    start_ms: int
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoteEstimates:
+    """Remember what waiting jobs were first told, so that it can be judged when they start."""
+
+    estimates: tuple[Estimate, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunCycle:
     """Handle what is due and decide, if anything has changed."""
 
@@ -361,6 +377,7 @@ Command = (
     | SetPools
     | Reserve
     | CancelReservation
+    | NoteEstimates
     | PauseDevice
     | ResumeDevice
     | Record

@@ -54,9 +54,9 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
         book.picture.set_node(_not_heard_of_yet(node))
     for window in store.windows():
         keep(book, window)
-        book.next_window = window.number + 1
         if window.start_ms <= now_ms and window.over_ms is None:
             book.begun_windows[window.id] = None
+    book.estimates = {row.job_id: row for row in store.estimates()}
     _restore_ledger(book, store)
     _restore_gauges(book, store, now_ms)
     _learn(book, store)

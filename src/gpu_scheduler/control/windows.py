@@ -47,7 +47,6 @@ def reserve(book: Book, message: Reserve, now_ms: int, outcome: Outcome) -> None
         made_by=message.made_by,
         made_ms=now_ms,
     )
-    book.next_window += 1
     keep(book, window)
     outcome.window = window
     _write(window, "reservation_made", now_ms, outcome)

@@ -22,16 +22,24 @@ MAX_PASSES = 10_000
 
 
 def forecast(
-    picture: Picture, now_ms: int, *, run_ms_of: RunTime | None = None, until: int | None = None
+    picture: Picture,
+    now_ms: int,
+    *,
+    run_ms_of: RunTime | None = None,
+    until: int | None = None,
+    into: dict[int, int] | None = None,
 ) -> dict[int, int]:
     """Expected starts by job number (of an array: of its next task).
 
+    They are put `into` a given dictionary as they are found: `run_ms_of` may interrupt by raising.
     With `until`, stop when that job has its answer. A job without an answer starts later than the
     forecast looks, or needs something that no expected end brings.
     """
     draft = Draft(picture.index)
     try:
-        return _roll(picture, draft, now_ms, run_ms_of, until)
+        starts = {} if into is None else into
+        _roll(picture, draft, now_ms, run_ms_of, until, starts)
+        return starts
     finally:
         draft.undo()
 
@@ -49,12 +57,12 @@ def _roll(
     now_ms: int,
     run_ms_of: RunTime | None,
     until: int | None,
-) -> dict[int, int]:
+    starts: dict[int, int],
+) -> None:
     cycle = Cycle(picture, draft, looking_ahead=True)
     ends = _expected_ends(picture, now_ms, run_ms_of)
     order = len(ends)
     numbers = {entry.waiting.job.id: number for number, entry in picture.queue.entries.items()}
-    starts: dict[int, int] = {}
     at_ms = now_ms
     turns = sorted({window.end_ms for window in picture.windows.values()})
     for _ in range(MAX_PASSES):
@@ -79,7 +87,6 @@ def _roll(
         while ends and ends[0][0] <= at_ms:
             _, _, allocation_id, holds = heappop(ends)
             cycle.end(allocation_id, holds)
-    return starts
 
 
 def _expected_ends(

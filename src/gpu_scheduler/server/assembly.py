@@ -55,6 +55,7 @@ from gpu_scheduler.server.directories import (
     renounce,
     started_at,
 )
+from gpu_scheduler.server.estimates import Estimator
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_lines import JobLines
 from gpu_scheduler.server.job_logs import JobLogs
@@ -121,6 +122,7 @@ class Server:
                     asyncio.create_task(notifications.run()),
                     asyncio.create_task(vitals.watch()),
                     asyncio.create_task(JobLines(loop).write()),
+                    asyncio.create_task(Estimator(loop).run()),
                     asyncio.create_task(
                         keep_house(loop, self._settings.retention, Path(self._paths.logs))
                     ),

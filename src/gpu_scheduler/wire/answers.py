@@ -239,7 +239,12 @@ class ArrayTaskPage(Struct):
 
 
 class Explanation(Struct):
-    """Why a job waits, and until when by what is known now."""
+    """Why a job waits, and until when by what is known now.
+
+    `basis` is how the start was found: reserved (it has a place), forecast, rough (by the work
+    ahead of it), dependency (when others should have ended) or known (a begin time, a pause, a new
+    budget).
+    """
 
     job_id: str
     state: str
@@ -249,6 +254,7 @@ class Explanation(Struct):
     expected_start: str | None
     expected_end: str | None
     details: dict[str, Any] = {}
+    basis: str = ""
 
 
 class TaskForm(Struct):

@@ -209,7 +209,9 @@ def test_an_array_shows_its_tasks(lab: ApiLab) -> None:
     assert job["array"]["states"] == {"pending": "2-9", "running": "0", "scheduled": "1"}
     assert sorted(place["task"] for place in job["allocation"]) == [0, 1]
     assert job["started_at"] is not None
-    assert job["started_at"] in lab.get(f"/jobs/{job_id}/explain").json["reason"]
+    told = lab.get(f"/jobs/{job_id}/explain").json
+    assert told["expected_start"] == job["started_at"]
+    assert "tasks: 8 pending, 1 running, 1 scheduled; the next one: 2 tasks" in told["reason"]
     one = lab.get("/jobs/1_0").json
     assert (one["id"], one["task"], one["state"], one["attempt"]) == (
         f"{job_id}_0",

@@ -1,0 +1,60 @@
+"""About when a job far back in the queue may start: by the work ahead of it, not by a roll-out.
+
+All that runs and all that stands before it is GPU time; the cluster does so much of it at once.
+Lines of like jobs are sampled, so the answer costs little however long the queue is. It knows
+nothing of who fits where, of caps or of reservations: it is rough, and should be shown as such.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.standing import Standings
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+SAMPLED = 32
+"""So many jobs of each line are looked at."""
+
+
+def rough_start_ms(picture: Picture, number: int, now_ms: int) -> int | None:
+    """About when a waiting job may start; None if it does not wait."""
+    entry = picture.queue.entries.get(number)
+    if entry is None:
+        return None
+    total_milli = max(WHOLE_MILLI, picture.total_gpu_milli)
+    work = _running_work(picture, now_ms) + _work_before(picture, entry)
+    return now_ms + max(1, work // total_milli)
+
+
+def _running_work(picture: Picture, now_ms: int) -> int:
+    return sum(
+        entry.amounts.gpu_milli * max(0, entry.running.expected_end_ms - now_ms)
+        for entry in picture.running.values()
+        if not entry.running.stopping
+    )
+
+
+def _work_before(picture: Picture, entry: Entry) -> int:
+    """GPU time of all that goes before, line by line of every account and shape."""
+    standings = Standings(picture)
+    value = entry.key + standings.penalty_ms(entry.group.key)
+    work = 0
+    for group in picture.queue.groups.values():
+        bound = (value - standings.penalty_ms(group.key), entry.number)
+        for line in group.by_shape.values():
+            before = bisect_left(line, bound)
+            if before:
+                step = max(1, before // SAMPLED)
+                sample = range(0, before, step)
+                seen = sum(_work_of(picture, line[place][1]) for place in sample)
+                work += seen * before // len(sample)
+    return work
+
+
+def _work_of(picture: Picture, number: int) -> int:
+    waiting = picture.queue.entries[number].waiting
+    left_ms = max(1, waiting.expected_ms - waiting.attained_ms)
+    tasks = 1 if waiting.tasks is None else len(waiting.tasks)
+    return waiting.job.gpu_milli * min(left_ms, picture.limit_ms(waiting.job)) * tasks

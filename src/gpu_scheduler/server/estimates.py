@@ -1,0 +1,63 @@
+"""Tells every job that begins to wait when it should start, once, so that this can be judged.
+
+Looks every other second at the jobs that came since, works out their starts together, and has them
+kept. What starts at once is told nothing. Of a flood of jobs only some are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import structlog
+
+from gpu_scheduler.api.explain import Explainer
+from gpu_scheduler.api.foresight import foreseen
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import Estimate, NoteEstimates
+from gpu_scheduler.model.errors import SchedulerError
+
+INTERVAL_S = 2.0
+AT_ONCE = 100
+MOST_WAITING = 2_000
+"""Of more new jobs than that, the rest is told nothing."""
+log = structlog.get_logger("server")
+
+
+class Estimator:
+    """One for a server."""
+
+    def __init__(self, loop: Loop) -> None:
+        """Jobs from now on are told; those before have been."""
+        self._loop = loop
+        self._explainer = Explainer(loop)
+        self._next = loop.core.book.next_number
+        self._new: deque[int] = deque()
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self.look()
+            except SchedulerError as error:
+                log.warning("expected starts could not be kept", error=str(error))
+
+    async def look(self) -> None:
+        """One round."""
+        book = self._loop.core.book
+        self._new.extend(range(self._next, min(book.next_number, self._next + MOST_WAITING)))
+        self._next = book.next_number
+        while len(self._new) > MOST_WAITING:
+            self._new.pop()
+        chosen = [self._new.popleft() for _ in range(min(AT_ONCE, len(self._new)))]
+        entries = book.picture.queue.entries
+        queued = [entries[number].waiting.job.id for number in chosen if number in entries]
+        estimates = []
+        for job_id in reversed(queued):
+            # The last one first: its forecast mostly covers the others.
+            start_ms, basis = foreseen(self._loop, self._explainer, job_id)
+            if start_ms is not None:
+                estimates.append(Estimate(job_id, start_ms, basis))
+        if estimates:
+            await self._loop.apply(NoteEstimates(tuple(reversed(estimates))))

@@ -1,0 +1,62 @@
+"""What waiting jobs were first told is kept, judged at their start, and void once they change."""
+
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Estimate,
+    Hold,
+    NoteEstimates,
+    Reprioritise,
+)
+from gpu_scheduler.control.restore import restore
+from tests.builders import Stated, a_job, a_node, an_array
+from tests.scenarios.lab import Lab
+
+H = 3_600_000
+
+
+def a_full_lab() -> Lab:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(id="first"), a_job(id="second"))
+    lab.tell(NoteEstimates((Estimate("second", H, "forecast"), Estimate("first", 0, "forecast"))))
+    return lab
+
+
+def test_the_first_estimate_is_kept_until_the_job_starts() -> None:
+    lab = a_full_lab()
+    lab.now_ms = 1_000
+    lab.tell(NoteEstimates((Estimate("second", 9 * H, "rough"),)))
+    (row,) = lab.store.estimates()
+    assert (row.job_id, row.made_ms, row.promised_ms, row.basis) == ("second", 0, H, "forecast")
+    lab.now_ms = 2 * H
+    lab.ends("first")
+    assert lab.store.estimates() == []
+    (row,) = lab.store.estimates(started_since_ms=0)
+    assert (row.job_id, row.start_ms) == ("second", 2 * H)
+
+
+def test_a_job_that_is_changed_held_or_cancelled_is_not_judged() -> None:
+    for deed in (Hold("second"), Reprioritise("second", 900), Cancel("second")):
+        lab = a_full_lab()
+        lab.do(deed)
+        assert lab.store.estimates() == []
+        assert lab.core.book.estimates == {}
+
+
+def test_of_an_array_the_first_task_is_judged() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(id="first"), an_array(id="many", tasks="0-2"))
+    lab.tell(NoteEstimates((Estimate("many", H, "forecast"),)))
+    lab.now_ms = H
+    lab.ends("first")
+    assert [row.start_ms for row in lab.store.estimates(started_since_ms=0)] == [H]
+    lab.tell(NoteEstimates((Estimate("many", 3 * H, "forecast"),)))
+    assert lab.store.estimates() == []
+
+
+def test_estimates_are_known_again_after_a_restart() -> None:
+    lab = a_full_lab()
+    lab.store.commit(list(lab.core.book.picture.snapshot().nodes))
+    core = Core(lab.core.book.policy, Stated())
+    restore(core.book, lab.store, lab.now_ms)
+    assert core.book.estimates == lab.core.book.estimates

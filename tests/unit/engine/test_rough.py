@@ -1,0 +1,57 @@
+"""Rough starts by the work ahead."""
+
+from contextlib import suppress
+
+from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.engine.rough import SAMPLED, rough_start_ms
+from tests.builders import a_job, a_node, a_picture, a_policy, an_array, on, running
+
+H = 3_600_000
+
+
+def test_the_work_ahead_is_divided_among_all_gpus() -> None:
+    jobs = [a_job(number=n, gpus=4, submit_ms=n) for n in range(1, 9)]
+    picture = a_picture(policy=a_policy(), nodes=[a_node(gpus=8)], queue=jobs)
+    assert rough_start_ms(picture, 1, 0) == 1
+    assert rough_start_ms(picture, 8, 0) == 7 * 4 * H // 8
+    assert rough_start_ms(picture, 99, 0) is None
+
+
+def test_what_runs_counts_with_what_is_left_of_it() -> None:
+    held = running(a_job(number=1, gpus=8), on("n0", range(8)), end_ms=2 * H)
+    picture = a_picture(nodes=[a_node(gpus=8)], held=[held], queue=[a_job(number=2)])
+    assert rough_start_ms(picture, 2, H) == 2 * H
+
+
+def test_an_array_counts_with_all_its_tasks() -> None:
+    jobs = [an_array(number=1, tasks="0-15", gpus=1), a_job(number=2, submit_ms=1, cpus=1)]
+    picture = a_picture(nodes=[a_node(gpus=8)], queue=jobs)
+    assert rough_start_ms(picture, 2, 0) == 2 * H
+
+
+def test_a_long_line_is_sampled_and_the_answer_stays_near() -> None:
+    count = 40 * SAMPLED
+    jobs = [a_job(number=n, gpus=1, submit_ms=n) for n in range(1, count + 1)]
+    picture = a_picture(nodes=[a_node(gpus=8)], queue=jobs)
+    rough = rough_start_ms(picture, count, 0)
+    assert rough is not None
+    assert abs(rough - (count - 1) * H // 8) < 0.05 * rough
+
+
+def test_an_interrupted_forecast_leaves_what_it_has_found() -> None:
+    jobs = [a_job(number=n, gpus=8, submit_ms=n) for n in range(1, 9)]
+    picture = a_picture(nodes=[a_node(gpus=8)], queue=jobs)
+    asked = 0
+
+    def until_the_third(job: object, ran_ms: int) -> int:
+        nonlocal asked
+        asked += 1
+        if asked > 3:
+            raise TimeoutError
+        return H
+
+    found: dict[int, int] = {}
+    with suppress(TimeoutError):
+        forecast(picture, 0, run_ms_of=until_the_third, into=found)
+    assert found == {1: 0, 2: H, 3: 2 * H, 4: 3 * H}
+    assert forecast(picture, 0)[1] == 0
