@@ -305,7 +305,8 @@ class Cycle:
         reservation = self._reservation(entry)
         if reservation is not None:
             self._served.add(entry.number)
-        self._turn_to(entry)
+        if self._windows is not None:
+            self._turn_to(entry)
         duration_ms = self._duration_ms(entry)
         refused = self._refusal(entry)
         if refused is not None:
@@ -317,14 +318,17 @@ class Cycle:
             if kept is not None:
                 return self._start(entry, kept, duration_ms)
         if (entry.shape.base, self._closure) not in self._no_room:
-            allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
-            holds = self._free_place(entry, duration_ms, allowed)
+            value = self._value(entry)
+            allowed = self._calendar.allowed(entry, duration_ms, value)
+            holds = self._free_place(entry, duration_ms, allowed, value)
             if holds is not None:
                 return self._start(entry, holds, duration_ms)
         self._no_place(entry, duration_ms, allowed, reservation)
         return False
 
-    def _free_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> list[Hold] | None:
+    def _free_place(
+        self, entry: Entry, duration_ms: int, allowed: int | None, value: int
+    ) -> list[Hold] | None:
         """Devices that are free and that nobody counts on; the draft has them then."""
         if self._windows is not None:
             own = self._place_in_own(entry, duration_ms)
@@ -334,7 +338,7 @@ class Cycle:
         holds = self._places.place(self._admitted(entry), allowed)
         if holds is None:
             return None
-        fitted = self._calendar.fitted(entry, holds, duration_ms, self._value(entry))
+        fitted = self._calendar.fitted(entry, holds, duration_ms, value)
         if fitted is not holds:
             self._draft.undo(mark)
             self._draft.take(fitted[0])
