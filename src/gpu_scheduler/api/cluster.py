@@ -299,7 +299,7 @@ async def usage(context: Context, call: Call) -> Answer:
     query = context.query(call, "tenant_id", "user", "period")
     tenant = query.text("tenant_id")
     tenant_id = context.tenant_of(tenant) if tenant else ""
-    user = query.text("user")
+    user = context.user_named(call, query)
     period = query.text("period", "all")
     kept = context.service.core.book.accounts.period
     if period == "current":

@@ -20,6 +20,8 @@ from gpu_scheduler.model.states import ENDED
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.names import read_job_name
 
+ME = "@me"
+
 
 class Context:
     """The API's parts, joined."""
@@ -104,6 +106,11 @@ class Context:
         if task is not None and (row.job.array is None or task not in row.job.array.tasks):
             raise UnknownThing(f"{called(job_id)} has no task {task}")
         return row, task
+
+    def user_named(self, call: Call, query: Query) -> str:
+        """The user that the query names; @me stands for the caller, who may not know as whom."""
+        named = query.text("user")
+        return call.caller.user if named == ME else named
 
     def query(self, call: Call, *known: str) -> Query:
         """The parameters of the query, of which only these are known."""

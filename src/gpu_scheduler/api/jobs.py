@@ -50,8 +50,6 @@ SORTS = {
     "tenant_id": "tenant",
     "state": "state",
 }
-ME = "@me"
-"""Stands for the caller, who may not know under which name."""
 HIDDEN_COLUMNS = frozenset({"name", "priority"})
 DEFAULT_PAGE = 100
 SHORT_STATES = {
@@ -313,7 +311,7 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
     return JobQuery(
         states=_states(query.text("state")),
         tenant=context.tenant_of(tenant) if tenant else "",
-        user=call.caller.user if query.text("user") == ME else query.text("user"),
+        user=context.user_named(call, query),
         name=name,
         since_ms=read_time(since, "since") if since else None,
         sort=column,

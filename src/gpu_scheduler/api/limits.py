@@ -22,6 +22,8 @@ async def list_limits(context: Context, call: Call) -> Answer:
     caller = call.caller
     user = query.text("user") or caller.user
     tenant = context.tenant_of(query.text("tenant_id") or caller.tenant)
+    if not caller.is_admin and tenant not in caller.tenants:
+        raise context.no_tenant(query.text("tenant_id"))
     if user != caller.user and tenant not in caller.administers:
         expect_admin(caller, "see the limits of others")
     book = context.service.core.book

@@ -36,7 +36,8 @@ async def overview(context: Context, call: Call) -> Answer:
     words = tuple(query.text("filter").lower().split())
     limit = query.number("limit", DEFAULT_ROWS, most=MOST_ROWS)
     offset = query.number("offset", 0)
-    order = context.orders.find(call.caller, sort, words, query.text("user"), offset + limit)
+    user = context.user_named(call, query)
+    order = context.orders.find(call.caller, sort, words, user, offset + limit)
     offset = min(offset, max(0, order.total - limit))
     nodes = slots(context)
     return answer(
@@ -109,7 +110,7 @@ OPERATIONS = (
             Parameter(
                 name="filter", description="Jobs in whose id, user, state or name all words occur."
             ),
-            Parameter(name="user", description="Jobs of this user."),
+            Parameter(name="user", description="Jobs of this user; @me for your own."),
             a_number("limit", "How many jobs at most.", most=MOST_ROWS),
             a_number("offset", "How many jobs to leave out first."),
             Parameter(name="find", description="A job whose place is told as `found`."),

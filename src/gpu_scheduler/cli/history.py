@@ -18,7 +18,7 @@ from gpu_scheduler.cli.jobs_view import (
 )
 from gpu_scheduler.cli.listing import pages, states_of
 from gpu_scheduler.cli.output import print_json, print_table
-from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
+from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
 
 PAGE = 50
 WH_PER_KWH = 1000
@@ -48,7 +48,7 @@ def run(args: Namespace) -> int:
     """List what has ended."""
     query: dict[str, object] = {
         "state": ",".join(states_of(args.state) or ()),
-        "user": None if args.user == "all" else args.user or my_name(),
+        "user": None if args.user == "all" else args.user or mine(),
         "tenant_id": args.tenant,
         "name": args.name,
         "sort": "-ended_at",

@@ -7,7 +7,7 @@ import time
 from gpu_scheduler.cli.durations import whole
 from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, STATES, row
 from gpu_scheduler.cli.output import print_json, print_table
-from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
+from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
 from gpu_scheduler.client.forms import ACTIVE, ENDED
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -64,7 +64,7 @@ def run(args: Namespace) -> int:
 def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], int]:
     """The jobs to show, those that run first, and how many there are in all."""
     query: dict[str, object] = {
-        "user": None if args.everybody or args.user == "all" else args.user or my_name(),
+        "user": None if args.everybody or args.user == "all" else args.user or mine(),
         "tenant_id": args.tenant,
         "name": args.name,
         "sort": args.sort or "number",

@@ -33,9 +33,7 @@ def client_for(args: Namespace) -> Client:
 
 
 def my_name() -> str:
-    """The name under which the server knows the caller; with a token only the server knows it."""
-    if os.environ.get("GPU_SCHEDULER_TOKEN") or os.environ.get("GPU_SCHEDULER_TOKEN_FILE"):
-        return ME
+    """The name of the account that runs this."""
     import pwd
 
     uid = os.getuid()
@@ -43,6 +41,13 @@ def my_name() -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def mine() -> str:
+    """Whose jobs are one's own, in a question to the server: with a token only that knows it."""
+    if os.environ.get("GPU_SCHEDULER_TOKEN") or os.environ.get("GPU_SCHEDULER_TOKEN_FILE"):
+        return ME
+    return my_name()
 
 
 def warn(message: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gpu_scheduler.cli.reach import my_name
+from gpu_scheduler.cli.reach import mine
 from gpu_scheduler.client.forms import ACTIVE
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 
@@ -89,14 +89,14 @@ def _meant(client: Client, part: str) -> Iterator[Reference]:
     elif match := re.fullmatch(_BACK, part, re.ASCII):
         yield Reference(_recent(client, int(match[1] or 0)))
     elif part == "all":
-        for job in client.list(state=ACTIVE, user=my_name()):
+        for job in client.list(state=ACTIVE, user=mine()):
             yield Reference(job["id"])
     else:
         raise InvalidRequest(f"'{part}' is no job; {EXPECTED}")
 
 
 def _recent(client: Client, back: int) -> str:
-    page = client.page(user=my_name(), sort="-number", limit=1, offset=back)
+    page = client.page(user=mine(), sort="-number", limit=1, offset=back)
     if not page["jobs"]:
         raise UnknownThing("you have not submitted that many jobs")
     return str(page["jobs"][0]["id"])

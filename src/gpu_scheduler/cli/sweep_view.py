@@ -18,7 +18,7 @@ from gpu_scheduler.cli.output import (
     print_table,
     visible,
 )
-from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
+from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
 from gpu_scheduler.cli.references import one_reference
 from gpu_scheduler.client.errors import EXIT_NOT_FOUND
 from gpu_scheduler.client.forms import API, job_path
@@ -80,7 +80,7 @@ def found_sweep(client: Client, word: str) -> tuple[str, list[dict[str, Any]]]:
         name = job.get("sweep") or ""
         if not name:
             raise NoSweep(f"{job['id']} is not part of a sweep; 'tgpu sweep' lists them")
-    query: dict[str, object] = {"sweep": name, "user": my_name(), "archived": "true"}
+    query: dict[str, object] = {"sweep": name, "user": mine(), "archived": "true"}
     jobs, _ = pages(client, query | {"sort": "number"}, 0)
     if not jobs:
         raise NoSweep(f"there is no sweep '{name}' of yours; 'tgpu sweep' lists them")

@@ -221,6 +221,23 @@ def test_only_own_tenants_are_listed_and_only_admins_change_them(lab: ApiLab) ->
         assert reply.status == 403
 
 
+def test_limits_of_other_tenants_and_users_are_not_told(lab: ApiLab) -> None:
+    assert lab.get("/limits?tenant_id=audio", headers=as_user("ada")).status == 404
+    assert lab.get("/limits?user=bob", headers=as_user("ada")).status == 403
+    assert lab.get("/limits", headers=as_user("ada")).status == 200
+
+
+def test_the_overview_shows_of_others_what_everybody_may_know(lab: ApiLab) -> None:
+    job = submit(lab, hold=True)
+    for query in ("", "?sort=name", "?sort=-priority", "?user=ada"):
+        assert not has_secret(lab.get(f"/overview{query}", headers=as_user("bob")).body)
+    chosen = lab.get(f"/overview?filter={SECRET}", headers=as_user("bob")).json
+    assert chosen["total"] == 0
+    own = lab.get("/overview?user=@me", headers=as_user("ada")).json
+    assert job in {line["id"] for line in own["jobs"]}
+    lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+
+
 def test_a_viewer_reads_its_own_and_changes_nothing(lab: ApiLab) -> None:
     job = submit(lab, hold=True)
     assert lab.get(f"/jobs/{job}", headers=as_user("ada-looking")).json["name"] == SECRET
