@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     with a_server() as running:
         monkeypatch.setenv("TGPU_SERVER", running.directory)
         for module in ("listing", "history", "references"):
-            monkeypatch.setattr(f"gpu_scheduler.cli.{module}.my_name", lambda: USER)
+            monkeypatch.setattr(f"gpu_scheduler.cli.{module}.mine", lambda: USER)
         yield running
 
 

@@ -463,7 +463,7 @@ def test_a_model_whose_size_nobody_knows_is_refused(refused: Callable[..., str])
 def test_a_dependency_may_name_the_last_jobs(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.cli.references.my_name", lambda: USER)
+    monkeypatch.setattr("gpu_scheduler.cli.references.mine", lambda: USER)
     for _ in range(3):
         assert main(["submit", "-q", "--", "true"]) == 0
     words = ["-d", "afterok:last:@~1,afterany:@", "-d", "afternotok:1"]
