@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.agent.launcher.spares import MOST, PREFIX
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.work import Over, Saved
 from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, with_launcher
@@ -138,9 +139,20 @@ def test_three_hundred_jobs_at_once() -> None:
         assert found == {f"job-{n}.1": n % 7 for n in range(300)}
         await asyncio.gather(*(rig.launcher.forget(work.allocation_id, 0) for work in works))
         assert await rig.launcher.held() == []
-        assert list((rig.directory / "scratch").iterdir()) == []
+        await _only_spares(rig)
 
     with_launcher(scenario)
+
+
+async def _only_spares(rig: Rig) -> None:
+    """Soon nothing is left but a few empty directories, for whoever comes next."""
+    async with asyncio.timeout(20):
+        while True:
+            left = list((rig.directory / "scratch").iterdir())
+            if len(left) <= MOST and all(path.name.startswith(PREFIX) for path in left):
+                break
+            await asyncio.sleep(0.05)
+    assert not [inside for path in left for inside in path.iterdir()]
 
 
 # --- what cannot run --------------------------------------------------------------------------
@@ -186,6 +198,50 @@ def test_a_job_runs_as_its_user_with_its_files() -> None:
         assert rig.log(work).splitlines() == ["65534", "65534", "0077", "own"]
         scratch = Path(work.scratch_dir).stat()
         assert (scratch.st_uid, scratch.st_mode & 0o777) == (NOBODY, 0o700)
+
+    with_launcher(scenario)
+
+
+@root_only
+def test_a_spare_directory_serves_only_its_user_and_tells_nothing_of_the_job_before() -> None:
+    async def scenario(rig: Rig) -> None:
+        leave = 'echo secret > "$TGPU_CHECKPOINT_FILE"; chmod 777 "${TGPU_CHECKPOINT_FILE%/*}"'
+        first = rig.work("job-1.1", "sh", "-c", leave, uid=NOBODY, gid=NOBODY, user="nobody")
+        await rig.run(first)
+        number = Path(first.scratch_dir).stat().st_ino
+        await rig.launcher.forget("job-1.1", 0)
+        ours = rig.work("job-2.1", "true")
+        await rig.run(ours)
+        assert Path(ours.scratch_dir).stat().st_ino != number
+        look = 'ls -A "${TGPU_CHECKPOINT_FILE%/*}"'
+        theirs = rig.work("job-3.1", "sh", "-c", look, uid=NOBODY, gid=NOBODY, user="nobody")
+        await rig.run(theirs)
+        found = Path(theirs.scratch_dir).stat()
+        assert (found.st_ino, found.st_uid, found.st_mode & 0o777) == (number, NOBODY, 0o700)
+        assert rig.log(theirs) == ""
+
+    with_launcher(scenario)
+
+
+def test_a_job_that_left_files_of_its_own_leaves_no_directory_to_others() -> None:
+    async def scenario(rig: Rig) -> None:
+        leave = 'touch "${TGPU_CHECKPOINT_FILE%/*}/mine"'
+        work = rig.work("job-1.1", "sh", "-c", leave)
+        await rig.run(work)
+        number = Path(work.scratch_dir).stat().st_ino
+        await rig.launcher.forget("job-1.1", 0)
+        await _only_spares(rig)
+        assert number not in {path.stat().st_ino for path in (rig.directory / "scratch").iterdir()}
+
+    with_launcher(scenario)
+
+
+def test_a_job_begins_inside_its_control_group() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.run(work := rig.work("job-1.1", "cat", "/proc/self/cgroup"))
+        if rig.launcher.capabilities["tracking"] == "none":
+            pytest.skip("this host has no control groups")
+        assert "/job-1.1.0\n" in rig.log(work)
 
     with_launcher(scenario)
 

@@ -8,9 +8,12 @@ pages that this process and the zygote touch are copied for every job.
 from __future__ import annotations
 
 import errno
+import marshal
 import os
 import resource
 import signal
+import struct
+from types import SimpleNamespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ READY = b"r"
 """Said at the gate by members of a gang: all is done up to the command itself."""
 PYTHON = "{python}"
 """Stands in a command line for the first interpreter that the job's user may run."""
+LENGTH = struct.Struct("=I")
+"""Stands before the values that a child reads at its gate."""
 NEVER_RAN = 127
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _DEAF_TO = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
@@ -37,6 +42,35 @@ def ignore_signals() -> None:
     """Handlers that do nothing, not SIG_IGN: exec takes handlers away, so jobs start clean."""
     for number in _DEAF_TO:
         signal.signal(number, lambda *_: None)
+
+
+def become_asked_job(gate: int, log: int, entered: bool) -> None:
+    """Read at the gate what to become. `entered`: this process is in its first group already."""
+    try:
+        launch = SimpleNamespace(**_asked(gate))
+        launch.log = log
+        if entered:
+            launch.joins = launch.joins[1:]
+    except Exception as error:  # noqa: BLE001 - as below
+        os.write(gate, f"cannot read what to run: {error}".encode(errors="replace"))
+        os._exit(NEVER_RAN)
+    become_job(launch, gate)  # type: ignore[arg-type]
+
+
+def _asked(gate: int) -> dict[str, object]:
+    length = LENGTH.unpack(_exactly(gate, LENGTH.size))[0]
+    values: dict[str, object] = marshal.loads(_exactly(gate, length))  # noqa: S302 - from our parent
+    return values
+
+
+def _exactly(gate: int, size: int) -> bytes:
+    data = os.read(gate, size)
+    while len(data) < size:
+        part = os.read(gate, size - len(data))
+        if not part:
+            os._exit(NEVER_RAN)
+        data += part
+    return data
 
 
 def become_job(launch: Launch, gate: int) -> None:

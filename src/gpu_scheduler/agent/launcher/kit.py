@@ -13,6 +13,7 @@ from gpu_scheduler.agent.launcher.errands import Errands
 from gpu_scheduler.agent.launcher.forms import Key
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.loop import Loop
+from gpu_scheduler.agent.launcher.spares import Spares
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawner
 from gpu_scheduler.agent.launcher.zygote import Zygote
 from gpu_scheduler.agent.limits.groups import Limits
@@ -20,6 +21,7 @@ from gpu_scheduler.agent.runners.all import runners
 from gpu_scheduler.agent.work import Report
 
 HELPER_TIMEOUT_MS = 30_000
+REMOVE_TIMEOUT_MS = 60_000
 
 
 class Kit:
@@ -38,6 +40,7 @@ class Kit:
             self.loop.at_exit(zygote.pid, lambda _: self.spawner.zygote_died())
         self.census = Census(self.loop, self.attempts, self.mark)
         self.errands = Errands(self.loop, self.spawner)
+        self.spares = Spares(self._remove, self.loop.after)
         self.limits = Limits(directory)
         self.runners = runners()
         self.boot = processes.boot_id()
@@ -51,3 +54,9 @@ class Kit:
         """Run a command of a container engine."""
         launch = self.helper_launch(argv, dict(os.environ))
         self.errands.run(launch, HELPER_TIMEOUT_MS, done)
+
+    def _remove(self, paths: list[str]) -> None:
+        """Take directories away without waiting for it."""
+        argv = ("rm", "-rf", "--", *paths)
+        launch = self.helper_launch(argv, {"PATH": "/usr/bin:/bin"})
+        self.errands.run(launch, REMOVE_TIMEOUT_MS, lambda *_: None)

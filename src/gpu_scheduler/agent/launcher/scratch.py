@@ -9,38 +9,47 @@ from __future__ import annotations
 import os
 import time
 
+from gpu_scheduler.agent.launcher.spares import Spares
 from gpu_scheduler.agent.work import Work
 
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
 _TERMINAL = ("terminal_host.py", "terminal_use.py", "terminal.sock")
-_KNOWN = (STOP_FILE, CHECKPOINT_FILE, "script", "shim.py", "end.json", "tmux.sock", *_TERMINAL)
+_SESSION = ("shim.py", "end.json", "tmux.sock")
+_KNOWN = frozenset({STOP_FILE, CHECKPOINT_FILE, "script", *_SESSION, *_TERMINAL})
+_PRIVATE = 0o700
 _DAY_NS = 86_400 * 10**9
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-def make(work: Work, files: dict[str, str]) -> None:
+def make(work: Work, files: dict[str, str], spares: Spares) -> None:
     """Make the directory for the job's user alone, with these files in it."""
     path = work.scratch_dir
-    try:
-        os.mkdir(path, 0o700)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
-    else:
-        if not files and os.geteuid() == work.uid:
-            return
+    if not spares.take(path, work.uid) and _made(path) and not files and os.geteuid() == work.uid:
+        return
     directory = os.open(path, _DIRECTORY)
     try:
-        os.fchmod(directory, 0o700)
-        if os.geteuid() == 0:
+        found = os.fstat(directory)
+        if found.st_mode & 0o7777 != _PRIVATE:
+            os.fchmod(directory, _PRIVATE)
+        if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (work.uid, work.gid):
             os.fchown(directory, work.uid, work.gid)
         for name, text in files.items():
             _write(directory, name, text, work, 0o700)
     finally:
         os.close(directory)
+
+
+def _made(path: str) -> bool:
+    """Make the directory; False if it is there already."""
+    try:
+        os.mkdir(path, _PRIVATE)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        os.mkdir(path, _PRIVATE)
+    except FileExistsError:
+        return False
+    return True
 
 
 def write_stop_reason(work: Work, why: str) -> None:
@@ -71,25 +80,31 @@ def checkpoint_time(work: Work) -> int:
     return touched if touched < time.time_ns() + _DAY_NS else 0
 
 
-def remove(path: str) -> bool:
-    """Take the directory away if only our own files are in it; False if there is more."""
+def clear(path: str, spares: Spares) -> None:
+    """Take the directory away, or keep it for others if only our own files were in it."""
     try:
         directory = os.open(path, _DIRECTORY)
     except OSError:
-        return True
+        return
     try:
-        for name in _KNOWN:
-            try:
-                os.unlink(name, dir_fd=directory)
-            except OSError:
-                continue
+        if _emptied(directory):
+            spares.keep(path, directory)
+        else:
+            spares.drop(path)
     finally:
         os.close(directory)
+
+
+def _emptied(directory: int) -> bool:
+    """Remove our own files; False if there is more."""
     try:
-        os.rmdir(path)
+        names = os.listdir(directory)
+        for name in names:
+            if name in _KNOWN:
+                os.unlink(name, dir_fd=directory)
     except OSError:
         return False
-    return True
+    return _KNOWN.issuperset(names)
 
 
 def read_small(path: str) -> str:

@@ -40,4 +40,5 @@ def serve(directory: str, zygote: Zygote | None) -> None:
         supervisor.settle()
         door.flush()
     door.close()
+    kit.spares.clear()
     kit.limits.leave()

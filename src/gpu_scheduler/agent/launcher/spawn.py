@@ -7,12 +7,13 @@ gate closes by itself at exec, or carries the reason why there was none.
 
 from __future__ import annotations
 
+import marshal
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpu_scheduler.agent.launcher.child import GO, become_job
+from gpu_scheduler.agent.launcher.child import GO, LENGTH, become_job
 from gpu_scheduler.agent.launcher.zygote import Zygote, ZygoteDied
 
 
@@ -31,6 +32,8 @@ class Launch:
     log: int = -1
     log_of_user: str = ""
     log_umask: int = 0o022
+    group: int = -1
+    """The directory of the control group to begin in; the first of `joins` stands for the same."""
     joins: tuple[str, ...] = ()
     rlimits: list[tuple[int, int]] = field(default_factory=list)
     cpus: tuple[int, ...] = ()
@@ -50,6 +53,7 @@ class Spawned:
     gate: socket.socket
 
 
+_TOLD = tuple(name for name in Launch.__slots__ if name not in {"log", "group"})
 Then = Callable[[Spawned | OSError], None]
 
 
@@ -77,13 +81,13 @@ class Spawner:
         """
         if self._zygote is not None:
             ours, its = socket.socketpair()
-            values = {name: getattr(launch, name) for name in Launch.__slots__}
             try:
-                self._zygote.ask(values, its.fileno(), launch.log)
+                self._zygote.ask(its.fileno(), launch.log, launch.group)
             except ZygoteDied:
                 self._zygote = None
             finally:
                 its.close()
+            _tell(ours, launch)
             self._asked.append((launch, ours, then))
         else:
             then(_own_fork(launch))
@@ -119,6 +123,15 @@ class Spawner:
         # If the zygote made a child before it died, that child now finds its gate closed.
         gate.close()
         return _own_fork(launch)
+
+
+def _tell(gate: socket.socket, launch: Launch) -> None:
+    """What the child is to become. If nobody is there to read it, the zygote's answer says so."""
+    values = marshal.dumps({name: getattr(launch, name) for name in _TOLD})
+    try:
+        gate.sendall(LENGTH.pack(len(values)) + values)
+    except OSError:
+        return
 
 
 def _own_fork(launch: Launch) -> Spawned | OSError:

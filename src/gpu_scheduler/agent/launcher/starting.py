@@ -110,9 +110,14 @@ class Starter:
         except OSError as error:
             self._cannot_prepare(attempt, log, error, recorded)
             return
-        self._kit.spawner.begin(
-            launch, lambda child: self._forked(attempt, command, log, child, recorded)
-        )
+        launch.group = attempt.group.entrance()
+        try:
+            self._kit.spawner.begin(
+                launch, lambda child: self._forked(attempt, command, log, child, recorded)
+            )
+        finally:
+            if launch.group >= 0:
+                os.close(launch.group)
 
     def _cannot_prepare(
         self, attempt: Attempt, log: int, error: OSError, recorded: Callable[[str], None]
@@ -175,7 +180,7 @@ class Starter:
             raise OSError("no runner")
         command = runner.command(work, self._environment(work))
         if work.scratch_dir:
-            scratch.make(work, command.files)
+            scratch.make(work, command.files, self._kit.spares)
         if work.runner != "container":
             attempt.group = self._kit.limits.open(attempt.name, work)
         return command

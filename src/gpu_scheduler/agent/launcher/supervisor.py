@@ -17,7 +17,6 @@ from gpu_scheduler.agent.launcher.closing import BROKEN, Closer
 from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import wall_ms, write_down
-from gpu_scheduler.agent.launcher.spawn import Launch
 from gpu_scheduler.agent.launcher.starting import Starter
 from gpu_scheduler.agent.launcher.stopping import Stopper
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
@@ -132,10 +131,8 @@ class Supervisor:
         self._kit.journal.append_lazily(
             {"kind": "forget", "allocation_id": key[0], "member": key[1]}
         )
-        path = attempt.work.scratch_dir
-        if path and not scratch.remove(path):
-            launch = Launch(argv=("rm", "-rf", "--", path), environment={"PATH": "/usr/bin:/bin"})
-            self._kit.errands.run(launch, 60_000, lambda *_: None)
+        if attempt.work.scratch_dir:
+            scratch.clear(attempt.work.scratch_dir, self._kit.spares)
         done("")
 
     @property

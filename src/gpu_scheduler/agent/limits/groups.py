@@ -32,15 +32,28 @@ TRACKERS_V1 = ("pids", "freezer", "memory", "cpu", "devices")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The control groups of one job. The first path tells who is in it."""
+    """The control groups of one job. The first path tells who is in it.
+
+    A process can begin in a group of v2; it has to move to those of v1.
+    """
 
     paths: tuple[str, ...] = ()
     memory_path: str = ""
+    is_v2: bool = False
 
     @property
     def join_files(self) -> tuple[str, ...]:
         """Where a process writes 0 to come in."""
         return tuple(path + "/cgroup.procs" for path in self.paths)
+
+    def entrance(self) -> int:
+        """The first group's directory, for a process to begin in; -1 if that cannot be."""
+        if not self.is_v2:
+            return -1
+        try:
+            return os.open(self.paths[0], os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            return -1
 
     def pids(self) -> list[int]:
         """Every process in it, also in groups that the job made inside."""
@@ -108,7 +121,7 @@ class Limits:
         except OSError:
             Group(tuple(paths)).remove()
             raise
-        return Group(tuple(paths), self._memory_path(name, paths, work))
+        return Group(tuple(paths), self._memory_path(name, paths, work), bool(self._v2))
 
     def rlimits(self, work: Work) -> list[tuple[int, int]]:
         """What stands in for groups. Data, not address space: CUDA reserves far more than it uses.

@@ -85,7 +85,7 @@ def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
     limits = a_host(tmp_path, {"cpu", "memory", "pids"})
     work = Work(allocation_id="a", cpu_milli=1500, memory_mb=64, max_processes=9)
     made = limits.open("a.0", work)
-    assert made == Group((str(group),), str(group))
+    assert made == Group((str(group),), str(group), is_v2=True)
     assert {file.name: file.read_text(encoding="ascii") for file in group.iterdir()} == {
         "cpu.max": "150000 100000",
         "memory.max": str(64 << 20),
