@@ -587,7 +587,7 @@ async def with_journal_changed(rig: Rig, change: Callable[[bytes], bytes]) -> No
     journal = rig.directory / "agent" / "attempts" / "journal"
     pid = rig.launcher.pid
     os.kill(pid, signal.SIGSTOP)
-    journal.write_bytes(change(journal.read_bytes()))
+    journal.write_bytes(change(journal.read_bytes().rstrip(b"\0")))
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(20):
         while rig.launcher.pid == pid:
@@ -648,7 +648,7 @@ def test_on_a_full_disk_nothing_starts_and_ends_are_still_told() -> None:
             await rig.began("job-1.1")
             with pytest.raises(OSError, match="No space"):
                 (disk / "filler").write_bytes(b"x" * (1 << 20))
-            long = {"PATH": "/usr/bin:/bin", "TGPU_PADDING": "x" * 5_000}
+            long = {"PATH": "/usr/bin:/bin", "TGPU_PADDING": "x" * 100_000}
             over = await rig.run(rig.work("job-2.1", "touch", "ran", environment=long))
             assert not over.ran
             assert "No space left on device" in over.detail

@@ -3,7 +3,8 @@
 Records go in, each with a callback that hears when it is on disk; `commit` writes everything that
 has gathered with one write and at most one fdatasync. One file of lines, each with its checksum:
 measured, a file of its own with rename and directory sync for each record costs four to ten times
-as much. A record that cannot be written leaves no trace in the file.
+as much. Zeros stand ahead of the end of the file: a sync then has data to write and nothing of the
+file system's own, which takes half as long. A record that cannot be written leaves no trace.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ Done = Callable[[str], None]
 
 _KEY = re.compile(rb'"allocation_id":"([^"\\/]+)".{0,40}?"member":(\d+)')
 NAME = "journal"
+AHEAD_BYTES = 64 << 10
+_ZEROS = b"\0"
 
 
 class Journal:
@@ -37,6 +40,7 @@ class Journal:
         self._waiting: list[Done] = []
         self._soft: list[tuple[bytes, Done]] = []
         self._file = -1
+        self._filled = 0
         self.size = 0
         self.unsynced = False
         self.before_sync: Callable[[], None] = lambda: None
@@ -93,7 +97,9 @@ class Journal:
 
     def _write(self, data: bytes) -> str:
         try:
-            _write_all(self._file, data)
+            _write_all(self._file, data, self.size)
+            if self.size + len(data) > self._filled:
+                self._fill(self.size + len(data))
         except OSError as error:
             self._cut(self.size)
             return self._said(error)
@@ -101,10 +107,18 @@ class Journal:
         self.unsynced = True
         return ""
 
+    def _fill(self, size: int) -> None:
+        """Zeros behind the records, where there is room for them."""
+        self._filled = size + AHEAD_BYTES
+        try:
+            _write_all(self._file, bytes(AHEAD_BYTES), size)
+        except OSError:
+            os.ftruncate(self._file, size)
+
     def _cut(self, size: int) -> None:
         """What could not be written whole leaves no trace."""
         os.ftruncate(self._file, size)
-        self.size = size
+        self.size = self._filled = size
 
     def _said(self, error: OSError) -> str:
         return f"cannot write {self.path}: {error.strerror}"
@@ -112,10 +126,10 @@ class Journal:
     def rewrite(self, records: Iterable[Form]) -> None:
         """Replace the whole file, at once or not at all."""
         fresh = self.path + ".new"
-        target = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_RDWR | os.O_APPEND, 0o600)
+        target = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
         try:
             data = b"".join(map(_line, records))
-            _write_all(target, data)
+            _write_all(target, data, 0)
             os.fsync(target)
             os.rename(fresh, self.path)
             sync_directory(self.directory)
@@ -124,13 +138,13 @@ class Journal:
             raise
         if self._file >= 0:
             os.close(self._file)
-        self._file, self.size = target, len(data)
+        self._file, self.size, self._filled = target, len(data), len(data)
         self.unsynced = False
 
     def open(self) -> None:
         """Append to the file as it is."""
-        self._file = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
-        self.size = os.fstat(self._file).st_size
+        self._file = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
+        self.size = self._filled = len(_records_in(self.path))
 
 
 class Found:
@@ -150,8 +164,7 @@ def read(path: str) -> Found:
     """Everything that can be read; whatever the file holds, this returns."""
     found = Found()
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = _records_in(path)
     except FileNotFoundError:
         return found
     *lines, tail = data.split(b"\n")
@@ -177,7 +190,7 @@ def keep_aside(path: str) -> str:
         data = source.read()
     target = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
-        _write_all(target, data)
+        _write_all(target, data, 0)
     finally:
         os.close(target)
     return aside
@@ -211,7 +224,15 @@ def _keys(text: bytes) -> list[Key]:
     return [(name.decode(errors="replace"), int(member)) for name, member in _KEY.findall(text)[:1]]
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _records_in(path: str) -> bytes:
+    """All of a file but for the zeros at its end."""
+    with open(path, "rb") as file:
+        return file.read().rstrip(_ZEROS)
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]

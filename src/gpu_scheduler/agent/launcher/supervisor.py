@@ -17,6 +17,7 @@ from gpu_scheduler.agent.launcher.closing import BROKEN, Closer
 from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import wall_ms, write_down
+from gpu_scheduler.agent.launcher.spawn import Launch
 from gpu_scheduler.agent.launcher.starting import Starter
 from gpu_scheduler.agent.launcher.stopping import Stopper
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work

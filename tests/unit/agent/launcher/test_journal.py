@@ -74,7 +74,7 @@ def test_rewriting_keeps_only_what_it_is_given(tmp_path: Path) -> None:
     journal.append(a_record(5), lambda _: None)
     journal.commit()
     assert read(journal.path).records == [a_record(4), a_record(5)]
-    assert journal.size == Path(journal.path).stat().st_size
+    assert journal.size == len(Path(journal.path).read_bytes().rstrip(b"\0"))
 
 
 def test_a_bad_line_costs_only_itself_and_tells_its_name(tmp_path: Path) -> None:
@@ -101,9 +101,44 @@ def test_a_torn_end_was_never_committed(tmp_path: Path) -> None:
         journal.append(a_record(number), lambda _: None)
     journal.commit()
     path = Path(journal.path)
-    path.write_bytes(path.read_bytes()[:-2])
+    path.write_bytes(path.read_bytes().rstrip(b"\0")[:-2])
     found = read(journal.path)
     assert (found.records, found.torn, found.unreadable) == ([a_record(0)], [("job-1.1", 1)], 0)
+
+
+def test_records_are_written_over_zeros_that_stand_ahead_of_them(tmp_path: Path) -> None:
+    journal = a_journal(tmp_path)
+    path = Path(journal.path)
+    sizes = set()
+    for number in range(100):
+        journal.append(a_record(number), lambda _: None)
+        journal.commit()
+        sizes.add(path.stat().st_size)
+    assert len(sizes) == 1
+    again = a_journal(tmp_path)
+    again.append(a_record(100), lambda _: None)
+    again.commit()
+    assert read(journal.path).records == [a_record(number) for number in range(101)]
+
+
+def test_a_disk_without_room_for_zeros_has_room_for_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = a_journal(tmp_path)
+    whole = os.pwrite
+
+    def small(descriptor: int, data: memoryview, offset: int) -> int:
+        if offset + len(data) > 4096:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", small)
+    heard: list[str] = []
+    for number in range(3):
+        journal.append(a_record(number), heard.append)
+        journal.commit()
+    assert (heard, Path(journal.path).stat().st_size) == (["", "", ""], journal.size)
+    assert len(read(journal.path).records) == 3
 
 
 def test_a_missing_file_holds_nothing(tmp_path: Path) -> None:
