@@ -22,6 +22,7 @@ MEASURES = {
     "http": "benchmarks.http",
     "spawn": "benchmarks.spawn",
     "jobs": "benchmarks.jobs",
+    "users": "benchmarks.other_users",
     "latency": "benchmarks.latency",
     "startup": "benchmarks.startup",
     "submissions": "benchmarks.submissions",

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from gpu_scheduler.agent.launcher.forms import (
     MOST_LINE_BYTES,
     Form,
@@ -29,6 +31,7 @@ SOCKET = "launcher.sock"
 LOG = "launcher.log"
 ANSWER_SECONDS = 20.0
 ERRAND_MS = 15_000
+PART_BYTES = 1 << 18
 RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 1.0
 
@@ -163,7 +166,7 @@ class Launcher:
 
     def _send(self, order: Form) -> None:
         """Orders given in one turn of the event loop leave in one write."""
-        self._unsent += line(order)
+        self._unsent += _encoded(order)
         if not self._sending:
             self._sending = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -192,14 +195,23 @@ class Launcher:
                     pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
+        """All whole lines, as they come; many come together."""
+        partial = b""
         while True:
             try:
-                text = await reader.readline()
-            except (ConnectionError, ValueError):
+                data = await reader.read(PART_BYTES)
+            except ConnectionError:
                 return
-            if not text.endswith(b"\n"):
+            *lines, rest = data.split(b"\n")
+            if lines:
+                lines[0] = partial + lines[0]
+                partial = rest
+                for text in lines:
+                    self._heard(_decoded(text))
+            else:
+                partial += rest
+            if not data or len(partial) > MOST_LINE_BYTES:
                 return
-            self._heard(parsed(text))
 
     def _heard(self, form: Form) -> None:
         if "report" in form:
@@ -277,6 +289,23 @@ class Launcher:
             ],
             setsid=True,
         )
+
+
+def _encoded(order: Form) -> bytes:
+    """Like `line`, but fast; it does not know texts that are no UTF-8."""
+    try:
+        return msgspec.json.encode(order) + b"\n"
+    except UnicodeEncodeError:
+        return line(order)
+
+
+def _decoded(text: bytes) -> Form:
+    """Like `parsed`, but fast."""
+    try:
+        form: Form = msgspec.json.decode(text, type=dict)
+    except msgspec.DecodeError:
+        return parsed(text)
+    return form
 
 
 def _bury(child: int) -> None:

@@ -71,6 +71,7 @@ class Agent:
         self._credits: dict[int, asyncio.Semaphore] = {}
         self._telemetry: pb.AgentMessage | None = None
         self._starts = asyncio.Semaphore(config.most_starts)
+        self._starting: set[Key] = set()
         self._under_way: set[asyncio.Task[None]] = set()
         self._instance = uuid.uuid4().hex
         self._wait_s = FIRST_WAIT_S
@@ -245,13 +246,17 @@ class Agent:
         key = (order.allocation_id, order.member)
         match order.WhichOneof("order"):
             case "start":
+                if self._known.get(key) or key in self._starting:
+                    return  # said again: the first order may wait, and must not be followed twice
                 self._known.setdefault(key, [])
+                self._starting.add(key)
                 self._prepare(order)
             case "stop":
                 self._in_background(self._launcher.stop(*key, order.stop.why))
             case "warn":
                 self._in_background(self._launcher.warn(*key, order.warn.text))
             case "forget":
+                self._starting.discard(key)
                 self._known.pop(key, None)
                 self._indices.pop(key, None)
                 self._orders.forget(*key)
@@ -265,6 +270,7 @@ class Agent:
             Exception
         ) as error:  # orders are repeated: what escaped would kill us again and again
             log.exception("order not understood", allocation=order.allocation_id)
+            self._starting.discard((order.allocation_id, order.member))
             self._refused((order.allocation_id, order.member), f"cannot be prepared: {error}")
         else:
             indices = tuple(device.index for device in work.devices)
@@ -274,11 +280,16 @@ class Agent:
             self._in_background(self._start(work))
 
     async def _start(self, work: Work) -> None:
+        """Start it, unless it was stopped and forgotten while it waited for its turn."""
+        key = (work.allocation_id, work.member)
         try:
             async with self._starts:
-                await self._launcher.start(await self._mps.join(work))
+                if key in self._starting:
+                    await self._launcher.start(await self._mps.join(work))
         except (OrderRefused, MpsFailed) as error:
-            self._refused((work.allocation_id, work.member), str(error))
+            self._refused(key, str(error))
+        finally:
+            self._starting.discard(key)
 
     def _refused(self, key: Key, detail: str) -> None:
         """This work has never run and never will."""

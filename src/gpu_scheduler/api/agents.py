@@ -66,11 +66,12 @@ log = structlog.get_logger("agents")
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One agent, as long as its stream lasts."""
+    """One agent, as long as its stream lasts. `ordered` is what it was told to start in it."""
 
     node: str
     runners: tuple[str, ...] = ()
     heard: bool = True
+    ordered: set[str] = field(default_factory=set)
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
     def send(self, item: pb.ServerMessage | pb.Order) -> None:
@@ -99,6 +100,7 @@ class Agents:
         self._arrival = asyncio.Event()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answers: set[asyncio.Future[Outcome]] = set()
+        self._last_environment: tuple[str, dict[str, str] | None] = ("", None)
         loop.on_effects(self.carry_out)
         loop.on_reload(self.reconnect_all)
 
@@ -148,12 +150,19 @@ class Agents:
             detail = "how to run it was not submitted with it"
             self._tell(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
             return
-        captured = store.environment(launch.captured) if launch.captured else None
+        captured = self._environment(launch.captured) if launch.captured else None
         limit_ms = self._loop.core.book.picture.limit_ms(job)
         for placement in allocation.placements:
             session = self._sessions.get(placement.node_id)
             if session is not None and only in {None, placement.node_id}:
+                session.ordered.add(allocation.id)
                 session.send(start_order(allocation, placement, job, launch, captured, limit_ms))
+
+    def _environment(self, name: str) -> dict[str, str] | None:
+        """A captured environment; the last one is remembered, as jobs come in series."""
+        if self._last_environment[0] != name:
+            self._last_environment = (name, self._loop.store.environment(name))
+        return self._last_environment[1]
 
     def _send_stop(self, order: StopOrder) -> None:
         running = self._loop.core.book.picture.running.get(order.allocation_id)
@@ -288,8 +297,10 @@ class Agents:
             held=len(held),
         )
         for order in repairs.starts:
-            self._note_repair("ordered again", order.allocation.id)
-            self._send_start(order, only=hello.node)
+            # What was decided since the agent came is on its way already.
+            if order.allocation.id not in session.ordered:
+                self._note_repair("ordered again", order.allocation.id)
+                self._send_start(order, only=hello.node)
         for stop in repairs.stops:
             self._note_repair("told to stop again", stop.allocation_id)
             self._send_stop(stop)
@@ -390,6 +401,7 @@ class Agents:
         for placement in allocation.placements:
             session = self._sessions.get(placement.node_id)
             if session is not None:
+                session.ordered.discard(allocation.id)
                 session.send(_forget(allocation.id, placement.member))
 
     def _hear_readings(self, node_id: str, telemetry: pb.Telemetry) -> None:

@@ -19,6 +19,19 @@ from gpu_scheduler.model.job import called
 from gpu_scheduler.model.states import ENDED
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.names import read_job_name
+from gpu_scheduler.wire.reading import JobReader
+
+MOST_READERS = 64
+
+
+class Readers(dict[Caller, JobReader]):
+    """What is known of the jobs of callers who come again and again; of a few at a time."""
+
+    def __setitem__(self, caller: Caller, reader: JobReader) -> None:
+        """Remember a reader."""
+        if len(self) >= MOST_READERS:
+            self.clear()
+        super().__setitem__(caller, reader)
 
 ME = "@me"
 
@@ -44,6 +57,7 @@ class Context:
         self.people = Directory(
             settings.server_uid, settings.admins, lambda: service.core.book.roster
         )
+        self.readers = Readers()
         self.choosing_ids = asyncio.Lock()
         self.started = time.monotonic()
 

@@ -37,9 +37,8 @@ async def submit(context: Context, call: Call) -> Answer:
         raise TooLarge(
             f"one job may have {context.settings.bounds.body_bytes} bytes and has {len(data)}"
         )
-    reader = _reader(context, call.caller)
-    submission = reader.read(decode(_JOB, data))
-    act = partial(context.service.apply, _message(submission), call.caller)
+    message = _single(context, call.caller, decode(_JOB, data))
+    act = partial(context.service.apply, message, call.caller)
     return await context.repeats.once(call, data, lambda also: act(also=also), _told)
 
 
@@ -57,6 +56,23 @@ async def submit_task(context: Context, call: Call) -> Answer:
     submission = _reader(context, call.caller).read_task(decode(_TASK, data))
     act = partial(context.service.apply, _message(submission), call.caller)
     return await context.repeats.once(call, data, lambda also: act(also=also), _told_task)
+
+
+def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Series:
+    """One job; what it has in common with those before is read once, and shared with them."""
+    tenant_id = asked.tenant_id
+    if asked.begin_at is not None or asked.deadline is not None or asked.array is not None:
+        # These mean another time at another time, or much of its own.
+        return _message(_reader(context, caller).read(asked))
+    reader = context.readers.get(caller)
+    if reader is None:
+        reader = context.readers[caller] = _reader(context, caller)
+    alike, name, command = reader.read_alike(asked)
+    if alike.job.tenant != context.own_tenant(caller, tenant_id):
+        reader.forget()
+        asked.name, asked.command = name, list(command)
+        alike, name, command = reader.read_alike(asked)
+    return Series(alike.job, alike.launch, _environment(alike), (name,), (command,))
 
 
 async def _submit_many(context: Context, call: Call, data: bytes) -> Answer:

@@ -11,6 +11,7 @@ from gpu_scheduler.control.messages import (
     Outcome,
     PauseDevice,
     ResumeDevice,
+    Series,
     SetTenant,
     Submit,
     SubmitAll,
@@ -26,7 +27,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def record(caller: Caller, message: Command | Fact, outcome: Outcome, now_ms: int) -> AuditRow:
     """The record of a command that was accepted."""
     kind = type(message)
-    if kind is Submit or kind is SubmitAll:
+    if kind is Submit or kind is Series or kind is SubmitAll:
         jobs = outcome.jobs
         action, target, detail, times = "submit", jobs[0].id if jobs else "", "", len(jobs)
         if times > 1:

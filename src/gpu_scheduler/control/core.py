@@ -32,6 +32,7 @@ from gpu_scheduler.control.messages import (
     Retry,
     RevokeToken,
     RunCycle,
+    Series,
     SetNode,
     SetPools,
     SetTenant,
@@ -60,7 +61,7 @@ class Core:
         """Take in one message."""
         outcome = Outcome()
         match message:
-            case Submit():
+            case Submit() | Series():
                 submit(self.book, message, now_ms, outcome)
             case SubmitAll(submissions):
                 submit_all(self.book, submissions, now_ms, outcome)

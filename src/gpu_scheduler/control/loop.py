@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 
 import structlog
 
 from gpu_scheduler.control import permit
 from gpu_scheduler.control.audit import record
+from gpu_scheduler.control.committer import Committer
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Command,
@@ -36,6 +36,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies
+from gpu_scheduler.control.together import Kind, joined, neighbours
 from gpu_scheduler.model.caller import SYSTEM, Caller
 from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError
 from gpu_scheduler.model.plan import Plan
@@ -88,9 +89,9 @@ class Loop:
         self._rules = rules
         self._requests: list[_Request] = []
         self._is_urgent = False
-        self._wake = asyncio.Event()
+        self._sleeper: asyncio.Future[None] | None = None
         self._closing = False
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._writer = Committer()
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
         self._batch: list[_Request] = []
@@ -203,12 +204,12 @@ class Loop:
 
     async def maintain(self, work: Callable[[], int]) -> int:
         """Do something to the store between two commits, as only its one writer may."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+        return await self._writer.run(work)
 
     def _hurry(self) -> None:
         """What has come should be done now."""
         self._is_urgent = bool(self._requests)
-        self._wake.set()
+        self._wake()
 
     # --- life
 
@@ -219,12 +220,12 @@ class Loop:
     async def close(self) -> None:
         """Finish what has come, then stop."""
         self._closing = True
-        self._wake.set()
+        self._wake()
         if self._task is not None:
             await self._task
         for queue in list(self._subscribers):
             _end(queue)
-        self._writer.shutdown()
+        self._writer.close()
 
     async def _run(self) -> None:
         while True:
@@ -254,9 +255,18 @@ class Loop:
         due_ms = self.core.next_timer_ms()
         if due_ms is not None:
             timeout = min(timeout, max(0.0, (due_ms - self._now_ms()) / 1000))
-        self._wake.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), timeout)
+        loop = asyncio.get_running_loop()
+        self._sleeper = sleeper = loop.create_future()
+        timer = loop.call_later(timeout, self._wake)
+        try:
+            await sleeper
+        finally:
+            timer.cancel()
+            self._sleeper = None
+
+    def _wake(self) -> None:
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
 
     def _is_cycle_due(self) -> bool:
         if self._closing:
@@ -281,12 +291,8 @@ class Loop:
         writes: list[Write] = []
         effects: list[Effect] = []
         answers: list[tuple[_Request, Outcome]] = []
-        for request in batch:
-            outcome = self._apply_one(request)
-            if outcome is not None:
-                writes += outcome.writes
-                effects += outcome.effects
-                answers.append((request, outcome))
+        for run in neighbours(batch, _kind):
+            answers += self._apply_run(run, writes, effects)
         if self._is_cycle_due():
             outcome = self._cycle()
             writes += outcome.writes
@@ -301,16 +307,41 @@ class Loop:
             for release in self._release:
                 release(effects)
 
+    def _apply_run(
+        self, run: list[_Request], writes: list[Write], effects: list[Effect]
+    ) -> list[tuple[_Request, Outcome]]:
+        """Apply what came together; the answers, for those whose message was not refused."""
+        if len(run) > 1:
+            outcome: Outcome | None
+            try:
+                together = joined([r.message for r in run if isinstance(r.message, Series)])
+                outcome = self._apply(together, run[0].caller, now_ms := self._now_ms())
+            except InternalError:
+                raise
+            except SchedulerError:
+                outcome = None  # one of them is refused: let us see which
+            if outcome is not None:
+                self.tallies.messages += len(run)
+                writes += outcome.writes
+                effects += outcome.effects
+                if run[0].caller is not SYSTEM:
+                    writes.append(record(run[0].caller, together, outcome, now_ms))
+                return list(zip(run, _one_each(outcome), strict=True))
+        answers = []
+        for request in run:
+            found = self._apply_one(request)
+            if found is not None:
+                writes += found.writes
+                effects += found.effects
+                answers.append((request, found))
+        return answers
+
     def _apply_one(self, request: _Request) -> Outcome | None:
         """Apply a message, or tell its sender why not."""
         self.tallies.messages += 1
         try:
-            self._recall_ends(request.message)
-            permit.check(self.core.book, request.caller, request.message)
-            if self._rules is not None:
-                self._check_rules(self._rules, request.message)
             now_ms = self._now_ms()
-            outcome = self.core.apply(request.message, now_ms)
+            outcome = self._apply(request.message, request.caller, now_ms)
             if request.also is not None:
                 outcome.writes += request.also([outcome])
             if request.caller is not SYSTEM:
@@ -324,10 +355,17 @@ class Loop:
             return None
         return outcome
 
+    def _apply(self, message: Command | Fact, caller: Caller, now_ms: int) -> Outcome:
+        self._recall_ends(message)
+        permit.check(self.core.book, caller, message)
+        if self._rules is not None:
+            self._check_rules(self._rules, message)
+        return self.core.apply(message, now_ms)
+
     def _recall_ends(self, message: Command | Fact) -> None:
         """Jobs that ended long ago, and that the message is about, are fetched from the store."""
         job_ids: list[str] = []
-        if isinstance(message, Submit):
+        if isinstance(message, Submit | Series):
             job_ids = [dependency.job_id for dependency in message.job.dependencies]
         elif isinstance(message, SubmitAll):
             job_ids = [d.job_id for s in message.submissions for d in s.job.dependencies]
@@ -348,7 +386,7 @@ class Loop:
         self, check: Callable[[Submit | Series], None], message: Command | Fact
     ) -> None:
         submissions: tuple[Submit | Series, ...] = ()
-        if isinstance(message, Submit):
+        if isinstance(message, Submit | Series):
             submissions = (message,)
         elif isinstance(message, SubmitAll):
             submissions = message.submissions
@@ -387,9 +425,7 @@ class Loop:
 
     async def _write(self, writes: list[Write]) -> None:
         began = perf_counter()
-        last = await asyncio.get_running_loop().run_in_executor(
-            self._writer, self.store.commit, writes
-        )
+        last = await self._writer.run(partial(self.store.commit, writes))
         self.trouble = ""
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
@@ -442,6 +478,13 @@ def _events(writes: list[Write]) -> list[EventRow]:
         elif isinstance(write, NewJobs):
             events += write.events()
     return events
+
+
+def _kind(request: _Request) -> Kind | None:
+    """What can be applied together with others; not what somebody keeps rows of their own with."""
+    if request.also is None and isinstance(request.message, Series):
+        return request.message, request.caller
+    return None
 
 
 def _one_each(outcome: Outcome) -> list[Outcome]:

@@ -364,6 +364,7 @@ class TrustOrder:
 
 Command = (
     Submit
+    | Series
     | SubmitAll
     | Cancel
     | Hold

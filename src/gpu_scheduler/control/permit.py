@@ -36,7 +36,7 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
     if not caller.may_change:
         raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
     match message:
-        case Submit():
+        case Submit() | Series():
             _check_own(book, caller, (message,))
         case SubmitAll(submissions):
             _check_own(book, caller, submissions)

@@ -7,9 +7,11 @@ say what they have.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 
 from gpu_scheduler.control.book import Book, End
 from gpu_scheduler.control.cycle import set_attempt_timers
@@ -21,6 +23,7 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
 from gpu_scheduler.control.promises import take_up_promises
+from gpu_scheduler.control.series import OWN, queue_alike
 from gpu_scheduler.control.submit import NO_NODE, why_never
 from gpu_scheduler.control.windows import keep
 from gpu_scheduler.ledger.accounts import Accounts
@@ -34,6 +37,7 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import JobRow, Store, TaskRow
+from gpu_scheduler.store.template import Template
 
 Verdicts = dict[tuple[int, int, bool], Reason | None]
 LEARNT_FROM = 5_000
@@ -61,14 +65,14 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
     _restore_gauges(book, store, now_ms)
     _learn(book, store)
     with _no_collector():
-        rows = store.live_jobs()
-        for row in rows:
-            _restore_life(book, row, store, now_ms)
+        runs = [_Run(rows) for rows in neighbours(store.live_jobs(), now_ms)]
+        for run in runs:
+            _restore_lives(book, run, store, now_ms)
         for allocation in store.allocations():
             _restore_running(book, allocation, now_ms)
         verdicts: Verdicts = {}
-        for row in rows:
-            _restore_waiting(book, book.lives[row.job.id], row, verdicts, now_ms)
+        for run in runs:
+            _restore_queued(book, run, verdicts, now_ms)
     take_up_promises(book, store, now_ms)
     book.changed = True
 
@@ -154,6 +158,87 @@ def _learn(book: Book, store: Store) -> None:
             run_ms = row.attained_ms + max(0, row.end_ms - row.start_ms)
             book.predictor.begin(row.job, row.start_ms)
             book.predictor.end(row.job, run_ms, row.end_ms)
+
+
+class _Run:
+    """Rows that are restored together: one, or plain ones that are alike."""
+
+    __slots__ = ("lives", "rows")
+
+    def __init__(self, rows: list[JobRow]) -> None:
+        self.rows = rows
+        self.lives: list[JobLife] = []
+
+
+def _restore_lives(book: Book, run: _Run, store: Store, now_ms: int) -> None:
+    if len(run.rows) == 1:
+        _restore_life(book, run.rows[0], store, now_ms)
+        return
+    first = run.rows[0]
+    jobs: Iterable[Job] = (row.job for row in run.rows)
+    members = book.shared_members(first.job.members)
+    if members is not first.job.members:
+        own = Template(replace(first.job, members=members), OWN).copy
+        jobs = (own(job.id, job.number, job.name, job.command) for job in jobs)
+    life = JobLife(first.job)
+    life.waited_ms = first.waited_ms
+    life.since_ms = first.since_ms
+    new_life = Template(life, ("job", "expected_ms")).copy
+    lives = book.lives
+    for job, row in zip(jobs, run.rows, strict=True):
+        lives[job.id] = found = new_life(job, row.expected_ms)
+        run.lives.append(found)
+    book.queued_tasks += len(run.rows)
+
+
+def _restore_queued(book: Book, run: _Run, verdicts: Verdicts, now_ms: int) -> None:
+    """Queue what was queued."""
+    lives = run.lives or [book.lives[run.rows[0].job.id]]
+    by_id = book.picture.index.by_id
+    if len(lives) == 1 or not by_id or _why_never(book, lives[0].job, verdicts) is not None:
+        for life, row in zip(lives, run.rows, strict=True):
+            _restore_waiting(book, life, row, verdicts, now_ms)
+        return
+    waited_ms = lives[0].waited_ms + max(0, now_ms - lives[0].since_ms)
+    for life in lives:
+        life.waited_ms = waited_ms
+    queue_alike(book, lives, now_ms)
+
+
+def neighbours(rows: list[JobRow], now_ms: int) -> Iterator[list[JobRow]]:
+    """Rows in their order: plain ones that are alike in one list, all others alone."""
+    for is_plain, same in groupby(rows, key=lambda row: _is_plain(row, now_ms)):
+        if is_plain:
+            for _, alike in groupby(same, key=_kind):
+                yield list(alike)
+        else:
+            for row in same:
+                yield [row]
+
+
+def _is_plain(row: JobRow, now_ms: int) -> bool:
+    """Tell whether the job only waits for its turn, and has never had one."""
+    job = row.job
+    return bool(
+        row.state is JobState.PENDING
+        and row.since_ms
+        and row.expected_ms
+        and not row.attempt
+        and not row.protected
+        and not row.resume_ms
+        and job.array is None
+        and not job.hold
+        and not job.dependencies
+        and job.begin_ms <= now_ms
+    )
+
+
+_in_common = attrgetter(*(name for name in Job.__slots__ if name not in {*OWN, "members"}))
+
+
+def _kind(row: JobRow) -> tuple[object, ...]:
+    """What must be the same for jobs to be queued together; members by identity, for speed."""
+    return id(row.job.members), row.waited_ms, row.since_ms, _in_common(row.job)
 
 
 def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:

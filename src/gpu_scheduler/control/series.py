@@ -15,11 +15,11 @@ from gpu_scheduler.control.messages import Outcome, Series
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.snapshot import Waiting
-from gpu_scheduler.model.template import Template
 from gpu_scheduler.predict.socket import expect_alike
 from gpu_scheduler.store.rows import NewJobs
+from gpu_scheduler.store.template import Template
 
-_OWN = ("id", "number", "name", "command")
+OWN = ("id", "number", "name", "command")
 
 
 def is_plain(book: Book, series: Series, now_ms: int) -> bool:
@@ -46,7 +46,7 @@ def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) 
             zip(series.names, series.commands, strict=True), start=first
         )
     )
-    jobs = list(starmap(Template(job, _OWN).copy, own))
+    jobs = list(starmap(Template(job, OWN).copy, own))
     expected = expect_alike(book.predictor, jobs, now_ms)
     _queue(book, jobs, expected, now_ms)
     book.next_number += len(jobs)
@@ -60,21 +60,21 @@ def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) 
 
 
 def _queue(book: Book, jobs: list[Job], expected: list[int], now_ms: int) -> None:
-    life = JobLife(jobs[0])
-    life.queued = True
-    life.since_ms = now_ms
-    new_life = Template(life, ("job", "expected_ms")).copy
-    lives = book.lives
-    for job, expected_ms in zip(jobs, expected, strict=True):
-        lives[job.id] = new_life(job, expected_ms)
-    waiting = Waiting(job=jobs[0], expected_ms=1, since_ms=now_ms)
+    new_life = Template(JobLife(jobs[0]), ("job", "expected_ms")).copy
+    new = list(map(new_life, jobs, expected))
+    book.lives.update((life.job.id, life) for life in new)
+    queue_alike(book, new, now_ms)
+
+
+def queue_alike(book: Book, lives: list[JobLife], now_ms: int) -> None:
+    """Queue plain jobs that nothing keeps from it, and that have waited for equally long."""
+    first = lives[0]
+    waiting = Waiting(job=first.job, expected_ms=1, since_ms=now_ms, waited_ms=first.waited_ms)
     new_waiting = Template(waiting, ("job", "expected_ms")).copy
-    book.picture.enqueue_alike(
-        [
-            new_waiting(job, max(1, expected_ms))
-            for job, expected_ms in zip(jobs, expected, strict=True)
-        ]
-    )
-    for job in jobs if book.policy.feedback.protect_after_ms else ():
-        protect_later(book, lives[job.id], now_ms)
+    book.picture.enqueue_alike([new_waiting(life.job, max(1, life.expected_ms)) for life in lives])
+    for life in lives:
+        life.queued = True
+        life.since_ms = now_ms
+    for life in lives if book.policy.feedback.protect_after_ms else ():
+        protect_later(book, life, now_ms)
     book.changed = True

@@ -29,11 +29,16 @@ NO_NODE = "node"
 RUNNER_NAMES = {"container": "container engine (docker or podman)"}
 
 
-def submit(book: Book, message: Submit, now_ms: int, outcome: Outcome) -> None:
-    """Accept a job, or raise and change nothing."""
-    check_room(book, message.job.task_count)
-    check_pending(book, [(message.job, message.job.task_count)])
-    _accept(book, message, _checked(book, message), now_ms, outcome)
+def submit(book: Book, message: Submit | Series, now_ms: int, outcome: Outcome) -> None:
+    """Accept a job, or some that are alike, or raise and change nothing."""
+    tasks = message.job_count * message.job.task_count
+    check_room(book, tasks)
+    check_pending(book, [(message.job, tasks)])
+    job = _checked(book, message)
+    if isinstance(message, Submit):
+        _accept(book, message, job, now_ms, outcome)
+    else:
+        _accept_series(book, message, job, now_ms, outcome)
 
 
 def submit_all(
@@ -54,12 +59,8 @@ def submit_all(
     for submission, job in zip(submissions, checked, strict=True):
         if isinstance(submission, Submit):
             _accept(book, submission, job, now_ms, outcome)
-        elif series.is_plain(book, submission, now_ms):
-            series.accept(book, submission, _stamped(book, job, now_ms), now_ms, outcome)
         else:
-            for one in submission.each():
-                own = replace(job, name=one.job.name, command=one.job.command)
-                _accept(book, one, own, now_ms, outcome)
+            _accept_series(book, submission, job, now_ms, outcome)
 
 
 def _checked(book: Book, message: Submit | Series) -> Job:
@@ -84,6 +85,15 @@ def _on_nodes_with(job: Job, runner: Runner) -> Job:
         for member in job.members
     )
     return replace(job, members=members)
+
+
+def _accept_series(book: Book, message: Series, job: Job, now_ms: int, outcome: Outcome) -> None:
+    if series.is_plain(book, message, now_ms):
+        series.accept(book, message, _stamped(book, job, now_ms), now_ms, outcome)
+        return
+    for one in message.each():
+        own = replace(job, name=one.job.name, command=one.job.command)
+        _accept(book, one, own, now_ms, outcome)
 
 
 def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome) -> None:

@@ -52,6 +52,9 @@ DEFAULT_UMASK = 0o022
 DEFAULT_WARNING_SECONDS = 60
 SHELL = ("/bin/sh", "-c")
 MOST_ENVIRONMENT_BYTES = 1 << 19
+MOST_ALIKE_BYTES = 1 << 20
+LEAST_ALIKE_BYTES = 4_096
+"""So much is remembered of jobs that were alike, and so much is counted for each at least."""
 _PLAIN_MEMBER = MemberRequest()
 _DEPENDENCY_KINDS = tuple(kind.value for kind in DependencyKind)
 
@@ -86,6 +89,7 @@ class JobReader:
         self._tenant_of = tenant_of
         self._runner = runner
         self._alike: dict[bytes, Submission] = {}
+        self._alike_bytes = 0
         self._last: tuple[JobRequest, Submission] | None = None
         self._environment: tuple[dict[str, str], str, tuple[tuple[str, str], ...]] | None = None
         self._encode = msgspec.msgpack.Encoder().encode
@@ -119,8 +123,17 @@ class JobReader:
         key = self._encode(asked)
         known = self._alike.get(key)
         if known is None:
+            if self._alike_bytes > MOST_ALIKE_BYTES:
+                self.forget()
             known = self._alike[key] = self._read(asked, tuple(asked.command))
+            self._alike_bytes += len(key) + LEAST_ALIKE_BYTES
         return known
+
+    def forget(self) -> None:
+        """Read all that comes anew."""
+        self._last = None
+        self._alike.clear()
+        self._alike_bytes = 0
 
     def read_task(self, asked: TaskRequest) -> Submission:
         """The short form, whose command is one line for a shell."""

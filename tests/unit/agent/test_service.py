@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,9 +28,18 @@ class QuietLauncher:
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"runners": ["process"]}
         self.started: asyncio.Queue[str] = asyncio.Queue()
+        self.forgotten: asyncio.Queue[str] = asyncio.Queue()
+        self.asked = asyncio.Event()
+        self.may_start = asyncio.Event()
+        self.may_start.set()
 
     async def start(self, work: Work) -> None:
+        self.asked.set()
+        await self.may_start.wait()
         self.started.put_nowait(work.allocation_id)
+
+    async def forget(self, allocation_id: str, _: int) -> None:
+        self.forgotten.put_nowait(allocation_id)
 
     async def held(self) -> list[Held]:
         return []
@@ -108,14 +118,15 @@ async def serving(directory: Path, server: OneServer) -> grpc.aio.Server:
     return listening
 
 
-def with_agent(directory: Path, test: Any) -> None:
+def with_agent(directory: Path, test: Any, **settings: Any) -> None:
     """Run a test against an agent that is connected."""
 
     async def run() -> None:
         server, launcher = OneServer(), QuietLauncher()
         listening = await serving(directory, server)
         found = Found(cpu_milli=1000, memory_mb=1000, devices=())
-        agent = Agent(a_config(directory), cast(Launcher, launcher), found, None)
+        config = replace(a_config(directory), **settings)
+        agent = Agent(config, cast(Launcher, launcher), found, None)
         running = asyncio.create_task(agent.run())
         try:
             await test(server, launcher)
@@ -155,6 +166,38 @@ def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
         assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
 
     with_agent(directory, test)
+
+
+def a_forget(name: str) -> pb.ServerMessage:
+    order = pb.Order(allocation_id=f"{name}.1", forget=pb.Forget())
+    return pb.ServerMessage(orders=pb.Orders(orders=[order]))
+
+
+def test_an_order_that_waits_and_is_said_again_is_followed_once(directory: Path) -> None:
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        launcher.may_start.clear()
+        for name in ("job-1", "job-2", "job-2"):
+            server.says.put_nowait(a_start(name))
+        await asyncio.wait_for(launcher.asked.wait(), 10)
+        launcher.may_start.set()
+        server.says.put_nowait(a_start("job-3"))
+        found = [await asyncio.wait_for(launcher.started.get(), 10) for _ in range(3)]
+        assert found == ["job-1.1", "job-2.1", "job-3.1"]
+
+    with_agent(directory, test, most_starts=1)
+
+
+def test_what_is_forgotten_while_its_start_waits_never_starts(directory: Path) -> None:
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        launcher.may_start.clear()
+        for said in (a_start("job-1"), a_start("job-2"), a_forget("job-2"), a_start("job-3")):
+            server.says.put_nowait(said)
+        assert await asyncio.wait_for(launcher.forgotten.get(), 10) == "job-2.1"
+        launcher.may_start.set()
+        found = [await asyncio.wait_for(launcher.started.get(), 10) for _ in range(2)]
+        assert found == ["job-1.1", "job-3.1"]
+
+    with_agent(directory, test, most_starts=1)
 
 
 def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:

@@ -35,6 +35,22 @@ def test_a_job_is_answered_as_in_the_manual(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job_id}").json["command"] == ["python", "train.py"]
 
 
+def test_jobs_that_are_alike_keep_their_own_names_and_follow_their_tenant(lab: ApiLab) -> None:
+    made = lab.post("/tenants", {"name": "passing"}).json["id"]
+
+    def submitted(name: str) -> dict[str, Any]:
+        body = {"name": name, "command": ["run", name], "tenant_id": "passing", "hold": True}
+        return {"status": (reply := lab.post("/jobs", body)).status, **reply.json}
+
+    first, second = submitted("one"), submitted("two")
+    for found, name in ((first, "one"), (second, "two")):
+        job = lab.get(f"/jobs/{found['job_id']}").json
+        assert (job["name"], job["command"], job["tenant_id"]) == (name, ["run", name], made)
+        lab.call("DELETE", f"/jobs/{found['job_id']}")
+    assert lab.call("DELETE", f"/tenants/{made}").status == 200
+    assert submitted("three")["status"] == 404
+
+
 def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": "python train.py"})
     assert (reply.status, reply.code) == (400, "invalid_request")

@@ -14,9 +14,11 @@ from gpu_scheduler.control.messages import (
     Effect,
     Ended,
     Hold,
+    Outcome,
     PauseDevice,
     Release,
     Retry,
+    Series,
     SetNode,
     Started,
     StartOrder,
@@ -34,10 +36,12 @@ from gpu_scheduler.model.errors import (
     StoreUnavailable,
     UnknownThing,
 )
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.rows import EventRow, Write
+from gpu_scheduler.store.rows import EventRow, NewJobs, Write
 from tests.builders import a_core, a_job, a_node, a_request, after, an_array
 
 VISION = frozenset({"vision"})
@@ -129,6 +133,59 @@ def test_messages_that_come_together_are_committed_together() -> None:
         await asyncio.gather(*answers)
         assert len(bench.store.batches) - before <= 2
         assert len(bench.store.jobs()) == 50
+
+    with_loop(test)
+
+
+def a_series(job: Job, launch: Launch, name: str) -> Series:
+    return Series(job, launch, None, (name,), ((name,),))
+
+
+def test_submissions_that_are_alike_become_one_write_and_keep_their_own_answers() -> None:
+    async def test(bench: Bench) -> None:
+        job, launch = a_job(id="", number=0, gpus=8), Launch(argv=("x",))
+        await bench.loop.apply(a_submission(gpus=8))
+        before = len(bench.store.batches)
+        names = [f"n{number}" for number in range(20)]
+        answers = [bench.loop.post(a_series(job, launch, name)) for name in names]
+        outcomes = await asyncio.gather(*answers)
+        assert [[job.name for job in outcome.jobs] for outcome in outcomes] == [
+            [name] for name in names
+        ]
+        new = [w for batch in bench.store.batches[before:] for w in batch if type(w) is NewJobs]
+        assert sum(len(write.jobs) for write in new) == 20
+        assert len(new) <= 2
+
+    with_loop(test)
+
+
+def test_of_submissions_that_are_alike_each_is_refused_for_itself() -> None:
+    async def test(bench: Bench) -> None:
+        job, launch = a_job(id="", number=0, gpus=1), Launch(argv=("x",))
+        bench.loop._rules = refuse_n1
+        names = ["n0", "n1", "n2"]
+        answers = [bench.loop.post(a_series(job, launch, name)) for name in names]
+        told = await asyncio.gather(*answers, return_exceptions=True)
+        assert [type(answer) for answer in told] == [Outcome, InvalidRequest, Outcome]
+        assert sorted(row.job.name for row in bench.store.jobs()) == ["n0", "n2"]
+
+    with_loop(test)
+
+
+def refuse_n1(submission: Submit | Series) -> None:
+    if isinstance(submission, Series) and "n1" in submission.names:
+        raise InvalidRequest("not n1")
+
+
+def test_submissions_of_two_callers_are_never_one() -> None:
+    async def test(bench: Bench) -> None:
+        job = replace(a_job(id="", number=0, gpus=1), user="ann", tenant="vision")
+        launch = Launch(argv=("x",), uid=1000, user="ann")
+        good = bench.loop.post(a_series(job, launch, "own"), ANN)
+        bad = bench.loop.post(a_series(job, launch, "foreign"), BOB)
+        with pytest.raises(Forbidden):
+            await bad
+        assert (await good).jobs[0].name == "own"
 
     with_loop(test)
 

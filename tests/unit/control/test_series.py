@@ -15,6 +15,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     SubmitAll,
 )
+from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import NeverFits, QueueFull
 from gpu_scheduler.model.intervals import IntervalSet
@@ -103,6 +104,28 @@ def test_a_series_is_the_same_as_its_jobs(policy: str, fields: dict[str, Any]) -
         before = everything(core, store)
         kept(core, store, RunCycle(), 7000)
         found.append([*before, *everything(core, store)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("policy", ["easy", "fair", "feedback", "sjf"])
+def test_jobs_that_are_restored_together_are_the_same_as_each_alone(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, store = a_core(policy)
+    several = [a_series(), a_series(hold=True), a_series(priority=2000), a_series(user="bob")]
+    for number, series in enumerate((*several, several[0])):
+        kept(core, store, SubmitAll((series,)), 6000 + number // 2)
+    found = []
+    for alone in (False, True):
+        if alone:
+            each = lambda rows, _: ([row] for row in rows)  # noqa: E731
+            monkeypatch.setattr("gpu_scheduler.control.restore.neighbours", each)
+        again = Core(preset(policy), History())
+        restore(again.book, store, 9000)
+        before = everything(again, store)
+        again.apply(SetNode(a_node()), 9000)
+        again.apply(RunCycle(), 9500)
+        found.append([*before, *everything(again, store)])
     assert found[0] == found[1]
 
 

@@ -1,0 +1,63 @@
+"""One thread that does what blocks, asked from an event loop and answered into it.
+
+Like an executor with one worker, at half the cost: every commit passes here, also the one that
+somebody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Committer:
+    """Does one thing after the other, in the order in which it was asked."""
+
+    def __init__(self) -> None:
+        """The thread is started with the first thing to do."""
+        self._asked: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
+        self._asked = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Do this in the thread; the future has what it returns or raises."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="commit", daemon=True)
+            self._thread.start()
+        self._asked.put((work, answer))
+        return answer
+
+    def close(self) -> None:
+        """Finish what was asked, then end the thread."""
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            work, answer = asked
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+                _answer(answer, None, error)
+            else:
+                _answer(answer, result, None)
+
+
+def _answer(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    def settle() -> None:
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
+
+    answer.get_loop().call_soon_threadsafe(settle)

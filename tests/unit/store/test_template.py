@@ -1,0 +1,28 @@
+"""Copies by a template are what the constructor would have made."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.store.template import Template
+
+
+def test_a_copy_equals_what_replace_makes() -> None:
+    job = Job(id="job-1", number=1, submit_ms=5, name="first", command=("a",), priority=3)
+    copy = Template(job, ("id", "number", "name", "command")).copy("job-2", 2, "second", ("b",))
+    assert copy == replace(job, id="job-2", number=2, name="second", command=("b",))
+    assert (type(copy), hash(copy)) == (Job, hash(replace(copy)))
+
+
+def test_a_copy_is_as_frozen_as_any_other() -> None:
+    job = Job(id="job-1", number=1, submit_ms=5)
+    copy = Template(job, ("id",)).copy("job-2")
+    with pytest.raises(FrozenInstanceError):
+        copy.id = "job-3"
+
+
+def test_two_templates_of_one_class_do_not_mix() -> None:
+    one = Template(Job(id="job-1", number=1, submit_ms=5, tenant="a"), ("id",))
+    two = Template(Job(id="job-1", number=2, submit_ms=5, tenant="b"), ("id",))
+    assert [(t.copy("x").number, t.copy("x").tenant) for t in (one, two)] == [(1, "a"), (2, "b")]
