@@ -38,6 +38,7 @@ from gpu_scheduler.wire.orders import PROTOCOL
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
 MOST_FACTS_AT_ONCE = 1000
+BEGAN_WAITS_S = 0.01
 DECLARED = "declared"
 Key = tuple[str, int]
 log = structlog.get_logger("agent")
@@ -72,6 +73,7 @@ class Agent:
         self._telemetry: pb.AgentMessage | None = None
         self._starts = asyncio.Semaphore(config.most_starts)
         self._starting: set[Key] = set()
+        self._began: list[pb.Fact] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._instance = uuid.uuid4().hex
         self._wait_s = FIRST_WAIT_S
@@ -129,7 +131,22 @@ class Agent:
             told.append(report)
         if isinstance(report, Over):
             self._orders.released(report.allocation_id, report.member)
+        self._tell(report)
+
+    def _tell(self, report: Report) -> None:
+        """Nobody waits to hear of a start, and many a job ends at once: both travel together."""
+        if isinstance(report, Began):
+            if not self._began:
+                asyncio.get_running_loop().call_later(BEGAN_WAITS_S, self._tell_began)
+            self._began.append(fact_of(report))
+            return
+        self._tell_began()
         self._send(fact_of(report))
+
+    def _tell_began(self) -> None:
+        for fact in self._began:
+            self._send(fact)
+        self._began.clear()
 
     def _hear_devices(self, telemetry: Telemetry) -> None:
         self._telemetry = pb.AgentMessage(telemetry=telemetry_of(telemetry))

@@ -29,7 +29,6 @@ from gpu_scheduler.control.messages import (
     Retry,
     RunCycle,
     Series,
-    Started,
     Submit,
     SubmitAll,
     Update,
@@ -46,8 +45,6 @@ from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Store, Write
 MOST_AT_ONCE = 2_000
 """So many messages are applied before their commit, so that nobody waits for long."""
 PAUSE_AFTER_BUG_S = 1.0
-STARTED_WAITS_S = 0.01
-"""Nobody waits for a start to be known, and many a job ends at once: both share a commit then."""
 EVENTS_AT_ONCE = 1_000
 MOST_NOTES = 10_000
 LARGEST_BACKLOG = 10_000
@@ -135,10 +132,7 @@ class Loop:
             )
             return answer
         self._requests.append(_Request(message, caller, also, answer))
-        if isinstance(message, Started):
-            asyncio.get_running_loop().call_later(STARTED_WAITS_S, self._hurry)
-        else:
-            self._hurry()
+        self._hurry()
         return answer
 
     async def apply_many(
