@@ -67,6 +67,7 @@ def _lap(server: LiveServer, submit: Callable[[], object]) -> float:
 
 def _submit_as_nobody(port: int) -> None:
     """By a child that has become somebody else: who calls is what the kernel says."""
+    "localhost".encode("idna")  # loaded now: the child may not be able to read Python's own files
     pid = os.fork()
     if pid:
         if os.waitpid(pid, 0)[1]:

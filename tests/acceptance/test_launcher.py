@@ -612,7 +612,8 @@ def test_after_a_restart_of_the_machine_nothing_is_believed_to_run() -> None:
 def test_a_damaged_journal_is_survived_and_nothing_runs_twice(damage: str) -> None:
     async def scenario(rig: Rig) -> None:
         for number in (1, 2):
-            await rig.launcher.start(rig.work(f"job-{number}.1", "sh", "-c", "sleep 0.5; echo ran"))
+            wait = "until test -e go; do sleep 0.05; done; echo ran"
+            await rig.launcher.start(rig.work(f"job-{number}.1", "sh", "-c", wait))
             await rig.began(f"job-{number}.1")
         changes = {
             "middle": lambda data: data.replace(b'"boot":', b'"b##t":', 1),
@@ -620,6 +621,7 @@ def test_a_damaged_journal_is_survived_and_nothing_runs_twice(damage: str) -> No
             "torn": lambda data: data[:-40],
         }
         await with_journal_changed(rig, changes[damage])
+        (rig.directory / "go").touch()
         for number in (1, 2):
             over = await rig.over(f"job-{number}.1")
             assert (over.exit_code, over.signal, over.ran) == (None, None, True)
