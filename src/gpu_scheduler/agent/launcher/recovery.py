@@ -140,7 +140,9 @@ def _lost(kit: Kit, supervisor: Supervisor, key: Key, ending: Ending) -> None:
     kit.attempts[key] = attempt
     attempt.adopted = True
     attempt.began_ms = now_ms()
-    running = sorted(kit.census.left(attempt), key=processes.start_ticks)
+    # Those that ended a moment ago have no beginning any more.
+    began = {pid: processes.start_ticks(pid) for pid in kit.census.left(attempt)}
+    running = sorted((pid for pid, ticks in began.items() if ticks), key=began.__getitem__)
     if not running:
         supervisor.closer.ended(attempt, ending)
         return
