@@ -91,6 +91,7 @@ class Loop:
         self._writer = Committer()
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
+        self._on_committed: list[Callable[[list[Write]], None]] = []
         self._batch: list[_Request] = []
         self._notes: list[Write] = []
         self.trouble = ""
@@ -107,6 +108,10 @@ class Loop:
     def on_reload(self, reload: Callable[[], None]) -> None:
         """Whoever believes in the core is told when a failed commit has taken something back."""
         self._on_reload.append(reload)
+
+    def on_committed(self, told: Callable[[list[Write]], None]) -> None:
+        """Whoever only wants to look at what is kept is shown it, and must be quick about it."""
+        self._on_committed.append(told)
 
     def now_ms(self) -> int:
         """The time by which the core goes."""
@@ -423,6 +428,7 @@ class Loop:
         self.trouble = ""
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
+        self._show(writes)
         self._publish(writes, last)
 
     async def _take_back(self, error: SchedulerError) -> None:
@@ -445,6 +451,14 @@ class Loop:
                 await asyncio.sleep(PAUSE_AFTER_BUG_S)
         for reload in self._on_reload:
             reload()
+
+    def _show(self, writes: list[Write]) -> None:
+        """What is kept is kept, whatever those who look at it make of it."""
+        for told in self._on_committed:
+            try:
+                told(writes)
+            except Exception:
+                log.exception("whoever looks at commits has failed")
 
     def _publish(self, writes: list[Write], last: int) -> None:
         if not self._subscribers:

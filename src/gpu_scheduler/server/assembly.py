@@ -108,6 +108,7 @@ class Server:
             self._clock.now_ms,
             lost_lines=lost_lines,
         )
+        loop.on_committed(JobLines(loop).note)
         agents = Agents(loop, silent_after_s=self._settings.agent.lost_after_s)
         notifications = Notifications(self._settings.notifications, LoopForNotices(loop))
         config = agent_config_of(self._settings, self._paths)
@@ -121,7 +122,6 @@ class Server:
                     asyncio.create_task(local_agent.run()),
                     asyncio.create_task(notifications.run()),
                     asyncio.create_task(vitals.watch()),
-                    asyncio.create_task(JobLines(loop).write()),
                     asyncio.create_task(Estimator(loop).run()),
                     asyncio.create_task(
                         keep_house(loop, self._settings.retention, Path(self._paths.logs))

@@ -488,3 +488,20 @@ def test_a_stop_that_a_restart_falls_into_keeps_its_ground() -> None:
 
     with_loop(first, disk)
     with_loop(second, disk)
+
+
+def test_who_only_looks_at_commits_can_fail_without_harm() -> None:
+    async def test(bench: Bench) -> None:
+        seen: list[int] = []
+
+        def look(writes: list[Write]) -> None:
+            seen.append(len(writes))
+            raise RuntimeError("a mistake of whoever looks")
+
+        bench.loop.on_committed(look)
+        outcome = await bench.loop.apply(Submit(a_job(number=0, id="")))
+        assert outcome.jobs
+        assert seen
+        assert bench.reloads == 0
+
+    with_loop(test)

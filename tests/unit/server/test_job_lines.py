@@ -33,14 +33,11 @@ def lines_of(work: Callable[[Loop, Lines, Clock], Any]) -> Lines:
         clock = Clock()
         loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: clock.now_ms, sweep_ms=5)
         loop.start()
-        writing = asyncio.create_task(JobLines(loop).write())
-        await until(lambda: loop._subscribers)
+        loop.on_committed(JobLines(loop).note)
         await loop.apply(SetNode(a_node()))
         try:
             await work(loop, lines, clock)
         finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
             await loop.close()
 
     with capture_logs() as lines:
