@@ -5,6 +5,7 @@ Deterministic: the same events and settings give the same rows with the same ids
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -118,7 +119,10 @@ class Reader:
 
 def row_of(key: str, target: str, told: dict[str, Any], at_ms: int) -> NoticeRow:
     """A notification for one target. Its id is made of what it is about, so it never doubles."""
-    notice_id = f"{key}-{target}" if not target.startswith("https://") else f"{key}-address"
+    # An address is a secret to others, and too long for a name.
+    is_address = target.startswith("https://")
+    name = hashlib.sha256(target.encode()).hexdigest()[:12] if is_address else target
+    notice_id = f"{key}-{name}"
     text = json.dumps({"id": notice_id, **told}, ensure_ascii=False)
     return NoticeRow(id=notice_id, target=target, at_ms=at_ms, document=text, next_ms=at_ms)
 

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.notice import OF_JOBS, Notice, NotifyRule, read_rules
-from gpu_scheduler.notify.readers import why_not
+from gpu_scheduler.notify.readers import row_of, why_not
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.settings.groups import NotificationSettings
 from tests.builders import a_job
@@ -84,3 +84,10 @@ def test_addresses_of_jobs_are_only_taken_where_that_is_allowed() -> None:
     url = "https://hooks.example/T0/B0"
     assert "allow_job_webhooks" in refusal(f"end:{url}", NotificationSettings(targets={"m": MAIL}))
     assert refusal(f"end:{url}", NotificationSettings(allow_job_webhooks=True)) == ""
+
+
+def test_two_addresses_of_one_job_are_two_notifications_and_their_ids_tell_neither() -> None:
+    rows = [row_of("event-1", f"https://hooks.example/{name}", {}, 0) for name in ("a", "b")]
+    assert rows[0].id != rows[1].id
+    assert "hooks" not in rows[0].id
+    assert row_of("event-1", "slack", {}, 0).id == "event-1-slack"
