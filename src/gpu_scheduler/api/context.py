@@ -33,6 +33,7 @@ class Readers(dict[Caller, JobReader]):
             self.clear()
         super().__setitem__(caller, reader)
 
+
 ME = "@me"
 
 
