@@ -44,7 +44,7 @@ class House:
         job = self.neighbour.submit("echo all is well")
         assert self.ended(job)["state"] == "completed"
         assert self.neighbour.call("GET", f"/jobs/{job}/logs") == "all is well\n"
-        assert self.neighbour.call("GET", "/health")["status"] == "healthy"
+        assert self.neighbour.call("GET", "/health")["checks"]["store"] == "ok"
 
 
 @pytest.fixture(scope="module")
