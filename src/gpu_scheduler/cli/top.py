@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_scheduler.cli import top_state
 from gpu_scheduler.cli.durations import duration
 from gpu_scheduler.cli.output import has_colour, is_terminal, print_json
-from gpu_scheduler.cli.reach import add_server_options, client_for, my_name
+from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.top_state import State
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import target
@@ -54,7 +54,7 @@ def run(args: Namespace) -> int:
         sort=args.sort,
         filter=args.filter,
         user=args.user,
-        me=my_name(),
+        me="@me",
     )
     with client_for(args) as client:
         if args.json:

@@ -372,7 +372,7 @@ def _job_title(picture: dict[str, Any], state: State, painter: Painter) -> str:
     if state.filter:
         parts.append(f"with '{state.filter}'")
     if state.user:
-        parts.append(f"of {state.user}")
+        parts.append("yours only" if state.user == state.me else f"of {state.user}")
     return painter.line((", ".join(parts), "cyan"))
 
 
