@@ -206,7 +206,7 @@ class Query:
     """The parameters behind the question mark. Those that are not known are refused."""
 
     def __init__(self, query: bytes, known: Iterable[str], most_bytes: int) -> None:
-        """Read all of them; the last one of a name counts."""
+        """Read all of them; one that stands twice could be read in two ways, and is refused."""
         if len(query) > most_bytes:
             raise InvalidRequest(f"the query is longer than {most_bytes} bytes")
         known = tuple(known)
@@ -217,6 +217,10 @@ class Query:
         except (UnicodeDecodeError, ValueError):
             raise InvalidRequest("the query cannot be read; encode it as UTF-8 with %") from None
         self._values = dict(pairs)
+        if len(self._values) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InvalidRequest(f"parameter '{twice[:80]}' stands there twice; give it once")
         for name in self._values:
             if name not in known:
                 allowed = ", ".join(sorted(known)) or "none"

@@ -271,3 +271,11 @@ def test_no_header_can_pretend_to_be_somebody_else(lab: ApiLab) -> None:
     launch = lab.store.launch(job_id)
     assert launch is not None
     assert launch.uid == os.getuid()
+
+
+def test_a_parameter_that_stands_twice_is_refused(lab: ApiLab) -> None:
+    reply = lab.get("/jobs?user=ann&user=boss", headers=as_user("ann"))
+    assert (reply.status, reply.error) == (
+        400,
+        "parameter 'user' stands there twice; give it once",
+    )
