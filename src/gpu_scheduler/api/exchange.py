@@ -238,7 +238,7 @@ class Query:
     def number(self, name: str, otherwise: int, *, least: int = 0, most: int = MAX_NUMBER) -> int:
         """A whole number within bounds."""
         text = self._values.get(name)
-        if text is None or text == "":
+        if text is None:
             return otherwise
         digits = text.removeprefix("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
@@ -250,7 +250,7 @@ class Query:
 
     def optional(self, name: str, *, most: int = MAX_NUMBER) -> int | None:
         """A whole number, or nothing."""
-        return self.number(name, 0, most=most) if self._values.get(name) else None
+        return self.number(name, 0, most=most) if name in self._values else None
 
     def flag(self, name: str) -> bool:
         """Yes or no; not given means no."""
