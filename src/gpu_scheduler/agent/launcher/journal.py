@@ -142,9 +142,11 @@ class Journal:
         self.unsynced = False
 
     def open(self) -> None:
-        """Append to the file as it is."""
+        """Append to the file as it is, but for a last line without an end: a record behind that
+        could not be read again.
+        """
         self._file = os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
-        self.size = self._filled = len(_records_in(self.path))
+        self._cut(_records_in(self.path).rfind(b"\n") + 1)
 
 
 class Found:

@@ -107,6 +107,8 @@ def _serve(channel: socket.socket, number: int) -> None:
         given = array.array("i", extra[0][2])
         log = given[1] if which[0] & 1 else -1
         pid = -1
+        # A call that goes well leaves the number as it was: an old error must not pass for a new.
+        ctypes.set_errno(0)
         if which[0] & 2:
             words[_CGROUP] = given[-1]
             pid = clone(_CLONE3, words, size)

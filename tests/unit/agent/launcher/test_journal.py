@@ -191,3 +191,20 @@ def test_a_sync_that_fails_takes_back_what_waits_for_it_and_nothing_else(
     journal.append(a_record(3), heard.append)
     journal.commit()
     assert sorted(record["member"] for record in read(journal.path).records) == [2, 3]
+
+
+def test_records_behind_a_torn_end_can_be_read(tmp_path: Path) -> None:
+    """Where a journal cannot be written anew, what comes after a crash goes on in the old file."""
+    journal = a_journal(tmp_path)
+    journal.append(a_record(1), lambda _: None)
+    journal.commit()
+    with Path(journal.path).open("r+b") as file:
+        file.seek(journal.size)
+        file.write(b'0badc0de {"kind":"began","allocation_id":"job-2.1","memb')
+    again = a_journal(tmp_path)
+    again.append(a_record(3), lambda _: None)
+    again.commit()
+    found = read(again.path)
+    assert found.records == [a_record(1), a_record(3)]
+    assert not found.unreadable
+    assert not found.torn
