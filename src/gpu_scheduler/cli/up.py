@@ -63,6 +63,11 @@ def run(args: Namespace) -> int:
     flags = {key: getattr(args, name) for name, key in FLAGS.items()}
     loaded = load(args.config, flags=flags)
     settings = loaded.settings
+    if settings.gpu.simulate:
+        from gpu_scheduler.agent.devices.declared import parse_declared
+
+        # The agent would refuse it too, but again and again, and only in its own log.
+        parse_declared(settings.gpu.simulate)
     where = paths(args.state_dir or settings.files.state_dir or None)
     if args.daemon:
         return _run_as_daemon(args, where)
