@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 LARGEST = 500_000
 _DIRECTIVE = re.compile(r"#\s?TGPU\s+(.*)")
+_FOREIGN = re.compile(r"#(?:SBATCH|PBS|BSUB)(?=\s)")
 
 
 def script_text(path: str) -> str | None:
@@ -43,6 +44,17 @@ def directives(text: str) -> list[tuple[int, str]]:
         if match := _DIRECTIVE.match(stripped):
             found.append((number, match[1]))
     return found
+
+
+def foreign_directive(text: str) -> tuple[int, str] | None:
+    """The first line before the code that speaks to Slurm, PBS or LSF; nobody here obeys it."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            break
+        if match := _FOREIGN.match(stripped):
+            return number, match[0]
+    return None
 
 
 def read_directives(parser: Parser, path: str, text: str) -> Namespace:

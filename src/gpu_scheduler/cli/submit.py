@@ -141,9 +141,16 @@ def _from_words(args: Namespace) -> dict[str, Any]:
 
 def _fill_from_script(args: Namespace, path: str, text: str) -> None:
     """Take options of the script's own lines where the command line has none."""
-    from gpu_scheduler.cli.script_file import directives, read_directives
+    from gpu_scheduler.cli.script_file import directives, foreign_directive, read_directives
 
     if not directives(text):
+        # A script with both kinds of lines was made for both; one without ours asks for nothing.
+        if foreign := foreign_directive(text):
+            number, mark = foreign
+            warn(
+                f"warning: {path}, line {number}: {mark} lines are not read; write them as #TGPU, "
+                "or give the options on the command line"
+            )
         return
     parser = Parser(prog="tgpu submit")
     register(parser)
@@ -176,8 +183,17 @@ def _from_jobs_file(path: str, args: Namespace) -> list[dict[str, Any]]:
 def _check(body: dict[str, Any]) -> None:
     """Say at once what would only fail later."""
     program = missing_program(body.get("command", []), body)
-    if program:
+    if program and "/" not in program and _is_file_here(program, body):
+        warn(
+            f"warning: '{program}' is a file here and no program; write './{program}' if it is "
+            f"one, or what runs it, as in 'python {program}'"
+        )
+    elif program:
         warn(f"warning: there is no program '{program}' here; the job will need it")
+
+
+def _is_file_here(name: str, body: dict[str, Any]) -> bool:
+    return os.path.isfile(os.path.join(body.get("working_directory", ""), name))  # noqa: PTH113, PTH118
 
 
 def _say(args: Namespace, answer: dict[str, Any], ids: list[str], sweep: str) -> None:

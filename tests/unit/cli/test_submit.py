@@ -360,6 +360,33 @@ def test_a_program_that_is_not_there_is_warned_about(
     assert capsys.readouterr().err == ""
 
 
+def test_a_file_that_is_no_program_is_called_so(
+    server: FakeServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass\n")
+    assert main(["submit", "train.py"]) == 0
+    assert "'train.py' is a file here and no program; write './train.py'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mark", ["#SBATCH", "#PBS", "#BSUB"])
+def test_lines_for_another_scheduler_are_warned_about(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, mark: str
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"#!/bin/sh\n# how it runs\n{mark} --gpus=2\npython train.py\n")
+    assert main(["submit", str(script)]) == 0
+    assert f"{script}, line 3: {mark} lines are not read" in capsys.readouterr().err
+    script.write_text(f"#!/bin/sh\n{mark} --gpus=2\n#TGPU --gpus 2\npython train.py\n")
+    assert main(["submit", str(script)]) == 0
+    script.write_text(f"#!/bin/sh\npython train.py\n{mark} --gpus=2\n")
+    assert main(["submit", str(script)]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
