@@ -178,7 +178,8 @@ def _device(place: tuple[str, int], found: Report, devices: Devices, span_ms: in
         energy_kwh=round(sum(hour.energy_uj for hour in hours) / UJ_PER_KWH, 6)
         if has_power
         else None,
-        peak_temperature_c=max(hour.peak_temperature_c for hour in hours) if hours else None,
+        # No sensor says 0; such a device has none.
+        peak_temperature_c=max((hour.peak_temperature_c for hour in hours), default=0) or None,
     )
 
 
