@@ -22,7 +22,8 @@ from gpu_scheduler.notify.failures import DeliveryFailed
 LONGEST_LINE = 4096
 TOO_MANY_REQUESTS = 429
 _PORTS = {"http": 80, "https": 443}
-_NAT64 = IPv6Network("64:ff9b::/96")
+_PUBLIC_V6 = IPv6Network("2000::/3")
+"""What is given out to the public. Outside are local ones, and forms that stand for IPv4 ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ async def send(post: Post, tls: ssl.SSLContext, timeout_s: float) -> None:
             status = await _exchange(post, address, tls)
     except TimeoutError:
         raise DeliveryFailed(f"no answer within {timeout_s:g} s", everybody=True) from None
+    except UnicodeError:
+        raise DeliveryFailed("the host of the webhook is no name") from None
     except ssl.SSLError as error:
         raise DeliveryFailed(f"TLS failed: {error.reason or error}", everybody=True) from None
     except OSError as error:
@@ -79,7 +82,7 @@ def is_public(text: str) -> bool:
         inner = address.ipv4_mapped or address.sixtofour
         if inner is not None:
             return is_public(str(inner))
-        if address.teredo is not None or address in _NAT64:
+        if address.teredo is not None or address not in _PUBLIC_V6:
             return False
     return address.is_global and not address.is_multicast
 

@@ -105,6 +105,8 @@ def test_an_address_of_a_job_is_resolved_once_and_must_be_public() -> None:
     senders = Senders(NotificationSettings(allow_job_webhooks=True, timeout_s=5))
     with pytest.raises(DeliveryFailed, match="not public"):
         asyncio.run(senders.send("https://localhost:1/", DOCUMENT, AT_MS))
+    with pytest.raises(DeliveryFailed, match="no name"):
+        asyncio.run(senders.send("https://two..dots/", DOCUMENT, AT_MS))
 
     async def resolve() -> None:
         await webhook._resolved(socket.gethostname(), 443)
@@ -119,7 +121,8 @@ def test_public_addresses_are_told_from_those_of_a_lab() -> None:
     for inside in (
         *("10.0.0.1", "192.168.1.1", "172.16.0.1", "127.0.0.1", "169.254.169.254", "0.0.0.0"),
         *("100.64.0.1", "224.0.0.1", "::1", "fe80::1%eth0", "fc00::1", "::ffff:192.168.0.1"),
-        *("64:ff9b::c0a8:1", "2002:c0a8:1::1"),
+        *("64:ff9b::c0a8:1", "2002:c0a8:1::1", "64:ff9b:1::c0a8:1", "::c0a8:1", "fec0::1"),
+        "::ffff:0:192.168.0.1",
     ):
         assert not webhook.is_public(inside), inside
 
