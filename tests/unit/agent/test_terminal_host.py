@@ -137,6 +137,14 @@ def test_a_job_runs_and_is_logged_though_nobody_comes(directory: str) -> None:
     assert served(directory, "echo alone; exit 3") == (3, "", "alone\n")
 
 
+def test_a_host_without_a_socket_sleeps_all_the_same(directory: str) -> None:
+    nowhere = f"{directory}/{'long' * 30}"
+    Path(nowhere).mkdir()
+    began = time.process_time()
+    assert served(nowhere, "sleep 0.8; echo done")[::2] == (0, "done\n")
+    assert time.process_time() - began < 0.4
+
+
 def test_keys_sizes_and_output_go_to_and_fro(directory: str) -> None:
     def people() -> None:
         ann = Person(directory)

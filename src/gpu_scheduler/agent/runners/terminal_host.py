@@ -230,6 +230,7 @@ class Host:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.setblocking(False)
+        self._listens = False
         self._open(os.path.join(directory, SOCKET))
 
     def _open(self, path: str) -> None:
@@ -238,6 +239,7 @@ class Host:
         with contextlib.suppress(OSError):
             self._listener.bind(path)
             self._listener.listen(MOST_CLIENTS)
+            self._listens = True
         os.umask(before)
 
     def close(self) -> None:
@@ -261,7 +263,9 @@ class Host:
             wait_s = min(wait_s, SLOW_CHECK_S)
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
-        poll.register(self._listener, select.POLLIN)
+        if self._listens:
+            # One that does not listen would be ready at once, for ever.
+            poll.register(self._listener, select.POLLIN)
         wanted: dict[int, int] = {}
         for program in self._programs:
             slow = any(len(client.unsent) > ENOUGH for client in program.clients)
