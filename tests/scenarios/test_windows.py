@@ -10,8 +10,10 @@ from gpu_scheduler.control.messages import (
     SetTenant,
 )
 from gpu_scheduler.control.restore import restore
+from gpu_scheduler.engine import window_choice
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.model.errors import QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.states import JobState
@@ -254,3 +256,32 @@ def test_who_waits_for_the_end_of_a_window_does_not_keep_its_owner_out() -> None
     assert [r.at_ms for r in lab.core.book.picture.reservations.values()] == [2 * H]
     lab.submit(work("own", "vision", gpus=1, hours=9))
     assert lab.running() == ["own"]
+
+
+def test_a_job_that_is_too_long_beside_a_window_does_not_keep_a_shorter_one_waiting() -> None:
+    lab = a_lab()
+    keep(lab, gpus=1, at_h=0, hours=20)
+    lab.submit(work("first", gpus=2, hours=2))
+    lab.submit(work("big", gpus=3, hours=2), work("long", gpus=1, hours=5))
+    lab.submit(work("short", gpus=1, hours=1))
+    assert lab.running() == ["first", "short"]
+
+
+def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = [a_node(id=f"node-{number}", ordinal=number, gpus=8) for number in range(12)]
+    lab = Lab(policy=FAIR, nodes=nodes, tenants=(a_tenant(id="vision"), a_tenant(id="nlp")))
+    lab.submit(*(work(f"job-{minute}", gpus=1, hours=1 + minute / 60) for minute in range(96)))
+    assert len(lab.running()) == 96
+    looks: list[int] = []
+    survey = window_choice._Survey
+
+    def looked(picture: Picture, wish: Wish, start_ms: int) -> object:
+        looks.append(start_ms)
+        return survey(picture, wish, start_ms)
+
+    monkeypatch.setattr(window_choice, "_Survey", looked)
+    with pytest.raises(WrongState, match="begin at 1970-01-01 02:36"):
+        keep(lab, gpus=96, at_h=0.5)
+    assert len(looks) <= 1 + window_choice.MOST_TRIED

@@ -459,16 +459,16 @@ class Cycle:
             self._calendar.renew(entry, duration_ms, old, self._places.place, self._value(entry))
         elif reserves and self._blocked <= policy.reservations:
             self._calendar.reserve(entry, duration_ms, self._places.place, self._value(entry))
-        if self._closure:
+        if allowed is not None and self._fits_unreserved(entry.shape):
+            self._pass_over(entry, duration_ms)
+        elif self._closure:
             self._no_room.add((entry.shape.base, self._closure))
             self._reasons[entry.number] = self._closed_to(entry)
-        elif allowed is None or not self._fits_unreserved(entry.shape):
+        else:
             self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
             self._no_room.add((entry.shape.base, 0))
             if not reserves or self._blocked >= policy.reservations:
                 self._drop(entry.shape)
-        else:
-            self._pass_over(entry, duration_ms)
 
     def _closed_to(self, entry: Entry) -> Reason:
         """Why a job waits that may not have all devices: for those, if they would be enough."""

@@ -17,6 +17,8 @@ from gpu_scheduler.model.node import Device, Health
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.window import Wish
 
+MOST_TRIED = 64
+"""Each look goes over all nodes, and whoever is refused is not worth more than a moment."""
 Devices = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -173,10 +175,12 @@ def _refusal(picture: Picture, wish: Wish, survey: _Survey) -> str:
 
 
 def _first_time(picture: Picture, wish: Wish) -> int | None:
-    """The first later moment at which the wish could be granted."""
+    """The first later moment at which the wish could be granted; of many only some are tried."""
     eviction_ms = picture.policy.eviction_ms
     moments = {entry.running.limit_end_ms + eviction_ms for entry in picture.running.values()}
     moments |= {window.end_ms for window in picture.windows.values()}
-    later = sorted(moment for moment in moments if moment > wish.start_ms)
-    fitting = (at_ms for at_ms in later if _Survey(picture, wish, at_ms).count >= wish.gpus)
+    later = sorted((moment for moment in moments if moment > wish.start_ms), reverse=True)
+    # Backwards, so that the last one, when all have gone, is among those that are tried.
+    tried = later[:: 1 + len(later) // MOST_TRIED][::-1]
+    fitting = (at_ms for at_ms in tried if _Survey(picture, wish, at_ms).count >= wish.gpus)
     return next(fitting, None)
