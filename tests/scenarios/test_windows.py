@@ -6,6 +6,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     CancelReservation,
     PauseDevice,
+    RemoveTenant,
     Reserve,
     SetTenant,
 )
@@ -285,3 +286,14 @@ def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
     with pytest.raises(WrongState, match="begin at 1970-01-01 02:36"):
         keep(lab, gpus=96, at_h=0.5)
     assert len(looks) <= 1 + window_choice.MOST_TRIED
+
+
+def test_a_tenant_goes_only_when_nothing_is_reserved_for_it() -> None:
+    lab = a_lab()
+    kept = keep(lab)
+    with pytest.raises(WrongState, match=f"reserved for tenant 'vision' .{kept}.; cancel that"):
+        lab.tell(RemoveTenant("vision"))
+    lab.tell(RemoveTenant("nlp"))
+    lab.tell(CancelReservation(kept))
+    lab.tell(RemoveTenant("vision"))
+    assert not {"vision", "nlp"} & lab.core.book.picture.tenants.keys()

@@ -76,7 +76,7 @@ async def update_tenant(context: Context, call: Call) -> Answer:
 
 
 async def delete_tenant(context: Context, call: Call) -> Answer:
-    """Remove a tenant that has no jobs."""
+    """Remove a tenant that has no jobs and no reservations."""
     expect_admin(call.caller, "remove a tenant")
     context.query(call)
     tenant = _named(context, call)
@@ -214,7 +214,7 @@ OPERATIONS = (
         path=_ONE,
         handler=delete_tenant,
         name="delete_tenant",
-        summary="Remove a tenant that has no jobs (for admins).",
+        summary="Remove a tenant that has no jobs and no reservations (for admins).",
         tag="tenants",
         answer=Removed,
         errors=(403, 404, 409, 503),

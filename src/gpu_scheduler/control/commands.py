@@ -143,13 +143,19 @@ def _waits_for(book: Book, job_id: str, other_id: str) -> bool:
 
 
 def remove_tenant(book: Book, tenant_id: str, now_ms: int, outcome: Outcome) -> None:
-    """A tenant without jobs is gone; what it used stays in the accounts."""
+    """A tenant without jobs and reservations is gone; what it used stays in the accounts."""
     if tenant_id not in book.picture.tenants:
         raise UnknownThing(f"tenant '{tenant_id}' is not known")
     living = sum(1 for life in book.lives.values() if life.job.tenant == tenant_id)
     if living:
         raise WrongState(
             f"tenant '{tenant_id}' has {living} job(s) that have not ended; cancel them first"
+        )
+    kept = [window.id for window in book.picture.windows.values() if window.tenant == tenant_id]
+    if kept:
+        # Else its GPUs would be kept from everybody, for nobody.
+        raise WrongState(
+            f"GPUs are reserved for tenant '{tenant_id}' ({', '.join(kept)}); cancel that first"
         )
     book.remove_tenant(tenant_id)
     outcome.writes.append(RemovedTenant(tenant_id))
