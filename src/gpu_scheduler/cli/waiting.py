@@ -32,7 +32,7 @@ def wait_until(
             if ready(found):
                 return found
             if found["state"] == "pending" and time.monotonic() - began > _PATIENCE_S:
-                notes.show(_why(client, job, notes.hint))
+                notes.show(*_why(client, job, notes.hint))
         except SchedulerError as error:
             if client.connection.address is None:
                 raise
@@ -41,34 +41,40 @@ def wait_until(
         pause_s = min(2 * pause_s, _LATE_LOOK_S)
 
 
-def _why(client: Client, job: str, hint: str) -> str:
+def _why(client: Client, job: str, hint: str) -> tuple[str, str]:
+    """The line, and the part of it that does not change by itself."""
     from gpu_scheduler.cli.explain import expected
 
     answer = client.explain(job)
     start = expected(answer.get("expected_start"), time.time())
     when = f" until about {start}" if start else ""
-    return f"{job} waits{when}; {hint}; {answer.get('reason') or 'its turn comes'}"
+    reason = answer.get("reason") or "its turn comes"
+    return f"{job} waits{when}; {hint}; {reason}", reason
 
 
 class Notes:
-    """One line on stderr that is written over; in a pipe, a line for each change."""
+    """One line on stderr that is written over; in a pipe, a line when there is something new.
+
+    The time that is left is new every second: a log of a long wait would hold little else.
+    """
 
     def __init__(self, *, quiet: bool, hint: str) -> None:
         """The hint says what Ctrl-C does."""
         self.hint = hint
         self._quiet = quiet
         self._live = sys.stderr.isatty()
-        self._last = ""
+        self._last = self._told = ""
 
-    def show(self, text: str) -> None:
-        """The latest."""
+    def show(self, text: str, news: str = "") -> None:
+        """The latest; `news` is what must differ for a line in a pipe, else the whole text."""
         from gpu_scheduler.cli.output import cut, visible
         from gpu_scheduler.cli.terminal import window
 
         line = f"tgpu: {visible(text)}"
-        if self._quiet or line == self._last:
+        news = news or line
+        if self._quiet or (line == self._last if self._live else news == self._told):
             return
-        self._last = line
+        self._last, self._told = line, news
         if self._live:
             line = f"\r\x1b[K{cut(line, max(20, window()[1] - 1))}"
         print(line, end="" if self._live else "\n", file=sys.stderr, flush=True)
@@ -77,4 +83,4 @@ class Notes:
         """Take the line away."""
         if self._live and self._last:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        self._last = ""
+        self._last = self._told = ""

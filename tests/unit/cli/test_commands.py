@@ -328,7 +328,7 @@ def test_a_run_that_waits_says_why_and_until_when(
     said: list[str] = []
     show = waiting.Notes.show
     monkeypatch.setattr(
-        waiting.Notes, "show", lambda self, text: (said.append(text), show(self, text))
+        waiting.Notes, "show", lambda self, *text: (said.append(text[0]), show(self, *text))
     )
     monkeypatch.setattr(waiting, "_PATIENCE_S", 0)
     monkeypatch.setattr(waiting.time, "sleep", starts_at_last)
@@ -336,6 +336,22 @@ def test_a_run_that_waits_says_why_and_until_when(
     shown = capfd.readouterr().err
     assert "tgpu: job-1 waits until about " in shown
     assert "; Ctrl-C cancels; waiting for 2 GPUs; 1 is free" in shown
+
+
+def test_in_a_pipe_only_another_reason_is_another_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    notes = waiting.Notes(quiet=False, hint="")
+    for seconds in (3, 2, 1):
+        notes.show(f"job-1 waits (in {seconds} s); 1 is free", "1 is free")
+    notes.show("job-1 waits (in 9 s); none is free", "none is free")
+    notes.show("no answer")
+    notes.show("no answer")
+    assert capfd.readouterr().err.splitlines() == [
+        "tgpu: job-1 waits (in 3 s); 1 is free",
+        "tgpu: job-1 waits (in 9 s); none is free",
+        "tgpu: no answer",
+    ]
 
 
 def test_run_takes_one_job_only(tell: Tell) -> None:
