@@ -1,8 +1,10 @@
 """A scheduler inside a Python program: the same core, real processes, exchangeable parts."""
 
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -286,7 +288,22 @@ def test_a_provider_that_fails_at_the_start_is_told(tmp_path: Path) -> None:
     assert scheduler.stop()
 
 
-def test_it_prints_nothing_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """For sockets, whose paths may have 107 bytes."""
+    path = Path(tempfile.mkdtemp(prefix="tgpu-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def test_a_state_directory_with_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+    far = tmp_path / ("x" * 100)
+    with pytest.raises(SchedulerError, match="choose a shorter directory"):
+        LocalScheduler(gpu_provider=MockGPUProvider(1), state_dir=str(far)).start()
+    assert not far.exists()
+
+
+def test_it_prints_nothing_and_leaves_no_process(short_path: Path) -> None:
     program = (
         "from gpu_scheduler import LocalScheduler\n"
         "from gpu_scheduler.testing import MockGPUProvider\n"
@@ -299,11 +316,11 @@ def test_it_prints_nothing_and_leaves_no_process(tmp_path: Path) -> None:
         text=True,
         timeout=60,
         check=True,
-        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(short_path)},
     )
     assert (ended.stdout, ended.stderr) == ("completed\n", "")
-    assert list(tmp_path.iterdir()) == []
-    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False)
+    assert list(short_path.iterdir()) == []
+    left = subprocess.run(["pgrep", "-f", str(short_path)], capture_output=True, check=False)
     assert left.stdout == b""
 
 
@@ -327,22 +344,22 @@ def test_who_waits_is_told_when_it_is_stopped() -> None:
     assert "was stopped meanwhile" in str(told[0]) or "start() first" in str(told[0])
 
 
-def test_a_program_that_forgets_to_stop_it_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_program_that_forgets_to_stop_it_leaves_nothing_behind(short_path: Path) -> None:
     program = (
         "from gpu_scheduler import LocalScheduler, SchedulerConfig\n"
         "from gpu_scheduler.testing import MockGPUProvider\n"
         "s = LocalScheduler(SchedulerConfig(grace_s=1.0), gpu_provider=MockGPUProvider(1))\n"
         "s.start()\n"
-        f"s.submit(['/bin/sh', '-c', 'sleep 600; : {tmp_path}'])\n"
+        f"s.submit(['/bin/sh', '-c', 'sleep 600; : {short_path}'])\n"
     )
     subprocess.run(
         [sys.executable, "-c", program],
         timeout=60,
         check=True,
-        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(short_path)},
     )
-    assert list(tmp_path.iterdir()) == []
-    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, check=False)
+    assert list(short_path.iterdir()) == []
+    left = subprocess.run(["pgrep", "-f", str(short_path)], capture_output=True, check=False)
     assert left.stdout == b""
 
 

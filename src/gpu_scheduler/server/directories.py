@@ -18,6 +18,7 @@ PUBLIC = 0o755
 PASSABLE = 0o711
 """For the state directory of root if users must get through it to the socket and to scratch."""
 PRIVATE_UMASK = 0o177
+MOST_SOCKET_BYTES = 107
 
 
 class StateInUse(ClusterError):
@@ -37,6 +38,11 @@ class StateUnusable(ClusterError):
 def prepare(paths: Paths) -> None:
     """Make all directories, each for whom it is meant."""
     state = Path(paths.state)
+    if len(os.fsencode(paths.launcher_socket)) > MOST_SOCKET_BYTES:
+        raise StateUnusable(
+            f"{paths.launcher_socket} is longer than the {MOST_SOCKET_BYTES} bytes that the path "
+            "of a socket may have; choose a shorter directory with --state-dir"
+        )
     try:
         state.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         if state.stat().st_uid != os.geteuid():
