@@ -42,10 +42,12 @@ class Reader:
             target.for_jobs for target in settings.targets.values()
         )
         self._told_always = {kind for target in settings.targets.values() for kind in target.events}
+        self._held: dict[tuple[str, int | None], tuple[Placement, ...]] | None = None
 
     def rows(self, events: Iterable[tuple[int, EventRow]], oldest_ms: int) -> list[NoticeRow]:
         """What is to be told of these events, if they are not older than that."""
         found: list[NoticeRow] = []
+        self._held = None
         for sequence, event in events:
             if event.at_ms >= oldest_ms:
                 found += self._of_event(sequence, event)
@@ -111,9 +113,12 @@ class Reader:
             yield row_of(f"event-{sequence}", target, told, event.at_ms)
 
     def _placements(self, event: EventRow, attempt: AttemptRow | None) -> tuple[Placement, ...]:
-        for allocation in self._store.allocations():
-            if (allocation.job_id, allocation.task) == (event.job_id, event.task):
-                return allocation.placements
+        """What it holds, or held. All that is held is read once for all events."""
+        if self._held is None:
+            self._held = {(a.job_id, a.task): a.placements for a in self._store.allocations()}
+        held = self._held.get((event.job_id, event.task))
+        if held is not None:
+            return held
         return () if attempt is None else attempt.placements
 
 

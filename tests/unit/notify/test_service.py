@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import (
     Cancel,
@@ -17,9 +19,11 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
 )
+from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.notice import read_rules
 from gpu_scheduler.notify import service
+from gpu_scheduler.notify.readers import Reader
 from gpu_scheduler.notify.service import DROPPED, Notifications
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.settings.forms import Target
@@ -452,3 +456,28 @@ def test_a_warning_about_idle_gpus_reaches_whoever_asked_for_it(tmp_path: Path) 
     (one,) = receiver.got
     assert one["text"].endswith("(lazy) of ann: its GPUs were idle for 30 minutes")
     assert (one["event"], one["minutes"]) == ("idle", 30)
+
+
+def test_what_is_held_is_read_once_for_many_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HttpReceiver() as receiver:
+        settings = told(receiver, "start", "end")
+
+        async def test(house: House) -> None:
+            for name in ("one", "two", "three"):
+                await house.ran(await house.submit(name=name))
+            reads = []
+            held = house.store.allocations
+
+            def counted() -> list[Allocation]:
+                reads.append(1)
+                return held()
+
+            monkeypatch.setattr(house.store, "allocations", counted)
+            reader = Reader(settings, house.store)
+            reads.clear()
+            rows = reader.rows(house.store.events(), 0)
+            assert (len(rows), len(reads)) == (6, 1)
+
+        in_house(tmp_path, settings, test)
