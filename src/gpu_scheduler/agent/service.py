@@ -310,7 +310,7 @@ class Agent:
 
     def _refused(self, key: Key, detail: str) -> None:
         """This work has never run and never will."""
-        self._note(
+        self._over(
             Over(
                 allocation_id=key[0],
                 member=key[1],

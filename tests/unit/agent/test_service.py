@@ -178,6 +178,9 @@ def test_an_order_that_waits_and_is_said_again_is_followed_once(directory: Path)
         launcher.may_start.clear()
         for name in ("job-1", "job-2", "job-2"):
             server.says.put_nowait(a_start(name))
+        # What is said last is heard last: then all the others have been.
+        server.says.put_nowait(a_forget("job-9"))
+        await asyncio.wait_for(launcher.forgotten.get(), 10)
         await asyncio.wait_for(launcher.asked.wait(), 10)
         launcher.may_start.set()
         server.says.put_nowait(a_start("job-3"))
@@ -236,3 +239,24 @@ def test_no_more_of_a_log_is_sent_than_there_is_credit_for(directory: Path) -> N
         assert await server.next_chunk() == (3, 1, False), "credit that comes too late harms nobody"
 
     with_agent(directory, test)
+
+
+def test_work_that_is_refused_leaves_the_daemon_that_it_joined(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[tuple[str, int]] = []
+
+    async def leave(key: tuple[str, int]) -> None:
+        left.append(key)
+
+    async def run() -> None:
+        found = Found(cpu_milli=1000, memory_mb=1000, devices=())
+        agent = Agent(a_config(directory), cast(Launcher, QuietLauncher()), found, None)
+        monkeypatch.setattr(agent._mps, "is_used_by", lambda key: key == ("job-1.1", 0))
+        monkeypatch.setattr(agent._mps, "leave", leave)
+        agent._refused(("job-1.1", 0), "bad order")
+        agent._refused(("job-2.1", 0), "bad order")
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert left == [("job-1.1", 0)]
