@@ -37,6 +37,7 @@ class Orders:
         slices = self._take_slices(order)
         devices = work_devices(held, self._devices, slices)
         environment = job_environment(order, devices, scratch, self._port(order))
+        workdir = start.workdir or _home(environment)
         closed = tuple(
             device.path
             for index, device in sorted(self._devices.items())
@@ -51,7 +52,7 @@ class Orders:
             name=start.name,
             argv=_in_conda(tuple(start.argv), start.conda, environment),
             script=start.script,
-            workdir=start.workdir or _home(environment),
+            workdir=workdir,
             environment=environment,
             uid=start.uid,
             gid=start.gid,
@@ -70,7 +71,10 @@ class Orders:
             warn_signal=start.warn_signal,
             warn_before_ms=start.warn_before_ms,
             grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
-            log_path=start.output or self.log_path(start.job_id, order.allocation_id, order.member),
+            # By its own path alone it would be sought where the launcher stands.
+            log_path=os.path.join(workdir, start.output)  # noqa: PTH118
+            if start.output
+            else self.log_path(start.job_id, order.allocation_id, order.member),
             log_of_user=bool(start.output),
             log_max_bytes=0 if start.output else config.log_max_bytes,
             log_files=config.log_files,

@@ -160,7 +160,7 @@ def _add_surroundings(parser: ArgumentParser) -> None:
         metavar="SIZE",
         help="largest copy; default 512M",
     )
-    add("-o", "--output", metavar="FILE", help="also write the output to this file")
+    add("-o", "--output", metavar="FILE", help="write the output there, not to the log")
 
 
 def _add_sweep(parser: ArgumentParser) -> None:

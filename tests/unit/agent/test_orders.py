@@ -77,3 +77,19 @@ def test_a_slice_is_free_for_the_next_as_soon_as_its_work_is_over(tmp_path: Path
 def test_a_file_that_makes_no_sense_stops_no_job(tmp_path: Path, text: str) -> None:
     (tmp_path / NAME).write_text(text, encoding="utf-8")
     assert slices(an_agent(tmp_path), "job-1") == ["MIG-a"]
+
+
+@pytest.mark.parametrize(
+    ("workdir", "output", "path"),
+    [
+        ("/home/ann/project", "out.txt", "/home/ann/project/out.txt"),
+        ("/home/ann/project", "/data/out.txt", "/data/out.txt"),
+    ],
+)
+def test_an_output_file_is_sought_from_the_directory_of_the_job(
+    tmp_path: Path, workdir: str, output: str, path: str
+) -> None:
+    start = pb.Start(job_id="job-1", attempt=1, argv=["true"], workdir=workdir, output=output)
+    work = an_agent(tmp_path).work(pb.Order(allocation_id="job-1.1", start=start))
+    assert work.log_of_user
+    assert work.log_path == path
