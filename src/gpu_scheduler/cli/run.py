@@ -65,7 +65,7 @@ def run(args: Namespace) -> int:
             try:
                 wait_until(_has_its_turn, client, job, notes)
                 notes.clear()
-                follower.copy()
+                _copy(follower, bodies[0])
                 ended = client.wait(job)
             except KeyboardInterrupt:
                 notes.clear()
@@ -78,6 +78,12 @@ def run(args: Namespace) -> int:
                 reason = f": {ended['reason']}" if ended.get("reason") else ""
                 warn(f"{job} {ended['state']}{reason}")
             return code
+
+
+def _copy(follower: Follower, body: dict[str, Any]) -> None:
+    """Show what the job writes; what it sends to a file of its own is not in the log."""
+    if not body.get("output"):
+        follower.copy()
 
 
 def _has_its_turn(job: dict[str, Any]) -> bool:

@@ -318,6 +318,14 @@ def test_run_shows_the_output_and_ends_as_the_job_does(
     assert main(["run", "--dry-run", "true"]) == 0
 
 
+def test_run_waits_also_for_a_job_whose_output_goes_to_a_file(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.when_submitted(exit_code=5)
+    monkeypatch.setattr("gpu_scheduler.cli.run.Follower.copy", None)
+    assert main(["run", "-o", "out.txt", "--", "x"]) == 5
+
+
 def test_a_run_that_waits_says_why_and_until_when(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
