@@ -23,7 +23,7 @@ from gpu_scheduler.control.messages import (
     Submit,
 )
 from gpu_scheduler.engine.policy import Policy
-from gpu_scheduler.model.errors import CallerError
+from gpu_scheduler.model.errors import CallerError, ClusterError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Plan
@@ -200,7 +200,7 @@ class Rig:
         elif isinstance(deed, NodeFenced):
             self._fence(deed.node_id)
         else:
-            with suppress(CallerError):
+            with suppress(CallerError, ClusterError):
                 self.apply(deed)
 
     def submit(self, work: Work) -> bool:
@@ -208,7 +208,7 @@ class Rig:
         self.predictor.run_ms[work.job.id] = work.run_ms
         try:
             self.apply(Submit(work.job))
-        except CallerError:
+        except (CallerError, ClusterError):
             self.record.refused.append(work.job.id)
             return False
         self._works[work.job.id] = work

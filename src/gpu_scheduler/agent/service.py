@@ -39,6 +39,8 @@ FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 5.0
 MOST_FACTS_AT_ONCE = 1000
 BEGAN_WAITS_S = 0.01
+ON_ITS_WAY_S = 5.0
+"""So long a log is waited for whose order has not come yet: a reader can overtake it."""
 DECLARED = "declared"
 Key = tuple[str, int]
 log = structlog.get_logger("agent")
@@ -356,9 +358,13 @@ class Agent:
         key = (request.allocation_id, request.member)
         path = Path(self._orders.log_path(request.job_id, *key))
 
+        give_up = asyncio.get_running_loop().time() + ON_ITS_WAY_S
+
         def is_over() -> bool:
             reports = self._known.get(key)
-            return reports is None or any(isinstance(report, Over) for report in reports)
+            if reports is None:
+                return path.exists() or asyncio.get_running_loop().time() > give_up
+            return any(isinstance(report, Over) for report in reports)
 
         def chunk(data: bytes = b"", *, end: bool = False) -> pb.AgentMessage:
             piece = pb.LogChunk(request_id=request.request_id, data=data, end=end)

@@ -221,6 +221,19 @@ def a_log_request(number: int, name: str, chunks: int) -> pb.ServerMessage:
     return pb.ServerMessage(log_request=request)
 
 
+def test_who_follows_a_log_may_come_before_the_order_to_start(directory: Path) -> None:
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        follow = a_log_request(1, "job-1", 9)
+        follow.log_request.follow = True
+        server.says.put_nowait(follow)
+        server.says.put_nowait(a_start("job-1"))
+        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-1.1"
+        a_log(directory, "job-1", 7)
+        assert await server.next_chunk() == (1, 7, False)
+
+    with_agent(directory, test)
+
+
 def test_no_more_of_a_log_is_sent_than_there_is_credit_for(directory: Path) -> None:
     a_log(directory, "job-1", 4 * CHUNK)
     a_log(directory, "job-2", 1)
