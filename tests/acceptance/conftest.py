@@ -8,12 +8,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_scheduler import Client
+from gpu_scheduler.model.errors import WrongState
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler")
 LONGEST_S = 60
@@ -42,7 +44,9 @@ class RealServer:
         """Nothing of it must be left, jobs and agent included."""
         with self.client() as client:
             for job in list(client.list(state=("running", "scheduled", "preempted", "pending"))):
-                client.cancel(job["id"])
+                # It may end by itself just now.
+                with suppress(WrongState):
+                    client.cancel(job["id"])
             for job in list(client.list()):
                 client.wait(job["id"], timeout=LONGEST_S)
         self.tgpu("down", "--state-dir", self.state_dir)

@@ -62,3 +62,10 @@ def test_the_list_says_who_has_what_until_when(server: RealServer) -> None:
     server.tgpu("reserve", "cancel", row[0])
     assert "which reservation?" in server.tgpu("reserve", "cancel", code=2).stderr
     assert "is not known" in server.tgpu("reserve", "cancel", "res-99", code=4).stderr
+
+
+def test_a_reservation_for_no_time_is_refused(server: RealServer) -> None:
+    words = ("reserve", "--gpus", 1, "--tenant", "default", "--duration", "0")
+    assert (
+        "give either --duration, such as 2d or 90m, or --end" in server.tgpu(*words, code=2).stderr
+    )

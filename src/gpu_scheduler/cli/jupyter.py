@@ -132,8 +132,9 @@ def _wait_until_ready(client: Client, job: str, token: str) -> str:
         found = client.get(job)
         text = b"".join(client.log_bytes(job)).decode("utf-8", "replace")
         if found["state"] in ENDED:
+            why = f" ({found['reason']})" if found.get("reason") else ""
             raise ClusterError(
-                f"{job} {found['state']} before it could be used; it said: {_last(text)}"
+                f"{job} {found['state']} before it could be used{why}; it said: {_last(text)}"
             )
         for port, path in _ADDRESS.findall(text):
             if _answers(int(port), token):

@@ -94,8 +94,8 @@ def _body(args: Namespace) -> dict[str, Any]:
                 f"--{option} is missing; write for example 'tgpu reserve --gpus 4 --tenant vision "
                 '--start "fri 18:00" --duration 2d\''
             )
-    if (args.end is None) == (args.duration is None):
-        raise InvalidRequest("give either --duration or --end")
+    if (args.end is None) == (not args.duration):
+        raise InvalidRequest("give either --duration, such as 2d or 90m, or --end")
     body: dict[str, Any] = {"gpus": args.gpus, "tenant_id": args.tenant, "preempt": args.preempt}
     for name in ("user", "name", "node", "gpu_model"):
         if getattr(args, name):
@@ -103,7 +103,7 @@ def _body(args: Namespace) -> dict[str, Any]:
     for name in ("start", "end"):
         if getattr(args, name) is not None:
             body[name] = write_time(round(getattr(args, name) * 1000))
-    if args.duration is not None:
+    if args.duration:
         body["duration_minutes"] = args.duration / 60
     if args.gpu_ids:
         body["gpu_ids"] = _numbers(args.gpu_ids)

@@ -137,6 +137,10 @@ def read_tenant(asked: TenantPatch, known: Tenant) -> Tenant:
     }
     if not changes.get("name", "x").isprintable():
         raise InvalidRequest("the tenant's name holds a control character; remove it")
+    if "/" in changes.get("name", ""):
+        raise InvalidRequest(
+            "the tenant's name holds a slash, which ends names in paths; remove it"
+        )
     if asked.fair_share_weight is not UNSET:
         changes["weight_milli"] = max(1, round(asked.fair_share_weight * WEIGHT_ONE_MILLI))
     for name in ("linux_groups", "users", "admins"):

@@ -49,9 +49,10 @@ def test_a_patch_changes_only_what_it_names_and_null_lifts_a_limit() -> None:
     assert (changed.quota.gpu_milli, changed.quota.memory_mb, changed.name) == (None, 100, "A")
 
 
-def test_a_name_with_control_characters_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="control character"):
-        patched(Tenant(id="t"), name="a\nb")
+@pytest.mark.parametrize(("name", "why"), [("a\nb", "control character"), ("a/b", "slash")])
+def test_a_name_that_no_path_could_hold_is_refused(name: str, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        patched(Tenant(id="t"), name=name)
 
 
 @pytest.mark.parametrize(
