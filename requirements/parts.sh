@@ -19,6 +19,10 @@ want promtool prometheus
 want curl curl
 want jq jq
 want gcc gcc libc6-dev
+want ip iproute2
+want openssl openssl
+# Debian keeps the server of PostgreSQL off the PATH.
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || want initdb postgresql
 
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

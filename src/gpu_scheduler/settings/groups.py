@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_scheduler.settings.access import AuthSettings, TenantEntry
+from gpu_scheduler.settings.cluster import AgentSettings, DatabaseSettings
 from gpu_scheduler.settings.field import setting, table
 from gpu_scheduler.settings.forms import Price, Target
 from gpu_scheduler.settings.policy import LimitSettings, PolicySettings
@@ -383,28 +384,6 @@ class SecuritySettings:
     )
     admins: tuple[str, ...] = setting(
         (), "Users who may do everything, besides root and the user who started the server."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseSettings:
-    """Where state is kept."""
-
-    url: str = setting(
-        "", "A database as `sqlite:///path`; empty: `files.state_file` in the state directory."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """The process that runs jobs on this machine."""
-
-    node_name: str = setting("", "Name of this machine; empty: its host name.")
-    heartbeat_interval_s: float = setting(
-        5.0, "How often the agent reports even if nothing happened.", least=0.1, most=600
-    )
-    lost_after_s: float = setting(
-        60.0, "An agent that was silent for this long is lost.", least=1, most=DAY_S
     )
 
 

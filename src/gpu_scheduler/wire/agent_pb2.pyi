@@ -23,7 +23,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node", "version", "protocol", "boot_id", "instance", "token", "inventory", "held", "runners")
+    __slots__ = ("node", "version", "protocol", "boot_id", "instance", "token", "inventory", "held", "runners", "least_protocol", "term", "address", "boot_ms")
     NODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,10 @@ class Hello(_message.Message):
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     RUNNERS_FIELD_NUMBER: _ClassVar[int]
+    LEAST_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    BOOT_MS_FIELD_NUMBER: _ClassVar[int]
     node: str
     version: str
     protocol: int
@@ -42,7 +46,11 @@ class Hello(_message.Message):
     inventory: Inventory
     held: _containers.RepeatedCompositeFieldContainer[HeldWork]
     runners: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., boot_id: _Optional[str] = ..., instance: _Optional[str] = ..., token: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., runners: _Optional[_Iterable[str]] = ...) -> None: ...
+    least_protocol: int
+    term: int
+    address: str
+    boot_ms: int
+    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., boot_id: _Optional[str] = ..., instance: _Optional[str] = ..., token: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., runners: _Optional[_Iterable[str]] = ..., least_protocol: _Optional[int] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., boot_ms: _Optional[int] = ...) -> None: ...
 
 class HeldWork(_message.Message):
     __slots__ = ("allocation_id", "member")
@@ -53,13 +61,15 @@ class HeldWork(_message.Message):
     def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("at_ms",)
+    __slots__ = ("at_ms", "boot_ms")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    BOOT_MS_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
-    def __init__(self, at_ms: _Optional[int] = ...) -> None: ...
+    boot_ms: int
+    def __init__(self, at_ms: _Optional[int] = ..., boot_ms: _Optional[int] = ...) -> None: ...
 
 class Inventory(_message.Message):
-    __slots__ = ("cpu_milli", "memory_mb", "devices", "labels", "rack", "detection", "problem")
+    __slots__ = ("cpu_milli", "memory_mb", "devices", "labels", "rack", "detection", "problem", "adapters", "numa_nodes", "direct_storage")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +84,9 @@ class Inventory(_message.Message):
     RACK_FIELD_NUMBER: _ClassVar[int]
     DETECTION_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODES_FIELD_NUMBER: _ClassVar[int]
+    DIRECT_STORAGE_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_mb: int
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -81,7 +94,26 @@ class Inventory(_message.Message):
     rack: str
     detection: str
     problem: str
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., rack: _Optional[str] = ..., detection: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
+    numa_nodes: int
+    direct_storage: bool
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., rack: _Optional[str] = ..., detection: _Optional[str] = ..., problem: _Optional[str] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., numa_nodes: _Optional[int] = ..., direct_storage: _Optional[bool] = ...) -> None: ...
+
+class Adapter(_message.Message):
+    __slots__ = ("name", "port", "link", "rate_gbps", "numa_node", "active")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    RATE_GBPS_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    port: int
+    link: str
+    rate_gbps: int
+    numa_node: int
+    active: bool
+    def __init__(self, name: _Optional[str] = ..., port: _Optional[int] = ..., link: _Optional[str] = ..., rate_gbps: _Optional[int] = ..., numa_node: _Optional[int] = ..., active: _Optional[bool] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("index", "uuid", "model", "memory_mb", "island", "bandwidth_gbps", "mig_slices", "pci_bus_id", "path", "numa_node")
@@ -186,20 +218,24 @@ class Facts(_message.Message):
     def __init__(self, facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ...) -> None: ...
 
 class Fact(_message.Message):
-    __slots__ = ("at_ms", "allocation_id", "member", "began", "over", "saved")
+    __slots__ = ("at_ms", "allocation_id", "member", "began", "over", "saved", "prepared", "ready")
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     SAVED_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
     at_ms: int
     allocation_id: str
     member: int
     began: Began
     over: Over
     saved: Saved
-    def __init__(self, at_ms: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ...) -> None: ...
+    prepared: Prepared
+    ready: Ready
+    def __init__(self, at_ms: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ...) -> None: ...
 
 class Began(_message.Message):
     __slots__ = ("pid",)
@@ -227,6 +263,20 @@ class Saved(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Prepared(_message.Message):
+    __slots__ = ("port",)
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    def __init__(self, port: _Optional[int] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("is_ready", "detail")
+    IS_READY_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    is_ready: bool
+    detail: str
+    def __init__(self, is_ready: _Optional[bool] = ..., detail: _Optional[str] = ...) -> None: ...
+
 class LogChunk(_message.Message):
     __slots__ = ("request_id", "data", "offset", "end", "problem")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -242,7 +292,7 @@ class LogChunk(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye", "log_credit", "trust")
+    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye", "log_credit", "trust", "renewal")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +300,7 @@ class ServerMessage(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     TRUST_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     log_request: LogRequest
@@ -257,7 +308,8 @@ class ServerMessage(_message.Message):
     goodbye: Goodbye
     log_credit: LogCredit
     trust: Trust
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ..., trust: _Optional[_Union[Trust, _Mapping]] = ...) -> None: ...
+    renewal: Renewal
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ..., trust: _Optional[_Union[Trust, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "protocol", "term", "heartbeat_ms")
@@ -271,6 +323,14 @@ class Welcome(_message.Message):
     heartbeat_ms: int
     def __init__(self, version: _Optional[str] = ..., protocol: _Optional[int] = ..., term: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ...) -> None: ...
 
+class Renewal(_message.Message):
+    __slots__ = ("term", "boot_ms")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    BOOT_MS_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    boot_ms: int
+    def __init__(self, term: _Optional[int] = ..., boot_ms: _Optional[int] = ...) -> None: ...
+
 class Orders(_message.Message):
     __slots__ = ("term", "orders")
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -280,23 +340,25 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("allocation_id", "member", "start", "stop", "forget", "warn")
+    __slots__ = ("allocation_id", "member", "start", "stop", "forget", "warn", "commit")
     ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     WARN_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
     allocation_id: str
     member: int
     start: Start
     stop: Stop
     forget: Forget
     warn: Warn
-    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ...) -> None: ...
+    commit: Commit
+    def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured", "terminal")
+    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured", "prepare_only", "prepare_ms", "lease_ms", "probe", "port", "terminal")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +393,11 @@ class Start(_message.Message):
     GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
     CAPTURED_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: int
@@ -359,8 +426,13 @@ class Start(_message.Message):
     grace_ms: int
     rendezvous: Rendezvous
     captured: bool
+    prepare_only: bool
+    prepare_ms: int
+    lease_ms: int
+    probe: Probe
+    port: int
     terminal: Terminal
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ..., prepare_only: _Optional[bool] = ..., prepare_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., port: _Optional[int] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
 
 class Terminal(_message.Message):
     __slots__ = ("rows", "columns", "idle_ms", "attach_within_ms", "keep")
@@ -375,6 +447,26 @@ class Terminal(_message.Message):
     attach_within_ms: int
     keep: bool
     def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ..., idle_ms: _Optional[int] = ..., attach_within_ms: _Optional[int] = ..., keep: _Optional[bool] = ...) -> None: ...
+
+class Probe(_message.Message):
+    __slots__ = ("kind", "path", "argv", "port", "interval_ms", "timeout_ms", "failures", "grace_ms")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    path: str
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    port: int
+    interval_ms: int
+    timeout_ms: int
+    failures: int
+    grace_ms: int
+    def __init__(self, kind: _Optional[str] = ..., path: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., port: _Optional[int] = ..., interval_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., failures: _Optional[int] = ..., grace_ms: _Optional[int] = ...) -> None: ...
 
 class Mount(_message.Message):
     __slots__ = ("source", "target", "read_only")
@@ -417,6 +509,12 @@ class Stop(_message.Message):
     WHY_FIELD_NUMBER: _ClassVar[int]
     why: str
     def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class Commit(_message.Message):
+    __slots__ = ("rendezvous",)
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    rendezvous: Rendezvous
+    def __init__(self, rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ...) -> None: ...
 
 class Warn(_message.Message):
     __slots__ = ("text",)
