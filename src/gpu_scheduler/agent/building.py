@@ -10,8 +10,8 @@ from gpu_scheduler.agent.devices.detect import Wanted
 from gpu_scheduler.agent.devices.foreign import ForeignRule
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found
 from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings
+from gpu_scheduler.agent.machine import ThisMachine
 from gpu_scheduler.agent.owners import Owners
-from gpu_scheduler.agent.service import boot_id
 
 
 def wanted_devices(config: AgentConfig) -> Wanted:
@@ -52,4 +52,6 @@ def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watch
     )
     memory = Path(config.dir) / "devices.json"
     owner_of = Owners(config.scratch_dir).owner_of
-    return Watcher(source, found, owner_of, settings=settings, memory=memory, boot_id=boot_id())
+    return Watcher(
+        source, found, owner_of, settings=settings, memory=memory, boot_id=ThisMachine().boot_id()
+    )

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import random
 import shutil
-import time
 import uuid
 from collections.abc import Coroutine
 from functools import partial
@@ -27,6 +26,7 @@ from gpu_scheduler.agent.devices.watch import Telemetry, Watcher
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.looking import Looker
+from gpu_scheduler.agent.machine import Machine, ThisMachine
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
 from gpu_scheduler.agent.orders import Orders
@@ -56,9 +56,12 @@ class Agent:
         found: Found,
         watcher: Watcher | None,
         connect: Connect | None = None,
+        *,
+        machine: Machine | None = None,
     ) -> None:
         """`watcher` is None on a node without devices; without `connect` it is gRPC."""
         self._config = config
+        self._machine: Machine = machine or ThisMachine()
         self._connect = connect or partial(grpc_stream, config.target)
         self._launcher = launcher
         self._found = found
@@ -157,7 +160,7 @@ class Agent:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._config.heartbeat_interval_s * random.uniform(0.8, 1.0))
-            self._send(pb.AgentMessage(heartbeat=pb.Heartbeat(at_ms=_now_ms())))
+            self._send(pb.AgentMessage(heartbeat=pb.Heartbeat(at_ms=self._machine.wall_ms())))
 
     def _send(self, item: pb.AgentMessage | pb.Fact) -> None:
         """Tell the server, if it is there; else it is told when it comes back."""
@@ -201,16 +204,17 @@ class Agent:
         held = await self._launcher.held()
         self._orders.keep_only((work[0], work[1]) for work in held)
         await self._mps.keep_only((work[0], work[1]) for work in held if work[2] is None)
+        now_ms = self._machine.wall_ms()
         for allocation_id, member, over in held:
             # Whatever is held and not over has begun, or will say so itself in a moment.
-            self._note(Began(allocation_id=allocation_id, member=member, pid=0, at_ms=_now_ms()))
+            self._note(Began(allocation_id=allocation_id, member=member, pid=0, at_ms=now_ms))
             if over is not None:
                 self._over(over)
         return pb.Hello(
             node=self._config.node,
             version=__version__,
             protocol=PROTOCOL,
-            boot_id=boot_id(),
+            boot_id=self._machine.boot_id(),
             instance=self._instance,
             inventory=inventory_of(self._found),
             held=[pb.HeldWork(allocation_id=work[0], member=work[1]) for work in held],
@@ -319,7 +323,7 @@ class Agent:
                 exit_code=None,
                 signal=None,
                 ran=False,
-                at_ms=_now_ms(),
+                at_ms=self._machine.wall_ms(),
                 run_ms=0,
                 detail=detail,
             )
@@ -400,18 +404,6 @@ def _mps(config: AgentConfig, launcher: Launcher, found: Found) -> Mps:
         place=Path(config.scratch_dir).parent / "mps",
         state=Path(config.dir) / "mps.json",
     )
-
-
-def boot_id() -> str:
-    """Names this run of the machine."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 _BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)

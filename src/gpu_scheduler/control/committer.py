@@ -10,9 +10,21 @@ import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Writer(Protocol):
+    """Whoever does what blocks, so that the event loop need not wait for it."""
+
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Do this, after all that was asked before; the future has what it returns or raises."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was asked."""
+        ...
 
 
 class Committer:

@@ -19,7 +19,7 @@ import structlog
 
 from gpu_scheduler.control import permit
 from gpu_scheduler.control.audit import record
-from gpu_scheduler.control.committer import Committer
+from gpu_scheduler.control.committer import Committer, Writer
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Command,
@@ -74,8 +74,12 @@ class Loop:
         *,
         sweep_ms: int = 1_000,
         rules: Callable[[Submit | Series], None] | None = None,
+        writer: Writer | None = None,
     ) -> None:
-        """Read everything from the store. `rules` refuses what this site does not want to run."""
+        """Read everything from the store. `rules` refuses what this site does not want to run.
+
+        `writer` carries out commits; usually that is a thread of its own.
+        """
         self.store = store
         self.tallies = Tallies()
         self.last_plan: Plan | None = None
@@ -88,7 +92,7 @@ class Loop:
         self._is_urgent = False
         self._sleeper: asyncio.Future[None] | None = None
         self._closing = False
-        self._writer = Committer()
+        self._writer: Writer = writer or Committer()
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
         self._on_committed: list[Callable[[list[Write]], None]] = []
