@@ -21,32 +21,18 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.agents import Agents, add_agent_service
-from gpu_scheduler.api.application import build
 from gpu_scheduler.api.connection import Doors
 from gpu_scheduler.api.serve import Addresses, Listening, serve
-from gpu_scheduler.api.service import ApiSettings, Bounds
 from gpu_scheduler.control.clock import SteadyClock
-from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import SetTenant
-from gpu_scheduler.control.vitals import Vitals
-from gpu_scheduler.diary.lines import lost_lines
-from gpu_scheduler.model.caller import DEFAULT_TENANT
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.launch import Runner
-from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.notify.service import Notifications
-from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.access import (
     Certificate,
     check_access,
-    host_names,
     on_reload,
     verifier_of,
 )
 from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.agent_process import AgentProcess
-from gpu_scheduler.server.attaching import attach_command_of
 from gpu_scheduler.server.directories import (
     Lock,
     announce,
@@ -55,17 +41,8 @@ from gpu_scheduler.server.directories import (
     renounce,
     started_at,
 )
-from gpu_scheduler.server.estimates import Estimator
-from gpu_scheduler.server.housekeeping import keep_house
-from gpu_scheduler.server.job_lines import JobLines
-from gpu_scheduler.server.job_logs import JobLogs
-from gpu_scheduler.server.jobs_file import JobsFile
-from gpu_scheduler.server.notifications import LoopForNotices
-from gpu_scheduler.server.policy import limits_of, policy_of
-from gpu_scheduler.server.pools import set_up_pools
-from gpu_scheduler.server.prices import prices_of
-from gpu_scheduler.server.site_rules import SiteRules
-from gpu_scheduler.server.tenants import set_up_tenants
+from gpu_scheduler.server.http_api import leading_api
+from gpu_scheduler.server.leading import Leading
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.sqlite import SqliteStore
@@ -95,52 +72,16 @@ class Server:
 
     async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
         """Serve until told to stop. `ready` hears where, once everything answers."""
-        loop = Loop(
-            self._store,
-            self._new_core,
-            self._clock.now_ms,
-            sweep_ms=self._settings.scheduler.scheduling_interval_ms,
-            rules=SiteRules(self._settings).check,
-        )
-        vitals = Vitals(
-            self._paths.state,
-            loop.tallies.commit_seconds,
-            self._clock.now_ms,
-            lost_lines=lost_lines,
-        )
-        loop.on_committed(JobLines(loop).note)
-        agents = Agents(loop, silent_after_s=self._settings.agent.lost_after_s)
-        notifications = Notifications(self._settings.notifications, LoopForNotices(loop))
+        leading = Leading(self._settings, self._paths, self._store, self._clock)
         config = agent_config_of(self._settings, self._paths)
-        local_agent = AgentProcess(config, lambda: config.node in agents.connected)
-        loop.start()
+        local_agent = AgentProcess(config, lambda: config.node in leading.agents.connected)
         try:
-            await self._set_up(loop)
-            async with self._grpc(agents), self._http(loop, agents, notifications, vitals):
-                agents.expect_nodes()
-                tasks = [
-                    asyncio.create_task(local_agent.run()),
-                    asyncio.create_task(notifications.run()),
-                    asyncio.create_task(vitals.watch()),
-                    asyncio.create_task(Estimator(loop).run()),
-                    asyncio.create_task(
-                        keep_house(loop, self._settings.retention, Path(self._paths.logs))
-                    ),
-                ]
-                if self._certificate is not None:
-                    tasks.append(asyncio.create_task(self._certificate.watch()))
-                else:
-                    on_reload(partial(log.info, "told to reload; there is no certificate to read"))
-                if self._settings.files.jobs_file:
-                    watcher = JobsFile(
-                        loop,
-                        self._settings.files,
-                        self._settings.security.admins,
-                        runner=self._settings.jobs.runner,
-                    )
-                    tasks.append(asyncio.create_task(watcher.watch()))
-                await _either(stop.wait(), agents.wait_for(config.node), FIRST_AGENT_S)
-                facts = self._facts(config.node, agents.problems.get(config.node, ""))
+            await leading.begin()
+            async with self._grpc(leading.agents), self._http(leading):
+                tasks = [asyncio.create_task(local_agent.run()), self._watch_files()]
+                await _either(stop.wait(), leading.agents.wait_for(config.node), FIRST_AGENT_S)
+                problem = leading.agents.problems.get(config.node, "")
+                facts = self._facts(config.node, problem)
                 announce(self._paths, facts)
                 _calm_collector()
                 ready(facts)
@@ -152,50 +93,24 @@ class Server:
                 await local_agent.stop()
         finally:
             self._listening.close()
-            await loop.close()
+            await leading.end()
             self._store.close()
             renounce(self._paths)
             self._lock.release()
 
-    def _new_core(self) -> Core:
-        return Core(policy_of(self._settings), History(), limits_of(self._settings))
-
-    async def _set_up(self, loop: Loop) -> None:
-        """What every server has: the default tenant, and the pools as they are set."""
-        if DEFAULT_TENANT not in {tenant.id for tenant in self._store.tenants()}:
-            await loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
-        await set_up_tenants(loop, self._settings.tenants)
-        await set_up_pools(loop, self._settings.policy)
+    def _watch_files(self) -> asyncio.Task[None]:
+        """Read certificates again when they change, or when told by SIGHUP."""
+        if self._certificate is not None:
+            return asyncio.create_task(self._certificate.watch())
+        on_reload(partial(log.info, "told to reload; there is no certificate to read"))
+        return asyncio.create_task(asyncio.sleep(0))
 
     @asynccontextmanager
-    async def _http(
-        self, loop: Loop, agents: Agents, notifications: Notifications, vitals: Vitals
-    ) -> AsyncIterator[None]:
+    async def _http(self, leading: Leading) -> AsyncIterator[None]:
         api = self._settings.api
-        bulk_bytes = round(api.max_body_mb * (1 << 20))
-        settings = ApiSettings(
-            server_uid=os.geteuid(),
-            version=__version__,
-            admins=self._settings.security.admins,
-            runner=Runner(self._settings.jobs.runner),
-            attach=partial(attach_command_of, self._paths.scratch),
-            notifications=notifications,
-            vitals=vitals,
-            prices=prices_of(self._settings.costs),
-            host_names=host_names(api),
-            auth=self._settings.auth.enabled,
-            max_token_days=self._settings.auth.max_token_days,
-            warnings=self._warnings,
-            bounds=Bounds(
-                body_bytes=min(bulk_bytes, Bounds().body_bytes),
-                bulk_bytes=bulk_bytes,
-                bulk_jobs=api.max_jobs_per_request,
-                receive_seconds=api.slow_request_s,
-                requests_per_second=api.requests_per_second,
-                requests_burst=api.requests_burst,
-            ),
+        applications = leading_api(
+            self._settings, self._paths, leading, self._signed, self._warnings
         )
-        applications = build(loop, settings, logs=JobLogs(loop, agents), signed=self._signed)
         server = await serve(
             applications,
             self._listening,

@@ -1,0 +1,109 @@
+"""What only the server does that leads: decide, order, notify, estimate, keep house.
+
+It begins when a server takes the lead and ends when it loses it, without the process in between;
+a server that is alone leads from its start to its stop. Nothing of it may outlive the lead: whoever
+ends it must be able to begin another one on the same store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import SetTenant
+from gpu_scheduler.control.vitals import Vitals
+from gpu_scheduler.diary.lines import lost_lines
+from gpu_scheduler.model.caller import DEFAULT_TENANT
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.notify.service import Notifications
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.estimates import Estimator
+from gpu_scheduler.server.housekeeping import keep_house
+from gpu_scheduler.server.job_lines import JobLines
+from gpu_scheduler.server.job_logs import JobLogs
+from gpu_scheduler.server.jobs_file import JobsFile
+from gpu_scheduler.server.notifications import LoopForNotices
+from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.server.pools import set_up_pools
+from gpu_scheduler.server.site_rules import SiteRules
+from gpu_scheduler.server.tenants import set_up_tenants
+from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.store.rows import Store
+
+log = structlog.get_logger("server")
+
+
+class Leading:
+    """The parts of a leader, from `begin` to `end`."""
+
+    def __init__(self, settings: Settings, paths: Paths, store: Store, clock: SteadyClock) -> None:
+        """Read everything from the store."""
+        self._settings = settings
+        self._paths = paths
+        self.loop = Loop(
+            store,
+            new_core(settings),
+            clock.now_ms,
+            sweep_ms=settings.scheduler.scheduling_interval_ms,
+            rules=SiteRules(settings).check,
+        )
+        self.vitals = Vitals(
+            paths.state, self.loop.tallies.commit_seconds, clock.now_ms, lost_lines=lost_lines
+        )
+        self.loop.on_committed(JobLines(self.loop).note)
+        self.agents = Agents(self.loop, silent_after_s=settings.agent.lost_after_s)
+        self.notifications = Notifications(settings.notifications, LoopForNotices(self.loop))
+        self.logs = JobLogs(self.loop, self.agents)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        """Work: what every server has comes first, the default tenant and the pools as set."""
+        self.loop.start()
+        tenants = {tenant.id for tenant in self.loop.store.tenants()}
+        if DEFAULT_TENANT not in tenants:
+            await self.loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
+        await set_up_tenants(self.loop, self._settings.tenants)
+        await set_up_pools(self.loop, self._settings.policy)
+        self.agents.expect_nodes()
+        for work in self._works():
+            self._tasks.append(asyncio.create_task(work))
+
+    def _works(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on beside the loop for as long as it does."""
+        settings, loop = self._settings, self.loop
+        works: list[Coroutine[Any, Any, None]] = [
+            self.notifications.run(),
+            self.vitals.watch(),
+            Estimator(loop).run(),
+            keep_house(loop, settings.retention, Path(self._paths.logs)),
+        ]
+        if settings.files.jobs_file:
+            admins, runner = settings.security.admins, settings.jobs.runner
+            works.append(JobsFile(loop, settings.files, admins, runner=runner).watch())
+        return works
+
+    async def end(self) -> None:
+        """Finish what has come, and stop. Agents are sent away; what they run goes on."""
+        for task in self._tasks:
+            task.cancel()
+        for found in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(found, Exception) and not isinstance(found, SchedulerError):
+                log.error("a part of the server had failed", error=repr(found))
+        self._tasks.clear()
+        self.agents.reconnect_all()
+        await self.loop.close()
+
+
+def new_core(settings: Settings) -> Callable[[], Core]:
+    """Makes empty cores with the policy and the limits of this site."""
+    return lambda: Core(policy_of(settings), History(), limits_of(settings))
