@@ -28,9 +28,15 @@ def wanted_devices(config: AgentConfig) -> Wanted:
     )
 
 
-def first_devices(found: Found, most: int) -> Found:
-    """Only so many devices of those that were found; 0 means all."""
-    return replace(found, devices=found.devices[:most]) if most else found
+def as_configured(found: Found, config: AgentConfig) -> Found:
+    """What was found, as far as it is to be used, and what people say about the node."""
+    most = config.most_devices
+    return replace(
+        found,
+        devices=found.devices[:most] if most else found.devices,
+        labels=tuple(sorted({**dict(found.labels), **config.labels}.items())),
+        rack=config.rack,
+    )
 
 
 def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher:

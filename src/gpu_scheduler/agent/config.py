@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gpu_scheduler.model.errors import InvalidInput
@@ -14,15 +14,18 @@ AGENT_LOCK = "agent.lock"
 
 
 AGENT_LOG = "agent.log"
-LISTS = ("prolog", "epilog", "ignore_programs", "ignore_users")
+LISTS = ("targets", "prolog", "epilog", "ignore_programs", "ignore_users", "execution_methods")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """`target` is a gRPC address such as `unix:/path`; `dir` belongs to agent and launcher."""
+    """`targets` are gRPC addresses such as `unix:/path`, or `host:port`, tried one after the other.
+
+    `dir` belongs to agent and launcher.
+    """
 
     node: str
-    target: str
+    targets: tuple[str, ...]
     dir: str
     logs_dir: str
     scratch_dir: str
@@ -45,6 +48,13 @@ class AgentConfig:
     breaker_failures: int = 3
     breaker_backoff_s: float = 10.0
     heartbeat_interval_s: float = 5.0
+    connection_timeout_s: float = 10.0
+    retry_interval_s: float = 0.05
+    max_retry_interval_s: float = 5.0
+    address: str = ""
+    rack: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    execution_methods: tuple[str, ...] = ()
     grace_ms: int = 10_000
     log_max_bytes: int = 100 << 20
     log_files: int = 1

@@ -35,6 +35,7 @@ def inventory_of(found: Found) -> pb.Inventory:
         cpu_milli=found.cpu_milli,
         memory_mb=found.memory_mb,
         labels=dict(found.labels),
+        rack=found.rack,
         detection=found.detection,
         problem=found.problem,
         devices=[

@@ -13,7 +13,6 @@ import random
 import shutil
 import uuid
 from collections.abc import Coroutine
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -30,13 +29,12 @@ from gpu_scheduler.agent.machine import Machine, ThisMachine
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
 from gpu_scheduler.agent.orders import Orders
-from gpu_scheduler.agent.stream import Connect, Stream, grpc_stream
+from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import PROTOCOL
 
-FIRST_WAIT_S = 0.05
-LONGEST_WAIT_S = 5.0
+LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000
 BEGAN_WAITS_S = 0.01
 ON_ITS_WAY_S = 5.0
@@ -62,7 +60,7 @@ class Agent:
         """`watcher` is None on a node without devices; without `connect` it is gRPC."""
         self._config = config
         self._machine: Machine = machine or ThisMachine()
-        self._connect = connect or partial(grpc_stream, config.target)
+        self._connect = connect or Servers(config.targets)
         self._launcher = launcher
         self._found = found
         self._looker = None if watcher is None else Looker(watcher, self._hear_devices)
@@ -81,7 +79,9 @@ class Agent:
         self._began: list[pb.Fact] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._instance = uuid.uuid4().hex
-        self._wait_s = FIRST_WAIT_S
+        self._wait_s = config.retry_interval_s
+        self._is_welcome = False
+        self._trouble = ""
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -174,31 +174,50 @@ class Agent:
         while True:
             try:
                 await self._session()
+                self._note_trouble("the server has closed the stream")
+            except SentAway as error:
+                if error.is_final:
+                    raise
+                self._note_trouble(str(error))
+            except TimeoutError:
+                self._note_trouble(f"no answer within {self._config.connection_timeout_s:g} s")
             except _BROKEN as error:
-                log.debug("no session", error=str(error))
+                self._note_trouble(_words_of(error))
             finally:
                 self._outbox = None
                 self._stop_readers()
             await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
-            self._wait_s = min(LONGEST_WAIT_S, self._wait_s * 1.6)
+            longest_s = self._config.max_retry_interval_s
+            self._wait_s = min(longest_s, self._wait_s * LONGER_EACH_TIME)
+
+    def _note_trouble(self, trouble: str) -> None:
+        """Said once, not each time: it can last for days."""
+        was_welcome, self._is_welcome = self._is_welcome, False
+        if was_welcome:
+            log.warning("the server is gone; jobs go on, and it is tried again", error=trouble)
+        elif trouble != self._trouble:
+            log.warning("not connected; it is tried again", error=trouble)
+        self._trouble = trouble
 
     async def _session(self) -> None:
-        async with self._connect() as call:
-            await call.write(pb.AgentMessage(hello=await self._hello()))
-            self._outbox = asyncio.Queue()
-            for reports in self._known.values():
-                for report in reports:
-                    self._send(fact_of(report))
-            if self._telemetry is not None:
-                self._send(self._telemetry)
-            sender = asyncio.create_task(self._write(call, self._outbox))
-            try:
-                async for message in call:
-                    self._obey(message)
-            finally:
-                sender.cancel()
-                with contextlib.suppress(asyncio.CancelledError, *_BROKEN):
-                    await sender
+        async with asyncio.timeout(self._config.connection_timeout_s) as patience:
+            async with self._connect() as call:
+                await call.write(pb.AgentMessage(hello=await self._hello()))
+                self._outbox = asyncio.Queue()
+                for reports in self._known.values():
+                    for report in reports:
+                        self._send(fact_of(report))
+                if self._telemetry is not None:
+                    self._send(self._telemetry)
+                sender = asyncio.create_task(self._write(call, self._outbox))
+                try:
+                    async for message in call:
+                        patience.reschedule(None)
+                        self._obey(message)
+                finally:
+                    sender.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, *_BROKEN):
+                        await sender
 
     async def _hello(self) -> pb.Hello:
         held = await self._launcher.held()
@@ -218,8 +237,15 @@ class Agent:
             instance=self._instance,
             inventory=inventory_of(self._found),
             held=[pb.HeldWork(allocation_id=work[0], member=work[1]) for work in held],
-            runners=self._launcher.capabilities.get("runners", ()),
+            runners=self._runners(),
+            address=self._config.address,
         )
+
+    def _runners(self) -> list[str]:
+        """What jobs may run in here: what the launcher has, and was not ruled out."""
+        allowed = self._config.execution_methods
+        has = self._launcher.capabilities.get("runners", ())
+        return [runner for runner in has if not allowed or runner in allowed]
 
     async def _write(
         self,
@@ -256,8 +282,11 @@ class Agent:
                 if reader is not None:
                     reader.cancel()
             case "welcome":
-                self._wait_s = FIRST_WAIT_S
-                log.info("connected", server=message.welcome.version)
+                self._wait_s = self._config.retry_interval_s
+                self._is_welcome, self._trouble = True, ""
+                log.info("connected", node=self._config.node, server=message.welcome.version)
+            case "goodbye":
+                raise SentAway(message.goodbye.reason, is_final=message.goodbye.final)
 
     def _trust(self, index: int) -> None:
         """Somebody has looked after a device."""
@@ -404,6 +433,13 @@ def _mps(config: AgentConfig, launcher: Launcher, found: Found) -> Mps:
         place=Path(config.scratch_dir).parent / "mps",
         state=Path(config.dir) / "mps.json",
     )
+
+
+def _words_of(error: Exception) -> str:
+    """What went wrong with a stream, without the library's own notes."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.details() or error.code().name.lower()
+    return str(error)
 
 
 _BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)

@@ -5,12 +5,14 @@ Usually gRPC. A program that has both sides in itself joins them directly.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 import grpc
 
+from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import SESSION_METHOD
 
@@ -38,9 +40,32 @@ Connect = Callable[[], AbstractAsyncContextManager[Stream]]
 """Opens a stream, for as long as its block lasts."""
 
 
+class SentAway(ClusterError):
+    """The server does not take this agent in; the text says why."""
+
+    code = "agent_refused"
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        """If it is final, there is no use in coming back."""
+        super().__init__(reason or "the server sends this agent away and does not say why")
+        self.is_final = is_final
+
+
+class Servers:
+    """Opens streams to several servers, to the next one each time."""
+
+    def __init__(self, targets: Sequence[str]) -> None:
+        """Their gRPC addresses; there must be one."""
+        self._targets = itertools.cycle(targets)
+
+    def __call__(self) -> AbstractAsyncContextManager[Stream]:
+        """A stream to the one whose turn it is."""
+        return grpc_stream(next(self._targets))
+
+
 @asynccontextmanager
 async def grpc_stream(target: str) -> AsyncIterator[Stream]:
-    """A stream to the server at a gRPC address such as `unix:/path`."""
+    """A stream to the server at a gRPC address such as `unix:/path` or `host:port`."""
     async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
         yield channel.stream_stream(
             SESSION_METHOD,

@@ -46,6 +46,8 @@ def _row(name: str, about: str, function: str = "run") -> Command:
 COMMANDS: dict[str, Command] = {
     "up": _row("up", "start the scheduler on this machine"),
     "down": _row("up", "stop it; jobs that run go on", "down"),
+    "server": _row("server", "serve a cluster, in the foreground"),
+    "agent": _row("agent", "run jobs on this machine for a server elsewhere"),
     "submit": _row("submit", "put a job into the queue"),
     "run": _row("run", "submit a job, show its output and end with its exit code"),
     "shell": _row("shell", "open an interactive shell with GPUs"),

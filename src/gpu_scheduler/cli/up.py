@@ -72,7 +72,7 @@ def run(args: Namespace) -> int:
     if args.daemon:
         return _run_as_daemon(args, where)
     is_daemon = READY_FD in os.environ
-    return _serve(settings, where, _announcer(), is_daemon=is_daemon)
+    return serve(settings, where, _announcer(), is_daemon=is_daemon)
 
 
 def register_down(parser: ArgumentParser) -> None:
@@ -101,7 +101,7 @@ def down(args: Namespace) -> int:
     return 0
 
 
-def _open_log(settings: Settings, own_file: str) -> None:
+def open_log(settings: Settings, own_file: str) -> None:
     """Where the settings say; else a daemon has a file of its own, to which crashes go as well."""
     from gpu_scheduler.diary.lines import Diary, configure
     from gpu_scheduler.model.errors import InvalidRequest
@@ -126,29 +126,32 @@ def _open_log(settings: Settings, own_file: str) -> None:
         ) from error
 
 
-def _serve(
+def serve(
     settings: Settings,
     where: Paths,
     ready: Callable[[dict[str, Any]], None],
     *,
     is_daemon: bool = False,
+    has_agent: bool = True,
+    has_nodes: bool = False,
 ) -> int:
+    """Serve in the foreground until told to stop by a signal."""
     import asyncio
 
     import uvloop
 
     from gpu_scheduler.server.assembly import Server
 
-    _open_log(settings, f"{where.state}/{DAEMON_LOG}" if is_daemon else "")
+    open_log(settings, f"{where.state}/{DAEMON_LOG}" if is_daemon else "")
 
-    async def serve() -> None:
+    async def run_server() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await server.run(stop, ready)
 
-    server = Server(settings, where)
-    uvloop.run(serve())
+    server = Server(settings, where, has_agent=has_agent, has_nodes=has_nodes)
+    uvloop.run(run_server())
     return 0
 
 
@@ -156,7 +159,7 @@ def _announcer() -> Callable[[dict[str, Any]], None]:
     """Tell whoever waits for us: a parent that made us a daemon, or the person at the terminal."""
     descriptor = os.environ.pop(READY_FD, "")
     if not descriptor:
-        return _show
+        return show
     # Nobody whom we start may keep the pipe open.
     os.set_inheritable(int(descriptor), False)
 
@@ -167,19 +170,28 @@ def _announcer() -> Callable[[dict[str, Any]], None]:
     return tell
 
 
-def _show(facts: dict[str, Any]) -> None:
+def show(facts: dict[str, Any]) -> None:
+    """Say what runs, and where."""
     node = facts["hardware"]
+    own_node = [f"  node     {facts['node']}: {node['summary']}"] if node else []
     lines = [
         f"gpu-scheduler {facts['version']} is up (pid {facts['pid']})",
-        f"  node     {facts['node']}: {node['summary']}",
-        *([f"           {node['problem']}"] if node["problem"] else []),
+        *own_node,
+        *([f"           {node['problem']}"] if node and node["problem"] else []),
+        *([f"  agents   {facts['nodes']}"] if facts["nodes"] else []),
         f"  api      {facts['http']}/docs",
         *([f"  metrics  {facts['metrics']}/metrics"] if facts["metrics"] else []),
         f"  socket   {facts['socket']}",
         f"  state    {facts['state']}",
-        "  next     tgpu submit --gpus 1 -- python train.py",
+        f"  next     {_next_step(facts)}",
     ]
     print("\n".join(lines), flush=True)
+
+
+def _next_step(facts: dict[str, Any]) -> str:
+    if facts["node"]:
+        return "tgpu submit --gpus 1 -- python train.py"
+    return f"tgpu agent --server {facts['nodes']}, on each node"
 
 
 def _run_as_daemon(args: Namespace, where: Paths) -> int:
@@ -213,7 +225,7 @@ def _run_as_daemon(args: Namespace, where: Paths) -> int:
     with os.fdopen(reader) as pipe:
         text = pipe.read()
     if text:
-        _show(json.loads(text))
+        show(json.loads(text))
         print(f"  log      {log}")
         return 0
     code = server.wait()

@@ -14,9 +14,10 @@ MB_PER_GB = 1024
 def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
     """The agent's own configuration."""
     gpu, jobs, security = settings.gpu, settings.jobs, settings.security
+    agent = settings.agent
     return AgentConfig(
-        node=settings.agent.node_name or socket.gethostname().partition(".")[0] or "localhost",
-        target=f"unix:{paths.agent_socket}",
+        node=node_name(settings),
+        targets=(f"unix:{paths.agent_socket}",),
         dir=paths.agent,
         logs_dir=paths.logs,
         scratch_dir=paths.scratch,
@@ -36,7 +37,16 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         read_timeout_s=gpu.read_timeout_s,
         breaker_failures=gpu.breaker_failures,
         breaker_backoff_s=gpu.breaker_backoff_s,
-        heartbeat_interval_s=settings.agent.heartbeat_interval_s,
+        cpu_milli=round(agent.cpu_cores * 1000) or None,
+        memory_mb=round(agent.memory_gb * MB_PER_GB) or None,
+        address=agent.address,
+        rack=agent.rack,
+        labels=agent.labels,
+        execution_methods=agent.execution_methods,
+        heartbeat_interval_s=agent.heartbeat_interval_s,
+        connection_timeout_s=agent.connection_timeout_s,
+        retry_interval_s=agent.retry_interval_s,
+        max_retry_interval_s=agent.max_retry_interval_s,
         grace_ms=round(jobs.grace_s * 1000),
         log_max_bytes=round(jobs.log_size_mb * (1 << 20)),
         log_files=jobs.log_backup_count,
@@ -50,3 +60,8 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         own_log_bytes=round(settings.logging.max_log_size_mb * (1 << 20)),
         own_log_backups=settings.logging.backup_count,
     )
+
+
+def node_name(settings: Settings) -> str:
+    """The name that was given, or that of this machine without its domain."""
+    return settings.agent.node_name or socket.gethostname().partition(".")[0] or "localhost"

@@ -22,16 +22,17 @@ import structlog
 from gpu_scheduler import __version__
 from gpu_scheduler.api.agents import Agents, add_agent_service
 from gpu_scheduler.api.connection import Doors
-from gpu_scheduler.api.serve import Addresses, Listening, serve
+from gpu_scheduler.api.serve import Addresses, CannotListen, Listening, serve
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.server.access import (
     Certificate,
     check_access,
+    is_loopback,
     on_reload,
     verifier_of,
 )
-from gpu_scheduler.server.agent_config import agent_config_of
+from gpu_scheduler.server.agent_config import agent_config_of, node_name
 from gpu_scheduler.server.agent_process import AgentProcess
 from gpu_scheduler.server.directories import (
     Lock,
@@ -43,7 +44,7 @@ from gpu_scheduler.server.directories import (
 )
 from gpu_scheduler.server.http_api import leading_api
 from gpu_scheduler.server.leading import Leading
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.groups import ApiSettings, Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.sqlite import SqliteStore
 
@@ -56,9 +57,21 @@ log = structlog.get_logger("server")
 class Server:
     """One server, from start to stop."""
 
-    def __init__(self, settings: Settings, paths: Paths) -> None:
-        """Take the directories; no second server can from now on."""
+    def __init__(
+        self,
+        settings: Settings,
+        paths: Paths,
+        *,
+        has_agent: bool = True,
+        has_nodes: bool = False,
+    ) -> None:
+        """Take the directories; no second server can from now on.
+
+        With `has_agent` it runs jobs on this machine, with `has_nodes` agents come over TCP.
+        """
         self._warnings = check_access(settings)
+        self._has_agent = has_agent
+        self._nodes_at = _nodes_address(settings.api) if has_nodes else ""
         self._certificate = Certificate(settings.api) if settings.api.tls_certificate else None
         self._signed = verifier_of(settings.auth)
         prepare(paths)
@@ -73,15 +86,17 @@ class Server:
     async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
         """Serve until told to stop. `ready` hears where, once everything answers."""
         leading = Leading(self._settings, self._paths, self._store, self._clock)
-        config = agent_config_of(self._settings, self._paths)
-        local_agent = AgentProcess(config, lambda: config.node in leading.agents.connected)
+        node = node_name(self._settings)
         try:
             await leading.begin()
             async with self._grpc(leading.agents), self._http(leading):
-                tasks = [asyncio.create_task(local_agent.run()), self._watch_files()]
-                await _either(stop.wait(), leading.agents.wait_for(config.node), FIRST_AGENT_S)
-                problem = leading.agents.problems.get(config.node, "")
-                facts = self._facts(config.node, problem)
+                tasks = [self._watch_files()]
+                local_agent = None
+                if self._has_agent:
+                    local_agent = self._local_agent(leading.agents, node)
+                    tasks.append(asyncio.create_task(local_agent.run()))
+                    await _either(stop.wait(), leading.agents.wait_for(node), FIRST_AGENT_S)
+                facts = self._facts(node, leading.agents.problems.get(node, ""))
                 announce(self._paths, facts)
                 _calm_collector()
                 ready(facts)
@@ -90,13 +105,18 @@ class Server:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await local_agent.stop()
+                if local_agent is not None:
+                    await local_agent.stop()
         finally:
             self._listening.close()
             await leading.end()
             self._store.close()
             renounce(self._paths)
             self._lock.release()
+
+    def _local_agent(self, agents: Agents, node: str) -> AgentProcess:
+        config = agent_config_of(self._settings, self._paths)
+        return AgentProcess(config, lambda: node in agents.connected)
 
     def _watch_files(self) -> asyncio.Task[None]:
         """Read certificates again when they change, or when told by SIGHUP."""
@@ -128,11 +148,15 @@ class Server:
             options=(
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
+                # Two servers must not share a port without knowing it.
+                ("grpc.so_reuseport", 0),
             )
         )
         add_agent_service(server, agents)
         with private_files():
             server.add_insecure_port(f"unix:{self._paths.agent_socket}")
+        if self._nodes_at:
+            self._nodes_at = _listen_for_nodes(server, self._nodes_at)
         await server.start()
         try:
             yield
@@ -150,13 +174,39 @@ class Server:
             "process_start": started_at(pid),
             "started": time.time(),
             "version": __version__,
-            "node": node,
-            "hardware": _hardware(self._store, node, problem),
+            "node": node if self._has_agent else "",
+            "hardware": _hardware(self._store, node, problem) if self._has_agent else {},
+            "nodes": self._nodes_at,
             "http": f"{scheme}://{host}:{self._listening.http_port}",
             "metrics": f"{scheme}://{host}:{metrics_port}" if metrics_port else "",
             "socket": self._paths.server_socket,
             "state": self._paths.state,
         }
+
+
+def _nodes_address(api: ApiSettings) -> str:
+    """Where agents of other machines come."""
+    if not is_loopback(api.host):
+        raise InvalidRequest(
+            f"api.host is {api.host}, and agents can only come over loopback yet; "
+            "listen on 127.0.0.1"
+        )
+    return f"{api.host}:{api.grpc_port}"
+
+
+def _listen_for_nodes(server: grpc.aio.Server, address: str) -> str:
+    """Open the port for agents; returns where that is."""
+    host = address.rpartition(":")[0]
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise CannotListen(
+            f"agents cannot be heard at {address}, as something else listens there; stop that, or "
+            "choose another port with api.grpc_port or --grpc-port"
+        )
+    return f"{host}:{port}"
 
 
 def _calm_collector() -> None:

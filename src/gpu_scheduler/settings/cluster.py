@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.settings.field import setting
+from gpu_scheduler.settings.field import setting, table
 
 DAY_S = 86_400.0
 
@@ -23,11 +23,53 @@ class DatabaseSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """The process that runs jobs on this machine."""
+    """The process that runs jobs on a machine: the local one of `tgpu up`, or `tgpu agent`."""
 
+    servers: tuple[str, ...] = setting(
+        (),
+        "Where `tgpu agent` finds its servers, such as `a.example:9090`; it tries one after the "
+        "other, for ever.",
+    )
+    token_file: str = setting(
+        "", "File with the token that a new node joins with; later it has a key of its own."
+    )
     node_name: str = setting("", "Name of this machine; empty: its host name.")
+    address: str = setting(
+        "",
+        "Where members of a gang on other nodes reach this one; empty: the address that this "
+        "machine uses towards its server.",
+    )
+    rack: str = setting("", "Where this machine stands; gangs are placed close together.")
+    labels: dict[str, str] = table(  # noqa: RUF009
+        str, "Labels of this machine, which jobs can ask for."
+    )
+    work_directory: str = setting(
+        "",
+        "Directory of `tgpu agent`, for its state, logs of jobs and their scratch files; empty: "
+        "`/var/lib/gpu-scheduler-agent/NODE` for root, else by XDG.",
+    )
+    execution_methods: tuple[str, ...] = setting(
+        (),
+        "What jobs may run in on this machine: `process`, `tmux`, `screen`, `terminal`, "
+        "`container`; empty: all that it has.",
+    )
+    cpu_cores: float = setting(
+        0.0, "So many CPU cores are given out; 0: as many as there are.", least=0, most=100_000
+    )
+    memory_gb: float = setting(
+        0.0, "So much memory is given out, in GiB; 0: all there is.", least=0, most=1_000_000
+    )
     heartbeat_interval_s: float = setting(
         5.0, "How often the agent reports even if nothing happened.", least=0.1, most=600
+    )
+    connection_timeout_s: float = setting(
+        10.0, "A server that has not answered after this time is given up.", least=0.1, most=600
+    )
+    retry_interval_s: float = setting(
+        0.05, "First wait before a server is tried again; it grows each time.", least=0.01, most=600
+    )
+    max_retry_interval_s: float = setting(
+        5.0, "Longest wait before a server is tried again.", least=0.01, most=3600
     )
     lost_after_s: float = setting(
         60.0, "An agent that was silent for this long is lost.", least=1, most=DAY_S

@@ -111,6 +111,27 @@ def paths(
     return Paths(state, f"{runtime_home}/{NAME}" if runtime_home else state)
 
 
+def agent_paths(
+    work_dir: str | None,
+    node: str,
+    *,
+    environ: Mapping[str, str] | None = None,
+    uid: int | None = None,
+) -> Paths:
+    """The paths of an agent that has its server elsewhere; each node name has its own."""
+    variables = os.environ if environ is None else environ
+    user = os.geteuid() if uid is None else uid
+    if work_dir:
+        state = os.path.abspath(os.path.expanduser(work_dir))  # noqa: PTH100, PTH111
+        return Paths(state, state)
+    if user == 0:
+        return Paths(f"{ROOT_STATE}-agent/{node}", f"{ROOT_RUNTIME}-agent/{node}")
+    state_home = _absolute(variables.get("XDG_STATE_HOME")) or f"{_home(variables)}/.local/state"
+    state = f"{state_home}/{NAME}-agent/{node}"
+    runtime_home = _absolute(variables.get("XDG_RUNTIME_DIR"))
+    return Paths(state, f"{runtime_home}/{NAME}-agent/{node}" if runtime_home else state)
+
+
 def config_candidates(environ: Mapping[str, str] | None = None) -> list[str]:
     """The files that are looked for when none is named, the first that exists wins."""
     variables = os.environ if environ is None else environ

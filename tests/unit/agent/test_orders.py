@@ -17,7 +17,7 @@ SPLIT = FoundDevice(index=0, mig_slices=(FoundSlice(profile=PROFILE, uuids=("MIG
 def an_agent(directory: Path) -> Orders:
     config = AgentConfig(
         node="n0",
-        target="unix:/nowhere",
+        targets=("unix:/nowhere",),
         dir=str(directory),
         logs_dir=str(directory),
         scratch_dir=str(directory),

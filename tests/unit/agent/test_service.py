@@ -95,7 +95,7 @@ def directory() -> Iterator[Path]:
 def a_config(directory: Path) -> AgentConfig:
     return AgentConfig(
         node="n0",
-        target=f"unix:{directory}/s",
+        targets=(f"unix:{directory}/s",),
         dir=str(directory),
         logs_dir=str(directory),
         scratch_dir=str(directory),

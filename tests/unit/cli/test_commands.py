@@ -622,6 +622,7 @@ def test_every_command_that_answers_speaks_json_or_needs_not(name: str) -> None:
     from gpu_scheduler.cli.main import parser_for
 
     silent = {"run", "shell", "jupyter", "code", "logs", "attach", "up", "down"}
+    silent |= {"server", "agent"}
     _, parser = parser_for(name, COMMANDS[name])
     assert ("--json" in parser._option_string_actions) == (name not in silent)
 

@@ -55,6 +55,7 @@ class Found:
     memory_mb: int
     devices: tuple[FoundDevice, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
+    rack: str = ""
     detection: str = "none"
     problem: str = ""
 

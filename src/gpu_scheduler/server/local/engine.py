@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.building import first_devices, wanted_devices, watcher_of
+from gpu_scheduler.agent.building import as_configured, wanted_devices, watcher_of
 from gpu_scheduler.agent.devices.detect import detect
 from gpu_scheduler.agent.devices.inventory import DeviceSource
 from gpu_scheduler.agent.launcher_client import Launcher
@@ -102,7 +102,7 @@ class LocalEngine:
         if self._source is None:
             self._source = await asyncio.to_thread(detect, wanted_devices(config))
         source = self._source
-        found = first_devices(await asyncio.to_thread(source.find), config.most_devices)
+        found = as_configured(await asyncio.to_thread(source.find), config)
         watcher = watcher_of(config, source, found) if found.devices else None
         connect = partial(_joined, self.agents)
         agent = Agent(config, self._launcher, found, watcher, connect)

@@ -1,0 +1,75 @@
+"""One agent from start to stop, for whoever starts it: its lock, its devices, its end.
+
+Jobs are left alone, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from gpu_scheduler.agent.building import as_configured, wanted_devices, watcher_of
+from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
+from gpu_scheduler.agent.devices.detect import detect
+from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.service import Agent
+from gpu_scheduler.model.errors import ClusterError, SchedulerError
+
+log = structlog.get_logger("agent")
+
+
+class AgentRuns(ClusterError):
+    """Another agent works with the same directory."""
+
+    code = "agent_runs"
+    exit_code = 7
+
+
+@contextmanager
+def alone(config: AgentConfig) -> Iterator[None]:
+    """Be the only agent of a directory, or say who is; the pid stands in the lock."""
+    lock = os.open(Path(config.dir) / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = os.read(lock, 20).decode("ascii", "replace").strip()
+            raise AgentRuns(
+                f"another agent (pid {pid or 'unknown'}) works with {config.dir}; stop it, or "
+                "choose another directory"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(lock)
+
+
+async def run_agent(config: AgentConfig) -> None:
+    """Work until told to stop by a signal, or sent away for good."""
+    launcher = await Launcher.connect(config.dir)
+    source = await asyncio.to_thread(detect, wanted_devices(config))
+    found = as_configured(await asyncio.to_thread(source.find), config)
+    watcher = watcher_of(config, source, found) if found.devices else None
+    agent = asyncio.ensure_future(Agent(config, launcher, found, watcher).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.cancel)
+    try:
+        await agent
+    except asyncio.CancelledError:
+        log.info("the agent stops; jobs go on")
+    except BaseExceptionGroup as group:
+        known = group.subgroup(SchedulerError)
+        raise group if known is None else known.exceptions[0] from None
+    finally:
+        source.close()
+    if not await launcher.held():
+        await launcher.leave()

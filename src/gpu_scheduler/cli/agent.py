@@ -1,0 +1,138 @@
+"""`tgpu agent`: runs jobs on this machine for a server elsewhere.
+
+Everything heavy is imported late: a wrong option should not cost a second.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpu_scheduler.cli.durations import size_mb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from gpu_scheduler.agent.config import AgentConfig
+    from gpu_scheduler.settings.groups import Settings
+
+FLAGS = {
+    "server": "agent.servers",
+    "name": "agent.node_name",
+    "simulate": "gpu.simulate",
+    "work_dir": "agent.work_directory",
+    "rack": "agent.rack",
+    "address": "agent.address",
+    "cpus": "agent.cpu_cores",
+    "log_level": "logging.level",
+}
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})|unix:/\S+")
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+LAST_PORT = 65_535
+
+
+def register(parser: ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument(
+        "--server", metavar="HOST:PORT,...", help="the servers, tried one after the other"
+    )
+    parser.add_argument("--config", metavar="FILE", help="settings; see 'tgpu config sample'")
+    parser.add_argument("--name", metavar="NODE", help="of this node; default: the host name")
+    parser.add_argument(
+        "--simulate", metavar="GPUS", help="declare GPUs, such as 8xH100; jobs are real"
+    )
+    parser.add_argument("--work-dir", metavar="DIR", help="for state, logs and scratch files")
+    parser.add_argument("--labels", metavar="K=V,...", help="that jobs can ask for")
+    parser.add_argument("--rack", metavar="RACK", help="where this machine stands")
+    parser.add_argument("--address", metavar="ADDRESS", help="where other nodes reach this one")
+    parser.add_argument("--cpus", metavar="N", help="give out so many CPU cores")
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        type=size_mb("--memory"),
+        help="give out so much memory, such as 64G",
+    )
+    parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
+
+
+def run(args: Namespace) -> int:
+    """Work until told to stop; jobs are left alone."""
+    from gpu_scheduler.settings.sources import load
+
+    flags: dict[str, object] = {key: getattr(args, name) for name, key in FLAGS.items()}
+    if args.memory:
+        flags["agent.memory_gb"] = args.memory / 1024
+    settings = load(args.config, flags=flags).settings
+    labels = settings.agent.labels | _labels(args.labels or "")
+    return _work(settings, _config(settings, labels))
+
+
+def _config(settings: Settings, labels: dict[str, str]) -> AgentConfig:
+    """What the agent has to know; refused where it could never work."""
+    from dataclasses import replace
+
+    from gpu_scheduler.agent.devices.declared import parse_declared
+    from gpu_scheduler.model.errors import InvalidRequest
+    from gpu_scheduler.server.agent_config import agent_config_of, node_name
+    from gpu_scheduler.settings.places import agent_paths
+
+    node = node_name(settings)
+    if not NODE_NAME.fullmatch(node):
+        raise InvalidRequest(
+            f"the node would be called '{node}'; use letters, digits, '.', '_' and '-', at most 63"
+        )
+    if not settings.agent.servers:
+        raise InvalidRequest("no server is named; say --server HOST:9090, or set agent.servers")
+    if settings.gpu.simulate:
+        parse_declared(settings.gpu.simulate)
+    where = agent_paths(settings.agent.work_directory, node)
+    targets = tuple(_target(server) for server in settings.agent.servers)
+    return replace(agent_config_of(settings, where), targets=targets, labels=labels)
+
+
+def _target(server: str) -> str:
+    """A server's address as gRPC reads it."""
+    from gpu_scheduler.model.errors import InvalidRequest
+
+    match = SERVER.fullmatch(server)
+    if match is None or (match[2] and not 0 < int(match[2]) <= LAST_PORT):
+        raise InvalidRequest(
+            f"the server '{server}' cannot be reached like that; write HOST:PORT, such as "
+            "head.example:9090"
+        )
+    return server
+
+
+def _labels(text: str) -> dict[str, str]:
+    from gpu_scheduler.model.errors import InvalidRequest
+
+    labels = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or not LABEL.fullmatch(name):
+            raise InvalidRequest(f"label '{part}' cannot be read; write NAME=VALUE, such as ib=yes")
+        labels[name] = value
+    return labels
+
+
+def _work(settings: Settings, config: AgentConfig) -> int:
+    import structlog
+    import uvloop
+
+    from gpu_scheduler.agent.running import alone, run_agent
+    from gpu_scheduler.cli.up import open_log
+    from gpu_scheduler.server.directories import prepare
+    from gpu_scheduler.settings.places import agent_paths
+
+    prepare(agent_paths(settings.agent.work_directory, config.node))
+    with alone(config):
+        open_log(settings, "")
+        structlog.get_logger("agent").info(
+            "the agent starts",
+            node=config.node,
+            servers=",".join(config.targets),
+            directory=config.dir,
+        )
+        uvloop.run(run_agent(config))
+    return 0
