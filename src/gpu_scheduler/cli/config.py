@@ -9,6 +9,7 @@ from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import warn
 from gpu_scheduler.model.errors import InvalidRequest
 
+HIDDEN = "(hidden)"
 ACTIONS = ("sample", "show", "check", "schema")
 
 
@@ -58,7 +59,7 @@ def run(args: Namespace) -> int:
         return 0
     from gpu_scheduler.settings.describe import plain_values
 
-    values = plain_values(loaded.settings)
+    values = _without_secrets(plain_values(loaded.settings))
     if args.json:
         print_json(
             {key: {"value": value, "from": loaded.origins[key]} for key, value in values.items()}
@@ -83,6 +84,12 @@ def _sample(args: Namespace) -> int:
         nested.setdefault(group, {})[name] = value
     print_json(nested)
     return 0
+
+
+def _without_secrets(values: dict[str, object]) -> dict[str, object]:
+    from gpu_scheduler.settings.catalogue import ITEMS
+
+    return {key: HIDDEN if value and ITEMS[key].secret else value for key, value in values.items()}
 
 
 def _text(value: object) -> str:

@@ -44,9 +44,10 @@ from gpu_scheduler.server.directories import (
 )
 from gpu_scheduler.server.http_api import leading_api
 from gpu_scheduler.server.leading import Leading
+from gpu_scheduler.server.storage import open_store
 from gpu_scheduler.settings.groups import ApiSettings, Settings
 from gpu_scheduler.settings.places import Paths
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.rows import Store
 
 FIRST_AGENT_S = 15.0
 YOUNG_OBJECTS = 50_000
@@ -79,7 +80,7 @@ class Server:
         self._settings = settings
         self._paths = paths
         self._clock = SteadyClock()
-        self._store = SqliteStore(_database(settings, paths))
+        self._store = open_store(settings, paths)
         self._clock.not_before(_last_time(self._store))
         self._listening = Listening(_addresses(settings, paths))
 
@@ -219,18 +220,6 @@ def _calm_collector() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
 
 
-def _database(settings: Settings, paths: Paths) -> Path:
-    """The file that the settings name, by a URL or by a name in the state directory."""
-    if not settings.database.url:
-        return Path(paths.state) / settings.files.state_file
-    scheme, _, path = settings.database.url.partition("://")
-    if scheme != "sqlite" or not path.startswith("/"):
-        raise InvalidRequest(
-            f"database.url is '{settings.database.url}'; write sqlite:///path/of/the/file"
-        )
-    return Path(path)
-
-
 async def _either(
     stop: Coroutine[Any, Any, Any], agent: Coroutine[Any, Any, None], longest_s: float
 ) -> None:
@@ -241,7 +230,7 @@ async def _either(
         wait.cancel()
 
 
-def _last_time(store: SqliteStore) -> int:
+def _last_time(store: Store) -> int:
     """The newest time that was written; a clock that was set back must not go behind it."""
     events = store.events(max(0, store.last_event() - 1))
     return events[-1][1].at_ms if events else 0
@@ -256,7 +245,7 @@ def _addresses(settings: Settings, paths: Paths) -> Addresses:
     )
 
 
-def _hardware(store: SqliteStore, node_id: str, problem: str) -> dict[str, str]:
+def _hardware(store: Store, node_id: str, problem: str) -> dict[str, str]:
     """What this machine has, in a few words."""
     node = next((node for node in store.nodes() if node.id == node_id), None)
     if node is None:

@@ -42,6 +42,7 @@ class Item:
     most: float | None = None
     choices: tuple[str, ...] = ()
     form: Any = None
+    secret: bool = False
 
     @property
     def key(self) -> str:
@@ -78,7 +79,8 @@ class Item:
         """The value in the setting's own type; refused with `InvalidRequest`, without the place."""
         read = self._table(value) if self.kind == "table" else self._typed(value)
         if read is None or not self._in_range(read):
-            raise InvalidRequest(f"{self.key} is {_shown(value)}; allowed is {self.allowed}")
+            shown = "something else" if self.secret else _shown(value)
+            raise InvalidRequest(f"{self.key} is {shown}; allowed is {self.allowed}")
         return read
 
     def from_text(self, text: str) -> Value:

@@ -10,15 +10,62 @@ from dataclasses import dataclass
 from gpu_scheduler.settings.field import setting, table
 
 DAY_S = 86_400.0
+LAST_PORT = 65_535
+POSTGRESQL_SCHEMES = ("postgresql://", "postgres://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSettings:
-    """Where state is kept."""
+    """Where state is kept: an SQLite file on this machine, or PostgreSQL."""
 
     url: str = setting(
-        "", "A database as `sqlite:///path`; empty: `files.state_file` in the state directory."
+        "",
+        "A database as `sqlite:///path` or `postgresql://user@host:port/database?sslmode=...`; "
+        "empty: PostgreSQL if `database.host` is set, else `files.state_file` in the state "
+        "directory.",
+        secret=True,
     )
+    host: str = setting(
+        "",
+        "The machine that runs PostgreSQL, or the directory of its socket; several, separated by "
+        "commas, are tried until one can be written to.",
+    )
+    port: int = setting(5432, "Its port.", least=1, most=LAST_PORT)
+    user: str = setting("gpu_scheduler", "The role to log in as.")
+    password: str = setting("", "Its password; better in a file.", secret=True)
+    password_file: str = setting("", "A file with the password, mode 600.")
+    database: str = setting("gpu_scheduler", "The name of the database, which must exist.")
+    sslmode: str = setting(
+        "prefer",
+        "Whether the connection is encrypted, and what is checked, in PostgreSQL's words.",
+        choices=("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
+        note="`verify-full` is the one that cannot be deceived.",
+    )
+    sslrootcert: str = setting(
+        "",
+        "A file with the certificates that vouch for the database, or `system`; for `verify-ca` "
+        "and `verify-full`.",
+    )
+    sslcert: str = setting("", "A file with our own certificate, if the database asks for one.")
+    sslkey: str = setting("", "A file with its key, mode 600.")
+    pool_min: int = setting(1, "So many connections for reading are kept open.", least=0, most=100)
+    pool_max: int = setting(
+        8, "So many connections for reading are opened at the most.", least=1, most=1000
+    )
+    connect_timeout_s: float = setting(
+        5.0, "A database that does not accept a connection in this time is away.", least=1, most=300
+    )
+    statement_timeout_s: float = setting(
+        30.0,
+        "A statement that takes longer is given up, and the database counts as away.",
+        least=0.1,
+        most=3600,
+    )
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Tell whether PostgreSQL is meant, and not a file."""
+        return self.url.startswith(POSTGRESQL_SCHEMES) or bool(self.host and not self.url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

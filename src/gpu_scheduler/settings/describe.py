@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler.settings.catalogue import ITEMS, Item, Value
-from gpu_scheduler.settings.groups import FOR_LATER, GROUPS
+from gpu_scheduler.settings.groups import GROUPS
 
 INTRODUCTION = """\
 # Settings
@@ -100,12 +100,7 @@ def json_schema() -> dict[str, Any]:
                 "type": ["object", "null"],
                 "description": kind.__doc__,
                 "additionalProperties": False,
-                "properties": {item.name: _property(item) for item in _items_of(group)}
-                | {
-                    key.partition(".")[2]: {}
-                    for key in sorted(FOR_LATER)
-                    if key.startswith(f"{group}.")
-                },
+                "properties": {item.name: _property(item) for item in _items_of(group)},
             }
             for group, kind in GROUPS.items()
         }
@@ -124,8 +119,6 @@ def reference_page() -> str:
         for item in _items_of(group):
             lines += _form_rows(item)
     lines += [TENANTS_PAGE]
-    later = ", ".join(f"`{key}`" for key in sorted(FOR_LATER))
-    lines += [f"{later} are read and have no use yet: they belong to PostgreSQL.", ""]
     return "\n".join(lines)
 
 

@@ -16,11 +16,22 @@ def setting(
     most: float | None = None,
     choices: tuple[str, ...] = (),
     note: str = "",
+    secret: bool = False,
 ) -> T:
-    """A field with its meaning; `note` says which of several wishes the default follows."""
+    """A field with its meaning; `note` says which of several wishes the default follows.
+
+    The value of a `secret` is shown to nobody.
+    """
     return field(
         default=default,
-        metadata={"about": about, "least": least, "most": most, "choices": choices, "note": note},
+        metadata={
+            "about": about,
+            "least": least,
+            "most": most,
+            "choices": choices,
+            "note": note,
+            "secret": secret,
+        },
     )
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_scheduler.settings.access import AuthSettings, TenantEntry
-from gpu_scheduler.settings.cluster import AgentSettings, DatabaseSettings
+from gpu_scheduler.settings.cluster import LAST_PORT, AgentSettings, DatabaseSettings
 from gpu_scheduler.settings.field import setting, table
 from gpu_scheduler.settings.forms import Price, Target
 from gpu_scheduler.settings.policy import LimitSettings, PolicySettings
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ACTIONS = ("off", "warn", "stop")
-LAST_PORT = 65_535
 DAY_S = 86_400.0
 
 
@@ -528,8 +527,3 @@ GROUPS: dict[str, type] = {
     "costs": CostSettings,
     "auth": AuthSettings,
 }
-
-FOR_LATER = frozenset(
-    f"database.{name}" for name in ("host", "port", "user", "password", "database", "sslmode")
-)
-"""Read and left unused until there is a PostgreSQL store; SQLite has no use for them."""

@@ -23,7 +23,7 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.settings.access import TenantEntry
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
-from gpu_scheduler.settings.groups import FOR_LATER, GROUPS, Settings
+from gpu_scheduler.settings.groups import GROUPS, Settings
 from gpu_scheduler.settings.places import STATE_VARIABLE, config_candidates
 from gpu_scheduler.settings.trusted import read_trusted
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
@@ -61,25 +61,33 @@ def load(
 ) -> Loaded:
     """Read all sources. `flags` has values by key, as `{"api.http_port": 0}`; None is no value."""
     variables = os.environ if environ is None else environ
-    notices: list[str] = []
     file = config_file(config, variables)
     found = {key: Found(value=item.default, origin="default") for key, item in ITEMS.items()}
     tenants: tuple[TenantEntry, ...] = ()
     if file is not None:
-        values, tenants = read_file(file, notices)
+        values, tenants = read_file(file)
         found.update(values)
-    found.update(read_variables(variables, notices))
+    found.update(read_variables(variables))
     found.update(read_flags(flags or {}))
     groups = {
         group: kind(**{item.name: found[item.key].value for item in _items_of(group)})
         for group, kind in GROUPS.items()
     }
+    settings = Settings(**groups, tenants=tenants)
     return Loaded(
-        settings=Settings(**groups, tenants=tenants),
+        settings=settings,
         origins={key: one.origin for key, one in found.items()},
         file=file,
-        notices=tuple(notices),
+        notices=() if settings.database.is_postgresql else tuple(_of_no_use(found)),
     )
+
+
+def _of_no_use(found: Mapping[str, Found]) -> Iterable[str]:
+    """What was set for PostgreSQL without naming one."""
+    for item in _items_of("database"):
+        origin = found[item.key].origin
+        if origin != "default" and item.name != "url":
+            yield f"{origin}: {item.key} has no use with SQLite; name database.host as well"
 
 
 def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
@@ -90,7 +98,7 @@ def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
     return next((path for path in config_candidates(variables) if Path(path).is_file()), None)
 
 
-def read_file(file: str, notices: list[str]) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
+def read_file(file: str) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
     """The values of a YAML or JSON file. YAML reads both, and knows the line of every value."""
     text = _text(file)
     loader = yaml.SafeLoader(text)
@@ -98,7 +106,7 @@ def read_file(file: str, notices: list[str]) -> tuple[dict[str, Found], tuple[Te
         root = loader.get_single_node()
         if root is None:
             return {}, ()
-        reader = _Reader(file, loader, notices)
+        reader = _Reader(file, loader)
         return _groups(reader, root), reader.tenants()
     except yaml.YAMLError as error:
         raise _not_yaml(file, error) from error
@@ -106,16 +114,12 @@ def read_file(file: str, notices: list[str]) -> tuple[dict[str, Found], tuple[Te
         loader.dispose()
 
 
-def read_variables(variables: Mapping[str, str], notices: list[str]) -> dict[str, Found]:
+def read_variables(variables: Mapping[str, str]) -> dict[str, Found]:
     """The values of GPU_SCHEDULER_<GROUP>_<NAME>; an unknown one is refused, as a typo would be."""
     by_variable = {item.variable: item for item in ITEMS.values()}
-    later = {f"{PREFIX}{key.replace('.', '_')}".upper(): key for key in FOR_LATER}
     found = {}
     for name in sorted(variables):
         if not name.startswith(PREFIX) or name in NO_SETTINGS:
-            continue
-        if name in later:
-            notices.append(f"variable {name} has no use with SQLite")
             continue
         if name not in by_variable:
             near = get_close_matches(name, by_variable, n=1)
@@ -150,7 +154,6 @@ class _Reader:
 
     file: str
     loader: yaml.SafeLoader
-    notices: list[str]
     tenant_nodes: list[yaml.Node] = field(default_factory=list)
 
     def tenants(self) -> tuple[TenantEntry, ...]:
@@ -196,10 +199,6 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
             continue
         for name, name_node, node in reader.entries(group_node, f"group '{group}'"):
             key = f"{group}.{name}"
-            if key in FOR_LATER:
-                line = name_node.start_mark.line + 1
-                reader.notices.append(f"{reader.file}, line {line}: {key} has no use with SQLite")
-                continue
             if key not in ITEMS:
                 raise reader.refuse(unknown_key(key), name_node)
             try:

@@ -1,9 +1,7 @@
-"""Writing jobs, the one thing that has to be fast: a thousand in a few milliseconds.
+"""Writing jobs to SQLite, the one thing that has to be fast: a thousand in a few milliseconds.
 
 Job rows and launches come in, statements go to the connection, inside a transaction of the caller.
-What a new job has in common with the one before it is not encoded again, jobs with the same wishes
-share one text, and new jobs go in by statements of many rows each: a statement for each row costs
-twice as much.
+New jobs go in by statements of many rows each: a statement for each row costs twice as much.
 """
 
 from __future__ import annotations
@@ -12,20 +10,24 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
-from itertools import chain, groupby
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
 import msgspec
 
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.states import ENDED, JobState
-from gpu_scheduler.store.codec import JOB_LIFE, LAUNCH, SPEC, WORDS
+from gpu_scheduler.store.job_values import (
+    Counts,
+    JobValues,
+    count,
+    count_new,
+    is_fresh,
+    later_values,
+    number_in,
+    own_values,
+)
 from gpu_scheduler.store.queries import named_queries
 from gpu_scheduler.store.rows import JobRow, LaunchRow, NewJobs
-from gpu_scheduler.store.shared import SharedParts
 
 SQL = named_queries("write.sql")
 CHUNK = 128
@@ -34,23 +36,6 @@ _INSERT_ONE = f"{SQL['insert_fresh_job']} {SQL['fresh_job_values']}"
 _INSERT_CHUNK = f"{SQL['insert_fresh_job']} {', '.join([SQL['fresh_job_values']] * CHUNK)}"
 MOST_ALIKE = 256
 """How many jobs with the same wishes one statement inserts, at the most."""
-_lived = attrgetter(
-    "state",
-    "attempt",
-    "preemptions",
-    "failures",
-    "exit_code",
-    "signal",
-    "first_start_ms",
-    "start_ms",
-    "end_ms",
-)
-_wishes = attrgetter(*(name for name in SPEC.names if name != "members"))
-_without_argv = attrgetter(*LAUNCH.names[1:])
-_FRESH = (JobState.PENDING, 0, 0, 0, None, None, None, None, None)
-
-Counts = Counter[tuple[int, str, str, str]]
-"""Changes of the number of jobs by archived, tenant, user and state."""
 
 
 class JobWriter:
@@ -59,24 +44,15 @@ class JobWriter:
     def __init__(self, connection: sqlite3.Connection) -> None:
         """For one connection, without any knowledge yet."""
         self._connection = connection
-        self._specs = SharedParts(lambda job: SPEC.encode(SPEC.values(job)))
-        self._launches = SharedParts(LAUNCH.encode)
+        self._values = JobValues()
         self.next_number = 1
         self._last_archived = 0
-        # What the job before had, and its texts.
-        self._command: tuple[str, ...] | None = None
-        self._command_text = ""
-        self._members: tuple[Request, ...] | None = None
-        self._gpu_milli = 0
-        self._life: tuple[Any, ...] | None = None
-        self._life_text = ""
 
     def restart(self, next_number: int, last_spec: int, last_launch: int, archived: int) -> None:
         """Begin with what the database says."""
         self.next_number = next_number
         self._last_archived = archived
-        self._specs.forget(last_spec)
-        self._launches.forget(last_launch)
+        self._values.restart(last_spec, last_launch)
 
     def keep(self, rows: list[JobRow], launch_rows: list[LaunchRow]) -> None:
         """Insert or replace; of rows with one number, the last counts."""
@@ -88,15 +64,16 @@ class JobWriter:
             self._take_out(known, counts)
         fresh, others = [], []
         for number, row in latest.items():
-            job_id = row.job.id
-            values = self._values(row, launches.pop(job_id, None))
-            other_id = "" if job_id == f"job-{number}" else job_id
-            if number >= self.next_number and not other_id and _lived(row) == _FRESH:
+            values = self._values.fresh(row, launches.pop(row.job.id, None))
+            if number >= self.next_number and is_fresh(row):
                 fresh.append(values)
             else:
-                others.append((*values, other_id, *_later_values(row)))
-        _count(latest.values(), counts)
-        late = [(self._launch_number(launch, None), job_id) for job_id, launch in launches.items()]
+                others.append((*values, *later_values(row)))
+        count(latest.values(), counts)
+        late = [
+            (self._values.launch_number(launch, None), job_id)
+            for job_id, launch in launches.items()
+        ]
         self._write_shared()
         self._insert(fresh)
         self._connection.executemany(SQL["upsert_job"], others)
@@ -108,32 +85,18 @@ class JobWriter:
 
     def keep_new(self, new: NewJobs) -> None:
         """Insert jobs that nobody has written before; what they have in common is bound once."""
-        first = new.jobs[0]
-        common = (
-            first.tenant,
-            first.user,
-            first.priority,
-            first.gpu_milli,
-            first.submit_ms,
-            self._specs.number((id(first.members), _wishes(first)), first),
-            self._launch_number(new.launch, new.launch.argv),
-        )
+        common = self._values.common(new)
         self._write_shared()
-        lives = {expected_ms: _fresh_life(new, expected_ms) for expected_ms in {*new.expected_ms}}
-        encode = WORDS.encode
-        values = [
-            (job.number, job.name, encode(job.command), lives[expected_ms])
-            for job, expected_ms in zip(new.jobs, new.expected_ms, strict=True)
-        ]
+        values = own_values(new)
         start = 0
         while start < len(values):
             size = min(MOST_ALIKE, 1 << (len(values) - start).bit_length() - 1)
             piece = chain.from_iterable(values[start : start + size])
             self._connection.execute(_insert_alike(size), (*common, *piece))
             start += size
-        self.add_counts(
-            Counter({(0, first.tenant, first.user, JobState.PENDING.value): len(values)})
-        )
+        counts: Counts = Counter()
+        count_new(new, counts)
+        self.add_counts(counts)
         self.next_number = max(self.next_number, new.jobs[-1].number + 1)
 
     def move(self, numbers: list[int], table: str, into: str) -> None:
@@ -155,40 +118,6 @@ class JobWriter:
         changes = [(*key, change) for key, change in counts.items() if change]
         self._connection.executemany(SQL["add_count"], changes)
 
-    # --- what a job becomes
-
-    def _values(self, row: JobRow, launch: Launch | None) -> tuple[Any, ...]:
-        """The columns that every job has, in the order of the statements."""
-        job = row.job
-        if job.command != self._command:
-            self._command, self._command_text = job.command, WORDS.encode(job.command)
-        if job.members is not self._members:
-            self._members, self._gpu_milli = job.members, job.gpu_milli
-        life = JOB_LIFE.values(row)
-        if life != self._life:
-            self._life, self._life_text = life, JOB_LIFE.encode(life)
-        return (
-            job.number,
-            job.name,
-            job.tenant,
-            job.user,
-            row.reason,
-            job.priority,
-            self._gpu_milli,
-            self._command_text,
-            job.submit_ms,
-            self._life_text,
-            # Members are compared by identity, as control keeps equal ones as one object.
-            self._specs.number((id(job.members), _wishes(job)), job),
-            0 if launch is None else self._launch_number(launch, job.command),
-        )
-
-    def _launch_number(self, launch: Launch, command: tuple[str, ...] | None) -> int:
-        """A launch of the job's own command is kept without it, and so shared with others."""
-        own = launch.argv == command
-        key = (None, *_without_argv(launch)) if own else LAUNCH.values(launch)
-        return self._launches.number(key, key)
-
     # --- statements
 
     def _insert(self, fresh: list[tuple[Any, ...]]) -> None:
@@ -199,7 +128,8 @@ class JobWriter:
         self._connection.executemany(_INSERT_ONE, fresh[whole:])
 
     def _write_shared(self) -> None:
-        for parts, query in ((self._specs, "insert_spec"), (self._launches, "insert_launch")):
+        shared = ((self._values.specs, "insert_spec"), (self._values.launches, "insert_launch"))
+        for parts, query in shared:
             if parts.new:
                 self._connection.executemany(SQL[query], parts.new)
                 parts.new.clear()
@@ -229,46 +159,6 @@ def _insert_alike(count: int) -> str:
     """Insert so many jobs: seven values for all of them, then four for each."""
     rows = (SQL["alike_job_values"].format(*range(at, at + 4)) for at in range(8, 8 + 4 * count, 4))
     return f"{SQL['insert_fresh_job']} {', '.join(rows)}"
-
-
-def _fresh_life(new: NewJobs, expected_ms: int) -> str:
-    row = JobRow(
-        job=new.jobs[0], state=JobState.PENDING, expected_ms=expected_ms, since_ms=new.at_ms
-    )
-    return JOB_LIFE.encode(JOB_LIFE.values(row))
-
-
-def _count(rows: Iterable[JobRow], counts: Counts) -> None:
-    """Count rows; neighbours of one kind are counted together, as jobs come in runs."""
-    for (tenant, user, state), alike in groupby(rows, key=_kind):
-        counts[(0, tenant, user, state.value)] += sum(1 for _ in alike)
-
-
-_kind = attrgetter("job.tenant", "job.user", "state")
-
-
-def _later_values(row: JobRow) -> tuple[Any, ...]:
-    """The columns that a job which has never started does not need."""
-    return (
-        row.state.value,
-        int(row.state in ENDED),
-        row.first_start_ms,
-        row.start_ms,
-        row.end_ms,
-        row.attempt,
-        row.preemptions,
-        row.failures,
-        row.exit_code,
-        row.signal,
-    )
-
-
-def number_in(job_id: str) -> int | None:
-    """The number in an id of the common form `job-<number>`; None in any other."""
-    digits = job_id.removeprefix("job-")
-    if digits != job_id and digits.isdecimal() and job_id == f"job-{int(digits)}":
-        return int(digits)
-    return None
 
 
 def _json(numbers: Iterable[int]) -> str:

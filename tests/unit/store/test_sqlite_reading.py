@@ -11,6 +11,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.dialect import SQLITE
 from gpu_scheduler.store.finding import page_statement
 from gpu_scheduler.store.queries import migrations, named_queries
 from gpu_scheduler.store.questions import JobQuery
@@ -121,7 +122,7 @@ def test_a_person_can_read_the_tables(
 def test_a_list_is_read_along_an_index(
     connection: sqlite3.Connection, query: JobQuery, index: str
 ) -> None:
-    statement, values = page_statement(query, None)
+    statement, values = page_statement(SQLITE, query, None)
     plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
     assert any(index in step for step in plan), plan
     assert not any(step.startswith("SCAN jobs") and "USING" not in step for step in plan), plan

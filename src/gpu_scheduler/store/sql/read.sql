@@ -1,16 +1,16 @@
 -- What is read. {table} is jobs or archived_jobs.
 
 -- name: job_columns
-number, other_id, name, tenant, user, state, reason, priority, command, submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
+number, other_id, name, tenant, "user", state, reason, priority, command, submit_ms, first_start_ms, start_ms, end_ms, attempt, preemptions, failures,
 exit_code, signal, life, spec
 
 -- name: spec_of_job
 (SELECT specs.spec FROM specs WHERE specs.id = job.spec)
 
 -- name: job
-SELECT {columns}, {spec} FROM {table} AS job WHERE number = ? AND other_id = ''
+SELECT {columns}, {spec} FROM {table} AS job WHERE number = :number AND other_id = ''
 UNION ALL
-SELECT {columns}, {spec} FROM {table} AS job WHERE other_id = ? AND other_id <> ''
+SELECT {columns}, {spec} FROM {table} AS job WHERE other_id = :job_id AND other_id <> ''
 
 -- name: jobs
 SELECT {columns}, {spec} FROM jobs AS job ORDER BY number
@@ -22,7 +22,7 @@ SELECT {columns}, {spec} FROM jobs AS job WHERE ended = 0 ORDER BY number
 SELECT {columns}, {spec} FROM jobs AS job
 WHERE ended = 1 AND end_ms IS NOT NULL
 ORDER BY end_ms DESC, number DESC
-LIMIT ?
+LIMIT :limit
 
 -- The specs are looked up for the rows of the page only, so they stand outside.
 -- name: page
@@ -48,48 +48,48 @@ launch IN (SELECT launches.id FROM launches WHERE launches.sweep = :sweep)
 SELECT launches.sweep, jobs.state, count(*), min(jobs.number), max(jobs.number), min(jobs.submit_ms)
 FROM jobs INDEXED BY jobs_by_user
 JOIN launches ON launches.id = jobs.launch
-WHERE jobs.user = :user AND launches.id IN (SELECT id FROM launches WHERE sweep IS NOT NULL)
+WHERE jobs."user" = :user AND launches.id IN (SELECT id FROM launches WHERE sweep IS NOT NULL)
     AND (:within IS NULL OR jobs.tenant IN (SELECT value FROM json_each(:within)))
 GROUP BY launches.sweep, jobs.state
 ORDER BY launches.sweep, jobs.state
 
 -- name: seen_own
-user = :seen_by
+"user" = :seen_by
 
 -- name: seen_own_within
-(user = :seen_by AND tenant IN (SELECT value FROM json_each(:seen_within)))
+("user" = :seen_by AND tenant IN (SELECT value FROM json_each(:seen_within)))
 
 -- name: seen_tenants
 tenant IN (SELECT value FROM json_each(:seen_tenants))
 
 -- name: counts
 SELECT state, sum(jobs) FROM job_counts
-WHERE (:archived OR archived = 0) AND (:tenant = '' OR tenant = :tenant)
-    AND (:user = '' OR user = :user)
+WHERE archived <= :archived AND (:tenant = '' OR tenant = :tenant)
+    AND (:user = '' OR "user" = :user)
 GROUP BY state
 HAVING sum(jobs) > 0
 
 -- name: sort_key
-SELECT {key} FROM jobs WHERE number = :number
+SELECT "{key}" FROM jobs WHERE number = :number
 UNION ALL
-SELECT {key} FROM archived_jobs WHERE number = :number
+SELECT "{key}" FROM archived_jobs WHERE number = :number
 
 -- name: tasks
 SELECT
     job_id, task, state, attempt, preemptions, failures, exit_code, signal,
     first_start_ms, start_ms, end_ms, life
 FROM tasks
-WHERE job_id = ? AND task BETWEEN ? AND ?
+WHERE job_id = :job_id AND task BETWEEN :low AND :high
 ORDER BY task
 
 -- name: launch
 SELECT job.command, launches.launch
 FROM {table} AS job
 JOIN launches ON launches.id = job.launch
-WHERE (job.number = ? AND job.other_id = '') OR (job.other_id = ? AND job.other_id <> '')
+WHERE (job.number = :number AND job.other_id = '') OR (job.other_id = :job_id AND job.other_id <> '')
 
 -- name: environment
-SELECT variables FROM environments WHERE name = ?
+SELECT variables FROM environments WHERE name = :name
 
 -- name: attempts
 SELECT
@@ -97,7 +97,7 @@ SELECT
     exit_code, signal, detail, gpu_models
 FROM attempts
 WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
-ORDER BY task, attempt
+ORDER BY task IS NOT NULL, task, attempt
 
 -- name: attempt_measures
 SELECT
@@ -105,28 +105,28 @@ SELECT
     gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb
 FROM attempt_measures
 WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
-ORDER BY task, attempt
+ORDER BY task IS NOT NULL, task, attempt
 
 -- name: job_measures
 SELECT
     job_id, sum(gpu_ms), sum(busy_percent_ms), max(peak_percent), sum(power_ms), sum(energy_uj),
     max(peak_memory_mb)
 FROM attempt_measures
-WHERE job_id IN (SELECT value FROM json_each(?))
+WHERE job_id {in_names}
 GROUP BY job_id
 
 -- name: measures_of
 SELECT
     allocation_id, gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb
 FROM attempt_measures
-WHERE allocation_id IN (SELECT value FROM json_each(?))
+WHERE allocation_id {in_names}
 
 -- name: device_hours
 SELECT
     hour_ms, node_id, device, read_ms, gpu_ms, busy_percent_ms, peak_percent, memory_mb_ms,
     peak_memory_mb, power_ms, energy_uj, peak_power_mw, peak_temperature_c, held_milli_ms
 FROM device_hours
-WHERE hour_ms >= ? AND hour_ms < ?
+WHERE hour_ms >= :from_ms AND hour_ms < :before_ms
 ORDER BY hour_ms, node_id, device
 
 -- name: attempts_between
@@ -140,38 +140,38 @@ ORDER BY end_ms, allocation_id
 LIMIT :limit
 
 -- name: answer
-SELECT user, key, request_hash, status, body, at_ms FROM answers WHERE user = ? AND key = ?
+SELECT "user", key, request_hash, status, body, at_ms FROM answers WHERE "user" = :user AND key = :key
 
 -- name: tenants
 SELECT tenant FROM tenants ORDER BY id
 
 -- name: tokens
 SELECT
-    id, secret_hash, name, user, uid, tenant, role, created_by, created_ms, expires_ms,
+    id, secret_hash, name, "user", uid, tenant, role, created_by, created_ms, expires_ms,
     last_used_ms, revoked_ms
 FROM tokens ORDER BY id
 
 -- name: audit
-SELECT number, at_ms, user, origin, via, action, target, outcome, code, detail, count FROM audit
+SELECT number, at_ms, "user", origin, via, action, target, outcome, code, detail, count FROM audit
 WHERE
     number < :before AND at_ms >= :since_ms
-    AND (:user = '' OR user = :user)
+    AND (:user = '' OR "user" = :user)
     AND (:action = '' OR action = :action)
     AND (:outcome = '' OR outcome = :outcome)
 ORDER BY number DESC
 LIMIT :limit
 
 -- name: week_usage
-SELECT tenant, user, week_ms, gpu_milli_ms FROM week_usage
-ORDER BY tenant, user IS NOT NULL, user
+SELECT tenant, "user", week_ms, gpu_milli_ms FROM week_usage
+ORDER BY tenant, "user" IS NOT NULL, "user"
 
 -- name: estimates
-SELECT job_id, tenant, user, made_ms, promised_ms, basis, start_ms FROM estimates
-WHERE start_ms >= ?
+SELECT job_id, tenant, "user", made_ms, promised_ms, basis, start_ms FROM estimates
+WHERE start_ms >= :since_ms
 ORDER BY start_ms, job_id
 
 -- name: estimates_to_come
-SELECT job_id, tenant, user, made_ms, promised_ms, basis, start_ms FROM estimates
+SELECT job_id, tenant, "user", made_ms, promised_ms, basis, start_ms FROM estimates
 WHERE start_ms IS NULL
 ORDER BY job_id
 
@@ -191,21 +191,23 @@ SELECT id, job_id, task, attempt, placements, start_ms FROM allocations ORDER BY
 SELECT promise FROM promises ORDER BY number
 
 -- name: usage
-SELECT period_ms, tenant, user, totals FROM usage ORDER BY period_ms, tenant, user
+SELECT period_ms, tenant, "user", totals FROM usage
+ORDER BY period_ms IS NOT NULL, period_ms, tenant, "user" IS NOT NULL, "user"
 
 -- name: shares
-SELECT tenant, user, usage, recent, rate, as_of_ms FROM shares ORDER BY tenant, user
+SELECT tenant, "user", usage, recent, rate, as_of_ms FROM shares
+ORDER BY tenant, "user" IS NOT NULL, "user"
 
 -- name: notices
 SELECT id, target, at_ms, document, next_ms, tries, error FROM notices ORDER BY at_ms, id
 
 -- name: cursor
-SELECT name, sequence, note FROM cursors WHERE name = ?
+SELECT name, sequence, note FROM cursors WHERE name = :name
 
 -- name: history
 SELECT first_sequence, events FROM history
 WHERE first_sequence > (
-    SELECT ifnull(max(first_sequence), 0) - 1 FROM history WHERE first_sequence <= :after + 1
+    SELECT coalesce(max(first_sequence), 0) - 1 FROM history WHERE first_sequence <= :after + 1
 )
 ORDER BY first_sequence
 
