@@ -111,7 +111,7 @@ class Census:
         for attempt in self._attempts.values():
             if attempt.over is None and (
                 session in {attempt.pid, attempt.job_pid} - {0}
-                or (attempt.group.paths and f"/{attempt.name}\n" in groups)
+                or (attempt.group.paths and f"/{attempt.group.name}\n" in groups)
             ):
                 return attempt.key
         return self._only_candidate(pid)

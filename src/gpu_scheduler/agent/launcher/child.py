@@ -12,16 +12,21 @@ import marshal
 import os
 import resource
 import signal
+import socket
 import struct
 from types import SimpleNamespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from gpu_scheduler.agent.launcher.spawn import Launch
 
 GO = b"g"
 READY = b"r"
 """Said at the gate by members of a gang: all is done up to the command itself."""
+LOG = b"l"
+"""Comes with the log for a child that has waited for a job."""
 PYTHON = "{python}"
 """Stands in a command line for the first interpreter that the job's user may run."""
 LENGTH = struct.Struct("=I")
@@ -45,21 +50,41 @@ def ignore_signals() -> None:
 
 
 def become_asked_job(gate: int, log: int, entered: bool) -> None:
-    """Read at the gate what to become. `entered`: this process is in its first group already."""
+    """Read at the gate what to become. `entered`: this process is in its first group already.
+
+    Or first only which groups to wait in; then the log comes with the rest.
+    """
     try:
-        launch = SimpleNamespace(**_asked(gate))
+        values = _asked(gate)
+        joins = values["joins"][entered:]
+        if values.keys() == {"joins"}:
+            for path in joins:
+                _join(path)
+            joins = ()
+            log = _log_at(gate)
+            values = _asked(gate)
+        launch = SimpleNamespace(**values)
         launch.log = log
-        if entered:
-            launch.joins = launch.joins[1:]
+        launch.joins = joins
     except Exception as error:  # noqa: BLE001 - as below
-        os.write(gate, f"cannot read what to run: {error}".encode(errors="replace"))
+        os.write(gate, f"cannot read what to run: {error}".encode(errors="replace")[:_MOST_WORDS])
         os._exit(NEVER_RAN)
     become_job(launch, gate)  # type: ignore[arg-type]
 
 
-def _asked(gate: int) -> dict[str, object]:
+def _log_at(gate: int) -> int:
+    """The descriptor that comes ahead of all else, if one does; -1 if not."""
+    side = socket.socket(fileno=gate)
+    said, given, _, _ = socket.recv_fds(side, len(LOG), 1)
+    side.detach()
+    if said != LOG:
+        os._exit(NEVER_RAN)
+    return given[0] if given else -1
+
+
+def _asked(gate: int) -> dict[str, Any]:
     length = LENGTH.unpack(_exactly(gate, LENGTH.size))[0]
-    values: dict[str, object] = marshal.loads(_exactly(gate, length))  # noqa: S302 - from our parent
+    values: dict[str, Any] = marshal.loads(_exactly(gate, length))  # noqa: S302 - from our parent
     return values
 
 

@@ -133,7 +133,7 @@ class Closer:
     def _swept(self, attempt: Attempt) -> None:
         attempt.closing = False
         work = attempt.work
-        if attempt.group.out_of_memory():
+        if work.memory_mb and attempt.group.out_of_memory():
             attempt.details.append(f"killed by the kernel: used more than its {work.memory_mb} MB")
         self._remove_group(attempt, REMOVE_TRIES)
         logs.cap(work)

@@ -13,6 +13,7 @@ from gpu_scheduler.agent.launcher.errands import Errands
 from gpu_scheduler.agent.launcher.forms import Key
 from gpu_scheduler.agent.launcher.journal import Journal
 from gpu_scheduler.agent.launcher.loop import Loop
+from gpu_scheduler.agent.launcher.seats import Seats
 from gpu_scheduler.agent.launcher.spares import Spares
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawner
 from gpu_scheduler.agent.launcher.zygote import Zygote
@@ -42,6 +43,7 @@ class Kit:
         self.errands = Errands(self.loop, self.spawner)
         self.spares = Spares(self._remove, self.loop.after)
         self.limits = Limits(directory)
+        self.seats = Seats(self.limits, self.spawner, self.loop)
         self.runners = runners()
         self.boot = processes.boot_id()
         self.report: Callable[[Report], None] = lambda report: None  # noqa: ARG005 - nobody yet

@@ -12,6 +12,8 @@ from gpu_scheduler.agent.launcher.recovery import recover
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.launcher.zygote import Zygote
 
+LEFT_MS = 1_000
+"""By then the children of a launcher that has died are gone as well."""
 ALONE_MS = 600_000
 """A launcher without work to which no agent has come for this long is not needed any more."""
 
@@ -30,6 +32,7 @@ def serve(directory: str, zygote: Zygote | None) -> None:
     kit.loop.catch_children()
     supervisor = Supervisor(kit)
     recover(kit, supervisor)
+    kit.loop.after(LEFT_MS, kit.seats.remove_left)
     supervisor.settle()
     door.open(supervisor)
     # What is here stays; a collector that walked it would copy its pages after every fork.
@@ -40,5 +43,6 @@ def serve(directory: str, zygote: Zygote | None) -> None:
         supervisor.settle()
         door.flush()
     door.close()
+    kit.seats.clear()
     kit.spares.clear()
     kit.limits.leave()

@@ -12,8 +12,9 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from gpu_scheduler.agent.launcher.child import GO, LENGTH, become_job
+from gpu_scheduler.agent.launcher.child import GO, LENGTH, LOG, become_job
 from gpu_scheduler.agent.launcher.zygote import Zygote, ZygoteDied
 
 
@@ -52,6 +53,20 @@ class Spawned:
     pid: int
     gate: socket.socket
 
+    def is_there(self) -> bool:
+        """Tell whether it waits; who has ended has closed the gate."""
+        try:
+            self.gate.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def said(self) -> str:
+        """What it wrote at its gate, if anything."""
+        return (refusal(self.gate) or "") if self.gate.fileno() >= 0 else ""
+
 
 _TOLD = tuple(name for name in Launch.__slots__ if name not in {"log", "group"})
 Then = Callable[[Spawned | OSError], None]
@@ -67,7 +82,7 @@ class Spawner:
 
     def __init__(self, zygote: Zygote | None = None) -> None:
         self._zygote = zygote
-        self._asked: list[tuple[Launch, socket.socket, Then]] = []
+        self._asked: list[tuple[Launch | None, socket.socket, Then]] = []
         self.call: Callable[[Then, Spawned | OSError], object] = lambda then, child: then(child)
 
     def zygote_died(self) -> None:
@@ -92,6 +107,36 @@ class Spawner:
         else:
             then(_own_fork(launch))
 
+    def begin_waiting(self, joins: tuple[str, ...], group: int, then: Then) -> None:
+        """Ask for a child that waits in these groups until `fill` tells it what to become."""
+        if self._zygote is None:
+            then(OSError("only the zygote forks ahead of time"))
+            return
+        ours, its = socket.socketpair()
+        try:
+            self._zygote.ask(its.fileno(), -1, group)
+        except ZygoteDied as died:
+            self._zygote = None
+            ours.close()
+            then(died)
+            return
+        finally:
+            its.close()
+        _write(ours, {"joins": joins})
+        self._asked.append((None, ours, then))
+
+    def fill(self, child: Spawned, launch: Launch) -> bool:
+        """Tell a child that waits what to become; False if it is gone."""
+        gate = child.gate
+        gate.setblocking(True)
+        try:
+            socket.send_fds(gate, [LOG], [launch.log] if launch.log >= 0 else [])
+        except OSError:
+            return False
+        _tell(gate, launch)
+        gate.setblocking(False)
+        return True
+
     def collect(self) -> None:
         """Wait for all that were asked for."""
         asked, self._asked = self._asked, []
@@ -108,7 +153,7 @@ class Spawner:
             raise found[0]
         return found[0]
 
-    def _answer(self, launch: Launch, gate: socket.socket) -> Spawned | OSError:
+    def _answer(self, launch: Launch | None, gate: socket.socket) -> Spawned | OSError:
         if self._zygote is not None:
             try:
                 pid = self._zygote.answer()
@@ -122,14 +167,18 @@ class Spawner:
                 return Spawned(pid, gate)
         # If the zygote made a child before it died, that child now finds its gate closed.
         gate.close()
-        return _own_fork(launch)
+        return ZygoteDied("the zygote has died") if launch is None else _own_fork(launch)
 
 
 def _tell(gate: socket.socket, launch: Launch) -> None:
     """What the child is to become. If nobody is there to read it, the zygote's answer says so."""
-    values = marshal.dumps({name: getattr(launch, name) for name in _TOLD})
+    _write(gate, {name: getattr(launch, name) for name in _TOLD})
+
+
+def _write(gate: socket.socket, values: dict[str, Any]) -> None:
+    told = marshal.dumps(values)
     try:
-        gate.sendall(LENGTH.pack(len(values)) + values)
+        gate.sendall(LENGTH.pack(len(told)) + told)
     except OSError:
         return
 

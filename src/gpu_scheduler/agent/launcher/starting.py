@@ -20,6 +20,7 @@ from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_order
 from gpu_scheduler.agent.launcher.gangs import Gangs
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
+from gpu_scheduler.agent.launcher.seats import Seat
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, refusal, say_go
 from gpu_scheduler.agent.runners.contract import Command, Ending
 from gpu_scheduler.agent.work import Began, Work
@@ -31,6 +32,7 @@ MOST_WORD_BYTES = 65_536
 MOST_ERROR = 2_000
 MOST_PID = 1 << 22
 NO_SHIM = "the session did not answer as it should, and was ended"
+SEAT_GONE = "the process that waited for it was killed by somebody"
 Refuse = Callable[[Attempt, str], None]
 Ended = Callable[[Attempt, Ending], None]
 Ready = Callable[[Attempt], None]
@@ -103,18 +105,29 @@ class Starter:
     def _spawn(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
         log = -1
         attempt.phase = Phase.GATE
+        seat: Seat | None = None
         try:
-            command = self._prepare(attempt)
+            if attempt.work.runner != "container":
+                seat = self._kit.seats.take(attempt.work)
+            command = self._prepare(attempt, seat)
             log = logs.open_log(attempt.work)
             launch = self._launch(attempt, command, log)
         except OSError as error:
+            if seat is not None:
+                seat.child.gate.close()
             self._cannot_prepare(attempt, log, error, recorded)
+            return
+
+        def forked(child: Spawned | OSError) -> None:
+            self._forked(attempt, command, log, child, recorded)
+
+        if seat is not None:
+            filled = self._kit.spawner.fill(seat.child, launch)
+            forked(seat.child if filled else OSError(SEAT_GONE))
             return
         launch.group = attempt.group.entrance()
         try:
-            self._kit.spawner.begin(
-                launch, lambda child: self._forked(attempt, command, log, child, recorded)
-            )
+            self._kit.spawner.begin(launch, forked)
         finally:
             if launch.group >= 0:
                 os.close(launch.group)
@@ -173,7 +186,7 @@ class Starter:
         else:
             self._record(attempt, lambda bad: go(bad) if bad else self.gangs.meet(attempt, go))
 
-    def _prepare(self, attempt: Attempt) -> Command:
+    def _prepare(self, attempt: Attempt, seat: Seat | None) -> Command:
         """Scratch directory, files and control group."""
         work, runner = attempt.work, attempt.runner
         if runner is None:
@@ -181,7 +194,9 @@ class Starter:
         command = runner.command(work, self._environment(work))
         if work.scratch_dir:
             scratch.make(work, command.files, self._kit.spares)
-        if work.runner != "container":
+        if seat is not None:
+            attempt.group = seat.group
+        elif work.runner != "container":
             attempt.group = self._kit.limits.open(attempt.name, work)
         return command
 

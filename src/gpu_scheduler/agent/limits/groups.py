@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.agent.limits import device_program
@@ -27,6 +28,8 @@ from gpu_scheduler.agent.work import Work
 
 PERIOD_US = 100_000
 HOME = "gpu-scheduler"
+PREFIX = "seat-"
+"""Begins the names of groups that were made before their job was known."""
 TRACKERS_V1 = ("pids", "freezer", "memory", "cpu", "devices")
 
 
@@ -40,6 +43,11 @@ class Group:
     paths: tuple[str, ...] = ()
     memory_path: str = ""
     is_v2: bool = False
+
+    @property
+    def name(self) -> str:
+        """What all of them are called, each in its own tree."""
+        return os.path.basename(self.paths[0])
 
     @property
     def join_files(self) -> tuple[str, ...]:
@@ -110,18 +118,46 @@ class Limits:
 
     def open(self, name: str, work: Work) -> Group:
         """Make the groups that this work needs. An OSError leaves none behind."""
+        needed = self.slow_groups(work)
+        group = self.make(name, needed)
+        try:
+            self.set(group, needed, work)
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def slow_groups(self, work: Work) -> tuple[str, ...]:
+        """The controllers of v1 that this work needs: a process has to move into their groups."""
+        return tuple(self._needed_v1(work))
+
+    def make(self, name: str, controllers: tuple[str, ...]) -> Group:
+        """Groups without limits yet: that of v2, where there is one, and those of v1."""
         paths: list[str] = []
         try:
             if self._v2:
                 paths.append(_made(self._v2, name))
-                self._limit_v2(paths[0], work)
-            for controller in self._needed_v1(work):
-                paths.append(_made(self._v1[controller], name))
-                _limit_v1(controller, paths[-1], work)
+            paths += (_made(self._v1[controller], name) for controller in controllers)
         except OSError:
             Group(tuple(paths)).remove()
             raise
-        return Group(tuple(paths), self._memory_path(name, paths, work), bool(self._v2))
+        return Group(tuple(paths), self._memory_path(paths, controllers), bool(self._v2))
+
+    def set(self, group: Group, controllers: tuple[str, ...], work: Work) -> None:
+        """Limit groups that were made for these controllers to what this work may use."""
+        if self._v2:
+            self._limit_v2(group.paths[0], work)
+        for controller, path in zip(controllers, group.paths[bool(self._v2) :], strict=True):
+            _limit_v1(controller, path, work)
+
+    def remove_left(self, *, not_of: str) -> None:
+        """Take away groups that were made ahead of a job, and that nobody is in any more."""
+        for home in filter(None, (self._v2, *self._v1.values())):
+            for path in _inner(home):
+                name = os.path.basename(path)
+                if name.startswith(PREFIX) and not name.startswith(not_of):
+                    with suppress(OSError):
+                        os.rmdir(path)
 
     def rlimits(self, work: Work) -> list[tuple[int, int]]:
         """What stands in for groups. Data, not address space: CUDA reserves far more than it uses.
@@ -177,12 +213,13 @@ class Limits:
         if work.closed_devices and self._program:
             device_program.close_devices(path, device_program.devices(work.closed_devices))
 
-    def _memory_path(self, name: str, paths: list[str], work: Work) -> str:
-        if not work.memory_mb:
-            return ""
+    def _memory_path(self, paths: list[str], controllers: tuple[str, ...]) -> str:
+        """Where the kernel tells of jobs that it killed for want of memory."""
         if "memory" in self._v2_controllers:
             return paths[0]
-        return f"{self._v1['memory']}/{name}" if "memory" in self._v1 else ""
+        if "memory" not in controllers:
+            return ""
+        return paths[bool(self._v2) + controllers.index("memory")]
 
 
 def _home_v2(found: Mounts, own: dict[str, str], tag: str) -> tuple[str, frozenset[str]]:
