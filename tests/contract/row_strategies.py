@@ -1,6 +1,6 @@
 """Rows of every kind with anything in them that the types allow."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -14,7 +14,9 @@ from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
 from gpu_scheduler.model.notice import Notice, NotifyRule
 from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.probe import Probe, ProbeKind
 from gpu_scheduler.model.request import Request, Topology
+from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant, Tier
@@ -109,6 +111,8 @@ def jobs(draw: st.DrawFn, number: int) -> Job:
             same_rack=st.booleans(),
             allow_idle=st.booleans(),
             notify=listed(st.builds(NotifyRule, listed(st.sampled_from(Notice)), TEXT)),
+            service=TEXT,
+            port=COUNT,
         )
     )
 
@@ -155,6 +159,15 @@ PATH = st.from_regex(r"/[a-z0-9_./ é-]{0,20}", fullmatch=True)
 IMAGE = st.from_regex(r"[a-z0-9][a-z0-9_./:-]{0,20}", fullmatch=True).filter(
     lambda name: not name.startswith("rootfs:")
 )
+PROBES = st.builds(
+    Probe,
+    kind=st.just(ProbeKind.HTTP),
+    path=st.from_regex(r"/[a-z0-9]{0,9}", fullmatch=True),
+    interval_ms=st.integers(100, 2**31),
+    timeout_ms=st.integers(10, 2**31),
+    failures=st.integers(1, 99),
+    grace_ms=TIME,
+) | st.builds(Probe, kind=st.just(ProbeKind.COMMAND), argv=listed(WORD, least=1))
 LAUNCHES = st.builds(
     Launch,
     argv=listed(WORD, least=1),
@@ -176,6 +189,7 @@ LAUNCHES = st.builds(
     max_processes=COUNT,
     sweep=TEXT,
     params=pairs(),
+    probe=st.none() | PROBES,
     snapshot=st.none()
     | st.builds(CodeSnapshot, path=TEXT, source=TEXT, tree=TEXT, dirty=st.booleans()),
 ) | st.builds(Launch, runner=st.just(Runner.CONTAINER), image=IMAGE)
@@ -226,6 +240,24 @@ _OF_HOUR = [
     *("read_ms", "gpu_ms", "busy_percent_ms", "peak_percent", "memory_mb_ms", "peak_memory_mb"),
     *("power_ms", "energy_uj", "peak_power_mw", "held_milli_ms"),
 ]
+
+
+def _as_template(job: Job) -> Job:
+    """A job as a service has it."""
+    return replace(
+        job,
+        members=job.members[:1],
+        min_members=1,
+        array=None,
+        max_runtime_ms=0,
+        deadline_ms=0,
+        dependencies=(),
+        retries=0,
+        retry_exit_codes=(),
+        interactive=False,
+        hold=False,
+    )
+
 
 ROWS: dict[str, st.SearchStrategy[Any]] = {
     "notice": st.builds(
@@ -404,6 +436,41 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         made_ms=TIME,
         over_ms=MAYBE_TIME,
         cancelled=st.booleans(),
+    ),
+    "service": st.builds(
+        Service,
+        id=TEXT,
+        number=COUNT,
+        name=st.from_regex(r"[a-z]{1,9}", fullmatch=True),
+        tenant=TEXT,
+        user=TEXT,
+        job=jobs(1).map(_as_template),
+        launch=LAUNCHES,
+        replicas=st.integers(0, 1000),
+        port=st.integers(0, 65_535),
+        probe=st.none() | PROBES,
+        restart=st.builds(RestartRule, policy=st.sampled_from(Restart)),
+        surge=st.booleans(),
+        generation=COUNT,
+        made_ms=TIME,
+        changed_ms=TIME,
+        deleted=st.booleans(),
+        problem=TEXT,
+        members=listed(
+            st.builds(
+                Replica,
+                index=COUNT,
+                job_id=TEXT,
+                generation=COUNT,
+                ready=st.booleans(),
+                port=COUNT,
+                detail=TEXT,
+                since_ms=TIME,
+                restarts=COUNT,
+                leaving=st.booleans(),
+                is_over=st.booleans(),
+            )
+        ),
     ),
     "pool": st.builds(
         PoolQuota, pool=st.sampled_from(Pool), percent=st.integers(0, 100), elastic=st.booleans()

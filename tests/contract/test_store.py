@@ -16,6 +16,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import HOUR_MS, AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.memory import MemoryStore
@@ -37,6 +38,7 @@ from gpu_scheduler.store.rows import (
     RemovedNode,
     RemovedNotice,
     RemovedPromise,
+    RemovedService,
     RemovedTenant,
     ShareRow,
     Store,
@@ -167,6 +169,27 @@ def test_a_removal_and_a_write_of_one_thing_count_in_their_order(store: Store) -
     assert store.allocations() == []
 
 
+def test_services_come_by_number_and_go_when_they_are_removed(store: Store) -> None:
+    services = [
+        Service(
+            id=f"svc-{number}",
+            number=number,
+            name=f"s{number}",
+            tenant="vision",
+            user="ada",
+            job=a_job(max_runtime_ms=0),
+            launch=Launch(argv=("serve",)),
+            members=(Replica(index=0, job_id=f"job-{number}", generation=1),),
+        )
+        for number in (12, 3)
+    ]
+    store.commit([*services])
+    assert store.services() == services[::-1]
+    changed = replace(services[0], replicas=4)
+    store.commit([changed, RemovedService("svc-3"), RemovedService("svc-99")])
+    assert store.services() == [changed]
+
+
 def test_notices_come_oldest_first_and_go_when_they_are_removed(store: Store) -> None:
     late, early = (
         NoticeRow(id=name, target="mail", at_ms=at_ms, document="{}")
@@ -241,6 +264,7 @@ READERS: dict[str, Callable[[Store, Any], list[Any]]] = {
     "notice": lambda store, row: store.notices(),
     "cursor": lambda store, row: [store.cursor(row.name)],
     "window": lambda store, row: store.windows(),
+    "service": lambda store, row: store.services(),
     "week": lambda store, row: store.week_usage(),
     "estimate": lambda store, row: store.estimates(
         started_since_ms=None if row.start_ms is None else 0

@@ -6,11 +6,13 @@ import re
 
 from gpu_scheduler.control.messages import (
     Command,
+    CreateService,
     Fact,
     MakeToken,
     Outcome,
     PauseDevice,
     ResumeDevice,
+    ScaleService,
     Series,
     SetTenant,
     Submit,
@@ -48,6 +50,8 @@ def _target(message: Command | Fact) -> str:
             return tenant.id
         case MakeToken(token):
             return token.id
+        case CreateService(service):
+            return service.name
         case PauseDevice(node_id, index) | ResumeDevice(node_id, index):
             return f"{node_id}/{index}"
     # Of other commands the first field that is a text says what they are about.
@@ -62,6 +66,10 @@ def _detail(message: Command | Fact) -> str:
     match message:
         case Update(_, changes):
             return ", ".join(name for name, _ in changes)
+        case CreateService(service):
+            return f"tenant {service.tenant}, replicas {service.replicas}"
+        case ScaleService(_, replicas):
+            return f"replicas {replicas}"
         case MakeToken(token):
             return f"user {token.user}, tenant {token.tenant}, role {token.role.value}"
     return ""

@@ -20,6 +20,7 @@ from gpu_scheduler.model.job import Job, called
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.roster import Roster
+from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
@@ -91,6 +92,7 @@ class Book:
     `queued_of` is how much waits of each tenant and user, `weeks` what they used since Monday, and
     `turn_ms` when the next budget begins. Of what people reserved, `past_windows` are over, by
     number, and `begun_windows` have begun. `estimates` are what waiting jobs were told first.
+    `unsettled_services` are to be looked at, as something of theirs has changed.
     """
 
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
@@ -122,13 +124,13 @@ class Book:
         self.past_windows: dict[int, Window] = {}
         self.begun_windows: dict[str, None] = {}
         self.estimates: dict[str, EstimateRow] = {}
-        self.next_number = 1
-        self.queued_tasks = 0
+        self.services: dict[str, Service] = {}
+        self.unsettled_services: dict[str, None] = {}
+        self.next_number, self.queued_tasks = 1, 0
         self.queued_of: dict[tuple[str, str], int] = {}
         self.weeks = WeekUse()
         self.turn_ms = 0
-        self.changed = False
-        self.new_nodes = False
+        self.changed = self.new_nodes = False
         self.tick_ms = -1
         self.wake_ms: int | None = None
         self._timers: list[tuple[int, str, str, int]] = []
@@ -229,6 +231,7 @@ class Book:
             or timer[2] in self.by_allocation
             or timer[2] in self.lives
             or timer[2] in self.picture.windows
+            or timer[2] in self.services
         ]
         heapify(self._timers)
         self._sweep_timers_at = max(FEW_TIMERS, 2 * len(self._timers))

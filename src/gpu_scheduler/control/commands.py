@@ -84,6 +84,7 @@ def update(
             f"{called(life.job.id)} has started; only a job that has not can be changed "
             "(the priority of what waits can be changed at any time)"
         )
+    expect_no_service(life.job, "changed")
     job = revised(book, replace(life.job, **changes))
     new = [d for d in job.dependencies if d not in life.job.dependencies]
     _check_dependencies(book, job, new)
@@ -151,6 +152,11 @@ def remove_tenant(book: Book, tenant_id: str, now_ms: int, outcome: Outcome) -> 
         raise WrongState(
             f"tenant '{tenant_id}' has {living} job(s) that have not ended; cancel them first"
         )
+    services = [service.name for service in book.services.values() if service.tenant == tenant_id]
+    if services:
+        raise WrongState(
+            f"tenant '{tenant_id}' has services ({', '.join(services)}); delete them first"
+        )
     kept = [window.id for window in book.picture.windows.values() if window.tenant == tenant_id]
     if kept:
         # Else its GPUs would be kept from everybody, for nobody.
@@ -188,6 +194,15 @@ def cancel(book: Book, command: Cancel, now_ms: int, outcome: Outcome) -> None:
         update_tasks(book, life, now_ms, outcome)
 
 
+def expect_no_service(job: Job, what: str) -> None:
+    """Refuse what a service would undo."""
+    if job.service:
+        raise WrongState(
+            f"{called(job.id)} is a replica of a service, which makes another one itself, so it "
+            f"cannot be {what}; change the service instead ('tgpu service update')"
+        )
+
+
 def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
     """Let a failed or cancelled job, or such tasks of a living array, wait again.
 
@@ -196,6 +211,7 @@ def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
     end = book.ended.get(job_id)
     if end is None:
         life = book.life(job_id)
+        expect_no_service(life.job, "retried")
         _retry_tasks(book, life, now_ms)
     elif end.life is None:
         raise WrongState(
@@ -203,6 +219,7 @@ def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
         )
     else:
         life = end.life
+        expect_no_service(life.job, "retried")
         _revive(book, life, now_ms)
     outcome.writes.append(EventRow(at_ms=now_ms, kind="retried", job_id=job_id, user=life.job.user))
     if life.job.array is None:

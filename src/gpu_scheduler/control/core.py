@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import commands, estimates, fleet, observe, tokens, windows
+from gpu_scheduler.control import commands, estimates, fleet, observe, services, tokens, windows
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
 from gpu_scheduler.control.messages import (
@@ -12,6 +12,8 @@ from gpu_scheduler.control.messages import (
     CancelReservation,
     Checkpointed,
     Command,
+    CreateService,
+    DeleteService,
     DevicesRead,
     Ended,
     Fact,
@@ -26,12 +28,14 @@ from gpu_scheduler.control.messages import (
     Record,
     Release,
     RemoveTenant,
+    ReplicaChecked,
     Reprioritise,
     Reserve,
     ResumeDevice,
     Retry,
     RevokeToken,
     RunCycle,
+    ScaleService,
     Series,
     SetNode,
     SetPools,
@@ -40,6 +44,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     SubmitAll,
     Update,
+    UpdateService,
     UseToken,
 )
 from gpu_scheduler.control.promises import write_promises
@@ -67,18 +72,15 @@ class Core:
                 submit_all(self.book, submissions, now_ms, outcome)
             case RunCycle():
                 run_cycle(self.book, now_ms, outcome)
-            case Started(allocation_id):
-                observe.started(self.book, allocation_id, now_ms, outcome)
-            case Ended():
-                observe.ended(self.book, message, now_ms, outcome)
-            case Checkpointed(allocation_id):
-                self._checkpointed(allocation_id, now_ms)
+            case Started() | Ended() | Checkpointed() | ReplicaChecked():
+                self._hear_of_attempt(message, now_ms, outcome)
             case NodeFound() | NodeSilent() | DevicesRead() | NodeFenced():
                 self._hear_of_node(message, now_ms, outcome)
             case SetNode() | SetTenant() | RemoveTenant() | SetPools():
                 self._set(message, now_ms, outcome)
             case _:
                 self._command(message, now_ms, outcome)
+        services.settle(self.book, now_ms, outcome)
         if len(self.book.promises) != len(self.book.picture.reservations):
             # A job that was promised a place waits for it no more.
             write_promises(self.book, outcome)
@@ -105,6 +107,22 @@ class Core:
         book.charged.clear()
         return writes
 
+    def _hear_of_attempt(
+        self,
+        message: Started | Ended | Checkpointed | ReplicaChecked,
+        now_ms: int,
+        outcome: Outcome,
+    ) -> None:
+        match message:
+            case Started(allocation_id):
+                observe.started(self.book, allocation_id, now_ms, outcome)
+            case Ended():
+                observe.ended(self.book, message, now_ms, outcome)
+            case Checkpointed(allocation_id):
+                self._checkpointed(allocation_id, now_ms)
+            case ReplicaChecked():
+                services.checked(self.book, message, now_ms, outcome)
+
     def _hear_of_node(
         self,
         message: NodeFound | NodeSilent | DevicesRead | NodeFenced,
@@ -120,6 +138,8 @@ class Core:
                 fleet.read(self.book, message, now_ms, outcome)
             case NodeFenced(node_id):
                 observe.node_fenced(self.book, node_id, now_ms, outcome)
+        if not isinstance(message, DevicesRead):
+            services.nodes_changed(self.book)
 
     def _set(
         self, message: SetNode | SetTenant | RemoveTenant | SetPools, now_ms: int, outcome: Outcome
@@ -129,6 +149,7 @@ class Core:
         match message:
             case SetNode(node):
                 fleet.set_node(book, node, outcome)
+                services.nodes_changed(book)
             case SetTenant(tenant):
                 book.set_tenant(tenant)
                 outcome.writes.append(tenant)
@@ -164,6 +185,8 @@ class Core:
                 fleet.pause(self.book, node_id, index, now_ms, outcome, paused=True)
             case ResumeDevice(node_id, index):
                 fleet.pause(self.book, node_id, index, now_ms, outcome, paused=False)
+            case CreateService() | UpdateService() | ScaleService() | DeleteService():
+                services.apply(self.book, message, now_ms, outcome)
             case Reserve() | CancelReservation():
                 windows.apply(self.book, message, now_ms, outcome)
             case NoteEstimates(found):

@@ -12,6 +12,7 @@ from gpu_scheduler.control.messages import Outcome
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Waiting
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import EventRow
@@ -174,7 +175,8 @@ def is_met(kind: DependencyKind, state: JobState) -> bool:
 def _enqueue(book: Book, life: JobLife, tasks: IntervalSet | None, now_ms: int) -> None:
     job = life.job
     task = life.only_task or _FRESH
-    expected_ms = life.expected_ms or book.predictor.expect(job, now_ms)
+    expected_ms = ENDLESS_MS if job.service else life.expected_ms
+    expected_ms = expected_ms or book.predictor.expect(job, now_ms)
     if task.attained_ms and task.attained_ms >= expected_ms:
         expected_ms = book.predictor.exceed(job, task.attained_ms, now_ms)
     if tasks is None:
@@ -210,6 +212,8 @@ def _finish_one(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> lis
     outcome.writes.append(EventRow(at_ms=now_ms, kind=state.value, job_id=job.id, user=job.user))
     withdraw(book, job.id, outcome)
     book.forget(life, state)
+    if job.service:
+        book.unsettled_services[job.service] = None
     for dependency in job.dependencies:
         others = book.dependents.get(dependency.job_id)
         if others is not None:

@@ -13,6 +13,7 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Device, Node
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import DeviceProcess
+from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
@@ -166,6 +167,39 @@ class CancelReservation:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateService:
+    """Keep so many replicas running; id, number and times are set by the core."""
+
+    service: Service
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateService:
+    """Replace the replicas of a service by others, one after the other.
+
+    Of `wanted` counts all that its owner says; its identity stays as it is.
+    """
+
+    service_id: str
+    wanted: Service
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleService:
+    """Have more or fewer replicas."""
+
+    service_id: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteService:
+    """Stop all replicas; the service goes with the last of them."""
+
+    service_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class PauseDevice:
     """Give out a device no more; what runs there goes on."""
 
@@ -266,6 +300,16 @@ class Checkpointed:
     allocation_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaChecked:
+    """A replica of a service can be used, or cannot; with its port if the node has chosen one."""
+
+    allocation_id: str
+    is_ready: bool
+    port: int = 0
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFound:
     """An agent says what its node has. What people and readings decided about it stays."""
@@ -362,6 +406,7 @@ class TrustOrder:
     index: int
 
 
+ServiceCommand = CreateService | UpdateService | ScaleService | DeleteService
 Command = (
     Submit
     | Series
@@ -379,6 +424,7 @@ Command = (
     | Reserve
     | CancelReservation
     | NoteEstimates
+    | ServiceCommand
     | PauseDevice
     | ResumeDevice
     | Record
@@ -387,7 +433,16 @@ Command = (
     | UseToken
     | RunCycle
 )
-Fact = Started | Ended | Checkpointed | NodeFound | NodeSilent | DevicesRead | NodeFenced
+Fact = (
+    Started
+    | Ended
+    | Checkpointed
+    | ReplicaChecked
+    | NodeFound
+    | NodeSilent
+    | DevicesRead
+    | NodeFenced
+)
 Effect = StartOrder | StopOrder | WarnOrder | TrustOrder
 
 
@@ -400,3 +455,4 @@ class Outcome:
     plan: Plan | None = None
     jobs: list[Job] = field(default_factory=list)
     window: Window | None = None
+    service: Service | None = None

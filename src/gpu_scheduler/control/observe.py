@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from gpu_scheduler.control import fleet
+from gpu_scheduler.control import fleet, services
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.eligible import (
     BACKOFF,
@@ -32,6 +32,7 @@ from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.measures import AttemptMeasure
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import AttemptRow, EventRow, RemovedAllocation
@@ -45,6 +46,8 @@ def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> No
     life, number, task = found
     if task.state is JobState.SCHEDULED:
         task.move_to(JobState.RUNNING)
+        if life.job.service:
+            book.unsettled_services[life.job.service] = None
         if number is not None:
             outcome.writes.append(life.task_row(number, task))
         outcome.writes.append(life.row())
@@ -68,10 +71,9 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     task.served_ms += elapsed_ms
     task.stop_why = task.stop_why or fact.stopped_by
-    state = _what_became(book, life, task, fact)
-    progress_ms = (
-        min(elapsed_ms, fact.progress_ms) if state is not JobState.COMPLETED else elapsed_ms
-    )
+    state = _state_after(book, life, task, fact, elapsed_ms)
+    is_kept = state is JobState.COMPLETED or life.job.service
+    progress_ms = elapsed_ms if is_kept else min(elapsed_ms, fact.progress_ms)
     measured = _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
     why = _why_ended(task, fact, measured)
@@ -81,16 +83,33 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     fleet.note_end(
         book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
     )
-    run_ms = None if task.stop_why else task.attained_ms + elapsed_ms
+    run_ms = None if task.stop_why or life.job.service else task.attained_ms + elapsed_ms
     book.predictor.end(life.job, run_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
+    services.look_again(book, life.job.service)
     if state in {JobState.PREEMPTED, JobState.PENDING}:
         if state is JobState.PREEMPTED:
             task.attained_ms += progress_ms
             task.preemptions += 1
         pauses = state is JobState.PENDING and not fact.lost
+        if life.job.service and pauses:
+            services.note_restart(book, life.job.id, _how_ended(fact, why), now_ms, outcome)
         _requeue(book, life, number, task, pauses, now_ms, outcome)
         return
+    _end_task(book, life, number, state, why, now_ms, outcome)
+
+
+def _end_task(  # noqa: PLR0917
+    book: Book,
+    life: JobLife,
+    number: int | None,
+    state: JobState,
+    why: Reason | None,
+    now_ms: int,
+    outcome: Outcome,
+) -> None:
+    """A task has ended for good; the job too, if it was the last one."""
+    task = life.task(number)
     life.end_task(number, state)
     if number is not None:
         outcome.writes.append(life.task_row(number, task, end_ms=now_ms))
@@ -135,6 +154,16 @@ def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None
             stop(book, allocation_id, why, outcome)
 
 
+def _state_after(
+    book: Book, life: JobLife, task: TaskLife, fact: Ended, elapsed_ms: int
+) -> JobState:
+    """What became of the task; of a replica its service decides."""
+    service = book.services.get(life.job.service) if life.job.service else None
+    if service is not None and task.stop_why != CANCELLED:
+        return _replica_became(service, task, fact, elapsed_ms)
+    return _what_became(book, life, task, fact)
+
+
 def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobState:
     """The state that follows from how the attempt ended and why it was stopped."""
     if task.stop_why == PREEMPTED:
@@ -155,6 +184,31 @@ def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobS
         task.failures += 1
         return JobState.PENDING
     return JobState.FAILED
+
+
+def _replica_became(service: Service, task: TaskLife, fact: Ended, elapsed_ms: int) -> JobState:
+    """The same for a replica of a service: its restart policy decides what follows its own end.
+
+    What ends it from outside (another job, its node) is no fault of its own: it goes on elsewhere.
+    """
+    if task.stop_why in {PREEMPTED, NODE_LOST}:
+        task.stop_why = PREEMPTED
+        return JobState.PREEMPTED
+    if fact.lost and task.state is JobState.SCHEDULED:
+        return JobState.PENDING
+    went_well = fact.exit_code == 0 and fact.signal is None and not task.stop_why
+    policy = service.restart.policy
+    if policy is Restart.NEVER or (policy is Restart.ON_FAILURE and went_well):
+        return JobState.COMPLETED if went_well else JobState.FAILED
+    was_good = fact.ran and elapsed_ms >= service.restart.reset_after_ms
+    task.failures = 1 if was_good else task.failures + 1
+    return JobState.PENDING
+
+
+def _how_ended(fact: Ended, why: Reason | None) -> str:
+    if why is not None:
+        return str(why)
+    return f"signal {fact.signal}" if fact.signal is not None else f"exit code {fact.exit_code}"
 
 
 def _died_at_once(book: Book, life: JobLife, task: TaskLife, fact: Ended, elapsed_ms: int) -> str:
@@ -211,12 +265,19 @@ def _attempt_row(
         placements=allocation.placements,
         start_ms=allocation.start_ms,
         end_ms=now_ms,
-        state=JobState.FAILED if state is JobState.PENDING else state,
+        state=_shown_state(fact, state),
         exit_code=fact.exit_code,
         signal=fact.signal,
         detail=fact.detail or ("" if why is None else str(why)),
         gpu_models=_models_held(book, allocation),
     )
+
+
+def _shown_state(fact: Ended, state: JobState) -> JobState:
+    """How an attempt that is followed by another one is remembered."""
+    if state is not JobState.PENDING:
+        return state
+    return JobState.COMPLETED if (fact.exit_code, fact.signal) == (0, None) else JobState.FAILED
 
 
 def _models_held(book: Book, allocation: Allocation) -> tuple[tuple[str, int], ...]:
@@ -251,8 +312,7 @@ def _requeue(  # noqa: PLR0917
     book.count_queued(life.job, 1)
     if pauses:
         task.move_to(JobState.FAILED)
-        delay_ms = book.limits.backoff_ms << max(0, task.failures + task.misstarts - 1)
-        task.resume_ms = now_ms + min(delay_ms, book.limits.max_backoff_ms)
+        task.resume_ms = now_ms + _pause_ms(book, life, task)
         book.set_timer(task.resume_ms, BACKOFF, life.job.id, number)
     elif was_preempted:
         task.move_to(JobState.PREEMPTED)
@@ -271,6 +331,15 @@ def _requeue(  # noqa: PLR0917
     if not task.resume_ms:
         life.pending = life.pending.with_number(number)
     update_tasks(book, life, now_ms, outcome)
+
+
+def _pause_ms(book: Book, life: JobLife, task: TaskLife) -> int:
+    """How long to wait after a failure: twice as long each time, up to a bound."""
+    service = book.services.get(life.job.service)
+    if service is not None:
+        return service.restart.pause_ms(task.failures)
+    delay_ms = book.limits.backoff_ms << max(0, task.failures + task.misstarts - 1)
+    return min(delay_ms, book.limits.max_backoff_ms)
 
 
 def _charge(

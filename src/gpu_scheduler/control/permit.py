@@ -11,6 +11,7 @@ from gpu_scheduler.control.messages import (
     Cancel,
     CancelReservation,
     Command,
+    CreateService,
     Fact,
     Hold,
     MakeToken,
@@ -19,9 +20,11 @@ from gpu_scheduler.control.messages import (
     Retry,
     RevokeToken,
     Series,
+    ServiceCommand,
     Submit,
     SubmitAll,
     Update,
+    UpdateService,
 )
 from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
@@ -35,6 +38,9 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
         return
     if not caller.may_change:
         raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
+    if isinstance(message, ServiceCommand):
+        _check_service(book, caller, message)
+        return
     match message:
         case Submit() | Series():
             _check_own(book, caller, (message,))
@@ -42,8 +48,7 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
             _check_own(book, caller, submissions)
         case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
             _check_owner(book, caller, message.job_id)
-            if isinstance(message, Update):
-                _check_dependencies(book, caller, dict(message.changes).get("dependencies", ()))
+            _check_changes(book, caller, message)
         case MakeToken(token):
             _check_token(caller, token)
         case RevokeToken(token_id):
@@ -92,10 +97,29 @@ def _check_owner(book: Book, caller: Caller, job_id: str) -> None:
     )
 
 
+def _check_service(book: Book, caller: Caller, message: ServiceCommand) -> None:
+    """Services of others are not there; what one runs is changed by nobody but its owner."""
+    if isinstance(message, CreateService):
+        _check_own(book, caller, (Submit(message.service.job, message.service.launch),))
+        return
+    service = book.services.get(message.service_id)
+    if service is None or not caller.may_touch(service.user, service.tenant):
+        raise UnknownThing(
+            f"service '{message.service_id}' is not known; 'tgpu service list' shows yours"
+        )
+    if isinstance(message, UpdateService):
+        _check_own(book, caller, (Submit(message.wanted.job, message.wanted.launch),))
+
+
 def _may_give_back(book: Book, caller: Caller, reservation_id: str) -> bool:
     """An admin of a tenant may give back what an admin has reserved for that tenant."""
     window = book.picture.windows.get(reservation_id)
     return window is not None and caller.may_touch("", window.tenant)
+
+
+def _check_changes(book: Book, caller: Caller, message: Command | Fact) -> None:
+    if isinstance(message, Update):
+        _check_dependencies(book, caller, dict(message.changes).get("dependencies", ()))
 
 
 def _check_dependencies(book: Book, caller: Caller, dependencies: tuple[Dependency, ...]) -> None:

@@ -34,6 +34,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.measures import HOUR_MS
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import JobRow, Store, TaskRow
@@ -60,6 +61,7 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
         keep(book, window)
         if window.start_ms <= now_ms and window.over_ms is None:
             book.begun_windows[window.id] = None
+    _restore_services(book, store)
     book.estimates = {row.job_id: row for row in store.estimates()}
     _restore_ledger(book, store)
     _restore_gauges(book, store, now_ms)
@@ -75,6 +77,14 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
             _restore_queued(book, run, verdicts, now_ms)
     take_up_promises(book, store, now_ms)
     book.changed = True
+
+
+def _restore_services(book: Book, store: Store) -> None:
+    """Services as they were; what has to be done for them is done with the next message."""
+    for service in store.services():
+        book.services[service.id] = service
+        book.unsettled_services[service.id] = None
+        book.next_number = max(book.next_number, service.number + 1)
 
 
 @contextmanager
@@ -151,8 +161,8 @@ def _learn(book: Book, store: Store) -> None:
     for row in reversed(store.recent_ends(LEARNT_FROM)):
         if row.start_ms is None or row.end_ms is None or row.stop_why:
             continue
-        if row.job.array is not None:
-            # Its times are those of all tasks together.
+        if row.job.array is not None or row.job.service:
+            # The times of an array are those of all tasks together; a service has no end.
             continue
         if row.state in {JobState.COMPLETED, JobState.FAILED}:
             run_ms = row.attained_ms + max(0, row.end_ms - row.start_ms)
@@ -318,7 +328,8 @@ def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
     task.allocation_id = allocation.id
     book.by_allocation[allocation.id] = (life, allocation.task)
     job = life.job
-    expected_ms = life.expected_ms or book.predictor.expect(job, allocation.start_ms)
+    expected_ms = ENDLESS_MS if job.service else life.expected_ms
+    expected_ms = expected_ms or book.predictor.expect(job, allocation.start_ms)
     limit_ms = book.picture.limit_ms(job)
     book.picture.start(
         Running(

@@ -27,6 +27,8 @@ def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
         book.picture.revise(replace(running, stopping=True))
         outcome.effects.append(StopOrder(allocation_id, why))
         task.stop_why = why
+        if life.job.service:
+            book.unsettled_services[life.job.service] = None
     elif task.stop_why == PREEMPTED and why == CANCELLED:
         task.stop_why = CANCELLED
     else:

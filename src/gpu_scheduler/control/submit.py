@@ -63,6 +63,11 @@ def submit_all(
             _accept_series(book, submission, job, now_ms, outcome)
 
 
+def would_accept(book: Book, message: Submit) -> None:
+    """Raise if the job would be refused, whatever waits already."""
+    _checked(book, message)
+
+
 def _checked(book: Book, message: Submit | Series) -> Job:
     """A job that can be accepted, over as many nodes as it needs."""
     job = message.job

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.engine.policy import DAY_MS, Policy
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, mig_memory_mb
@@ -23,6 +23,8 @@ CPU_WHOLE_MILLI = 1000
 GPU_HOUR = WHOLE_MILLI * 3_600_000
 GPUS = "GPUs"
 HOURS = "GPU-hours"
+SERVICE_AHEAD_MS = 7 * DAY_MS
+"""A service has no limit; so much of its time ahead counts against a budget."""
 _NO_QUOTA = Quota()
 Check = tuple[str, int | None, int, int, int]
 """A resource, its limit, what is held of it, what is wanted, and the unit in which it is shown."""
@@ -120,6 +122,8 @@ def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
     GPU memory counts as far as it was stated; that of a MIG slice is stated by its profile.
     """
     requests = job.members if members is None else job.members[:members]
+    if job.service:
+        limit_ms = min(limit_ms, SERVICE_AHEAD_MS)
     gpu_milli = sum(request.gpu_milli for request in requests)
     return Amounts(
         gpu_milli,

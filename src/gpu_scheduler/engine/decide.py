@@ -198,6 +198,7 @@ class Cycle:
             gone=self.gone,
             started=self.started,
             windows=self._windows,
+            distance=self._places.distance,
         )
         self._admission = Admission(
             tenants=picture.tenants,
@@ -335,7 +336,7 @@ class Cycle:
             if own is not None:
                 return own
         mark = self._draft.mark()
-        holds = self._places.place(self._admitted(entry), allowed)
+        holds = self._places.place_apart(entry.waiting.job, self._admitted(entry), allowed)
         if holds is None:
             return None
         fitted = self._calendar.fitted(entry, holds, duration_ms, value)
@@ -385,7 +386,7 @@ class Cycle:
         """The reason of jobs that would push this one back."""
         reason = self._behind_holder.get(job_id)
         if reason is None:
-            reason = Reason(ReasonCode.RESERVED, (("job", job_id),))
+            reason = Reason(ReasonCode.RESERVED, (("job", job_id),)) if job_id else _PORT_TAKEN
             self._behind_holder[job_id] = reason
         return reason
 
@@ -522,12 +523,7 @@ class Cycle:
     def _fits_unreserved(self, job_shape: JobShape) -> bool:
         if (job_shape.base, self._closure) in self._no_room:
             return False
-        if len(job_shape.members) == 1:
-            return self._places.find(job_shape.members[0], None) is not None
-        mark = self._draft.mark()
-        holds = self._places.place(job_shape, None)
-        self._draft.undo(mark)
-        return holds is not None
+        return self._places.fits(job_shape)
 
     def _clear_place(self, entry: Entry, duration_ms: int, old: Reservation | None) -> bool:
         """Choose victims, if the policy has a ground for that."""
@@ -592,9 +588,11 @@ class Cycle:
         if self._picture.has_limits:
             self._holdings.add(job, amounts)
         self._standings.note_start(job, amounts.gpu_milli, duration_ms)
+        self._places.distance.note(job, holds)
         if job.interactive:
             self._preemptor.note_start(job, amounts.gpu_milli)
 
 
 _NONE_LEFT = IntervalSet()
 _NO_ROOM = Reason(ReasonCode.RESOURCES)
+_PORT_TAKEN = Reason(ReasonCode.PORT_TAKEN)

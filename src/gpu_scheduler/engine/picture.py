@@ -9,6 +9,7 @@ from __future__ import annotations
 from sortedcontainers import SortedList
 
 from gpu_scheduler.engine.admit import Amounts, Holdings, job_amounts
+from gpu_scheduler.engine.apart import Apart
 from gpu_scheduler.engine.barren import BarrenNodes
 from gpu_scheduler.engine.index import NO_SLOT, Index
 from gpu_scheduler.engine.order import LEVEL_MS, level_of, order_key, static_class
@@ -22,6 +23,7 @@ from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import PoolQuota, Running, Snapshot, Standing, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
 from gpu_scheduler.model.window import Window
@@ -114,6 +116,7 @@ class Picture:
         self.by_node: dict[int, dict[str, RunningEntry]] = {}
         self.by_class: dict[int, dict[str, RunningEntry]] = {}
         self.running_tasks: dict[int, int] = {}
+        self.apart = Apart()
         self.reservations: dict[int, Reservation] = {}
         self.windows: dict[str, Window] = {}
         self.tenant_standings: dict[str, Standing] = {}
@@ -275,7 +278,12 @@ class Picture:
         shapes: tuple[Shape, ...] = tuple(
             self.index.shape(member) for member in job.members[:members]
         )
+        room: tuple[object, ...]
         room = (tuple(shape.id for shape in shapes), job.min_members, job.same_rack)
+        if job.service or job.port or job.pool is Pool.ONLINE:
+            # Others that need the same room may find it elsewhere, or clear it on other grounds.
+            own = (job.pool, job.service, job.port)
+            room, rank = (*room, own), (rank, own)
         shape = self._shape_of.get((room, rank))
         if shape is None:
             base = self._bases.setdefault(room, self._next_shape)
@@ -317,7 +325,9 @@ class Picture:
         self._most_shapes = SPARE_SHAPES + 2 * (len(kept) + len(members))
 
     def limit_ms(self, job: Job) -> int:
-        """How long a job may run: its own limit or the default."""
+        """How long a job may run: its own limit or the default; a service has none."""
+        if job.service:
+            return ENDLESS_MS
         return job.max_runtime_ms or self.policy.default_limit_ms
 
     def enqueue(self, waiting: Waiting) -> Entry:
@@ -403,6 +413,8 @@ class Picture:
             self.stopping[allocation.id] = None
         self.holdings.add(job, amounts)
         self.running_tasks[job.number] = self.running_tasks.get(job.number, 0) + 1
+        if job.service or job.port:
+            self.apart.add(job, holds)
 
     def finish(self, allocation_id: str) -> Running:
         """An allocation is held no more."""
@@ -421,6 +433,8 @@ class Picture:
         self.barren_nodes.note_change(entry.nodes)
         self.stopping.pop(allocation_id, None)
         self.holdings.add(job, entry.amounts, -1)
+        if job.service or job.port:
+            self.apart.add(job, entry.holds, -1)
         left = self.running_tasks[job.number] - 1
         if left:
             self.running_tasks[job.number] = left

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gpu_scheduler.engine.apart import Distance
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.outlook import Booking, Outlook
 from gpu_scheduler.engine.picture import Picture
@@ -35,13 +36,15 @@ class Calendar:
         gone: set[str],
         started: list[tuple[int, list[Hold]]],
         windows: Windows | None = None,
+        distance: Distance | None = None,
     ) -> None:
         """`gone` allocations hold nothing in the draft any more, `started` jobs already do.
 
         `leaving` allocations are being evicted: they hold what they hold, but not for long.
         `unsettled` nodes, as a bitmap, are not just as the picture shows them: something starts
         there in this cycle, or something is booked. `windows` are what people have reserved, and
-        `rule` is what that means for the job that is looked at.
+        `rule` is what that means for the job that is looked at. `distance` knows where ports are
+        taken.
         """
         self._picture = picture
         self._draft = draft
@@ -52,6 +55,7 @@ class Calendar:
         self._bookings: dict[int, list[Booking]] = {}
         self._booked = 0
         self._windows = windows
+        self._distance = distance or Distance(picture.apart, picture.index)
         self.rule: Rule | None = None
         self.leaving: set[str] = set()
         self.unsettled = 0
@@ -86,11 +90,11 @@ class Calendar:
 
         A gang of several members is kept off every node where a booking begins before its end.
         """
+        forbidden = self._distance.closed(entry.waiting.job)
         if not self._outlooks:
-            return None
+            return ~forbidden if forbidden else None
         end_ms = self._now_ms + duration_ms
         members = entry.shape.members
-        forbidden = 0
         for ordinal, outlook in self._outlooks.items():
             if not _respects(entry, value, outlook):
                 continue
@@ -111,7 +115,7 @@ class Calendar:
         A place that is being cleared at this moment counts in `shadow` instead.
         """
         end_ms = self._now_ms + duration_ms
-        bits = 0
+        bits = self._distance.closed(entry.waiting.job)
         for ordinal, outlook in self._outlooks.items():
             if _respects(entry, value, outlook) and any(
                 self._now_ms + 1 < drop < end_ms for drop in outlook.drops
@@ -191,10 +195,12 @@ class Calendar:
             return None
         mark = self._draft.mark()
         holds: list[Hold] = []
+        entry = self._picture.queue.entries[reservation.job_number]
+        closed = self._distance.closed(entry.waiting.job)
         for placement in reservation.placements:
             slot = self._picture.index.by_id.get(placement.node_id)
             hold = None if slot is None else slot.hold_from(placement)
-            if slot is None or hold is None or slot.bucket < 0 or not slot.can_take(hold):
+            if slot is None or hold is None or closed & slot.bit or not _can_take(slot, hold):
                 self._draft.undo(mark)
                 return None
             self._draft.take(hold)
@@ -227,26 +233,31 @@ class Calendar:
         return twin
 
     def holder_other_than(self, job_number: int) -> str:
-        """A job whose reservation stands in the way of another, for the reason that is shown."""
+        """A job whose reservation stands in the way of another; empty if it is only a port."""
         for number, reservation in self.kept.items():
             if number != job_number:
                 return reservation.job_id
-        return "?"
+        return ""
 
     def earliest(
         self, entry: Entry, duration_ms: int, place: Placer
     ) -> tuple[int, list[Hold]] | None:
         """The first time at which the job fits somewhere, and where."""
         if len(entry.shape.members) == 1:
-            return self._earliest_single(entry.shape.members[0], duration_ms)
+            closed = self._distance.closed(entry.waiting.job)
+            return self._earliest_single(entry.shape.members[0], duration_ms, closed)
         return self._earliest_gang(entry.shape, place)
 
     # --- inside
 
-    def _earliest_single(self, shape: Shape, duration_ms: int) -> tuple[int, list[Hold]] | None:
+    def _earliest_single(
+        self, shape: Shape, duration_ms: int, closed: int
+    ) -> tuple[int, list[Hold]] | None:
         """Walk through the expected ends; only the node that was just freed can newly fit."""
         index = self._picture.index
         selected = index.selected(shape.request)
+        if closed:
+            selected = ~closed if selected is None else selected & ~closed
         self._look_at_windows()
         best = self._earliest_booked(shape, duration_ms, selected)
         shadows: dict[int, Slot] = {}
@@ -491,6 +502,10 @@ class Calendar:
             if end_key[3] not in skipped:
                 yield end_key[0], self._picture.running[end_key[3]].holds
         yield from started[place:]
+
+
+def _can_take(slot: Slot, hold: Hold) -> bool:
+    return slot.bucket >= 0 and slot.can_take(hold)
 
 
 def _respects(entry: Entry, value: int, outlook: Outlook) -> bool:

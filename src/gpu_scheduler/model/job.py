@@ -63,6 +63,7 @@ class Job:
     `min_members` of them must start together; the others start with them if there is room.
     `number` rises with every submission and decides every tie. With `retry_exit_codes`, only an
     attempt that ended so is tried again. With `allow_idle` its GPUs may be idle.
+    Jobs of one `service` go to different nodes where they can, and no two with one `port` to one.
     """
 
     id: str
@@ -91,6 +92,8 @@ class Job:
     same_rack: bool = False
     allow_idle: bool = False
     notify: tuple[NotifyRule, ...] = ()
+    service: str = ""
+    port: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself; fill in the gang's minimum."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.probe import Probe
 
 
 class Runner(StrEnum):
@@ -92,7 +93,7 @@ class Launch:
     was asked for by name; `captured` names a whole environment that is kept apart, as it can hold
     secrets. `script` is the text of a submitted script, run by its own first line with the job's
     command as its arguments. `sweep` names the sweep that the job belongs to, `params` are its
-    place in it.
+    place in it. `probe` is how a replica of a service is asked whether it can be used.
     """
 
     argv: tuple[str, ...] = ()
@@ -117,6 +118,7 @@ class Launch:
     params: tuple[tuple[str, str], ...] = ()
     snapshot: CodeSnapshot | None = None
     terminal: Terminal = PLAIN_TERMINAL
+    probe: Probe | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no agent could run."""

@@ -30,6 +30,7 @@ class ReasonCode(StrEnum):
     DEPENDENCY = "dependency"
     BACKOFF = "backoff"
     CLAIMED = "claimed"
+    PORT_TAKEN = "port_taken"
     STOPPING = "stopping"
     NO_NODES = "no_nodes"
     NO_RUNNER = "no_runner"
@@ -117,6 +118,7 @@ SENTENCES = {
     ReasonCode.DEPENDENCY: "waiting for job {job} ({kind})",
     ReasonCode.BACKOFF: "waiting until {until_ms} before the next attempt",
     ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) of a lower class",
+    ReasonCode.PORT_TAKEN: "its port is taken on every node that has room",
     ReasonCode.STOPPING: "its last attempt is still stopping",
     ReasonCode.NO_NODES: "no node is online",
     ReasonCode.NO_RUNNER: "no node has a {runner}; install one, or submit it without",

@@ -18,6 +18,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.window import Window
@@ -126,6 +127,7 @@ NODE: Whole[Node] = Whole(Node)
 PROMISE: Whole[Reservation] = Whole(Reservation)
 TENANT: Whole[Tenant] = Whole(Tenant)
 WINDOW: Whole[Window] = Whole(Window)
+SERVICE: Whole[Service] = Whole(Service)
 
 words = lru_cache(maxsize=_CACHED)(WORDS.decode)
 """Like `WORDS.decode`; equal commands of many jobs are one object."""

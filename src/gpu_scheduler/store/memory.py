@@ -19,6 +19,7 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.model.tenant import Tenant
@@ -44,6 +45,7 @@ from gpu_scheduler.store.rows import (
     RemovedNode,
     RemovedNotice,
     RemovedPromise,
+    RemovedService,
     RemovedTenant,
     RemovedWindow,
     ShareRow,
@@ -77,6 +79,7 @@ class MemoryStore:
         self._last_audit = 0
         self._pools: dict[Pool, PoolQuota] = {}
         self._windows: dict[str, Window] = {}
+        self._services: dict[str, Service] = {}
         self._weeks: dict[tuple[str, str | None], WeekUsageRow] = {}
         self._estimates: dict[str, EstimateRow] = {}
         self._nodes: dict[str, Node] = {}
@@ -115,9 +118,11 @@ class MemoryStore:
             RemovedTenant: lambda gone: self._tenants.pop(gone.id, None),
             PoolQuota: self._keep_pool,
             Window: self._keep_window,
+            Service: self._keep_service,
             WeekUsageRow: self._keep_week,
             EstimateRow: self._keep_estimate,
             RemovedEstimate: lambda gone: self._estimates.pop(gone.id, None),
+            RemovedService: lambda gone: self._services.pop(gone.id, None),
             RemovedWindow: lambda gone: self._windows.pop(gone.id, None),
         }
 
@@ -235,6 +240,9 @@ class MemoryStore:
 
     def _keep_window(self, window: Window) -> None:
         self._windows[window.id] = window
+
+    def _keep_service(self, service: Service) -> None:
+        self._services[service.id] = service
 
     # --- jobs
 
@@ -407,6 +415,10 @@ class MemoryStore:
     def windows(self) -> list[Window]:
         """All reservations that people made, by number; those that are over as well."""
         return sorted(self._windows.values(), key=attrgetter("number"))
+
+    def services(self) -> list[Service]:
+        """All services with their replicas, by number."""
+        return sorted(self._services.values(), key=attrgetter("number"))
 
     def nodes(self) -> list[Node]:
         """All nodes, by ordinal."""

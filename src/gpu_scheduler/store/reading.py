@@ -17,13 +17,14 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.store import making
-from gpu_scheduler.store.codec import NODE, PROMISE, TENANT, WINDOW, decode_events
+from gpu_scheduler.store.codec import NODE, PROMISE, SERVICE, TENANT, WINDOW, decode_events
 from gpu_scheduler.store.dialect import Dialect
 from gpu_scheduler.store.finding import count_statements, is_counted, page_statement
 from gpu_scheduler.store.job_reader import job_row
@@ -229,6 +230,10 @@ class SqlReads(ABC):
     def pools(self) -> list[PoolQuota]:
         """All pools with a part of their own, by name."""
         return self._rows(making.pool, self._dialect.reading("pools"))
+
+    def services(self) -> list[Service]:
+        """All services with their replicas, by number."""
+        return self._rows(lambda row: SERVICE.decode(row[0]), self._dialect.reading("services"))
 
     def windows(self) -> list[Window]:
         """All reservations that people made, by number; those that are over as well."""

@@ -13,6 +13,7 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
@@ -325,6 +326,13 @@ class RemovedWindow:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class RemovedService:
+    """A service whose last replica has ended after it was deleted."""
+
+    id: str
+
+
 Write = (
     JobRow
     | TaskRow
@@ -357,6 +365,8 @@ Write = (
     | RemovedEstimate
     | Window
     | RemovedWindow
+    | Service
+    | RemovedService
 )
 
 
@@ -476,6 +486,10 @@ class Store(Protocol):
 
     def windows(self) -> list[Window]:
         """All reservations that people made, by number; those that are over as well."""
+        ...
+
+    def services(self) -> list[Service]:
+        """All services with their replicas, by number."""
         ...
 
     def nodes(self) -> list[Node]:

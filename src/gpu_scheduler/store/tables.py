@@ -14,6 +14,7 @@ from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
@@ -23,6 +24,7 @@ from gpu_scheduler.store.codec import (
     NODE,
     PLACEMENTS,
     PROMISE,
+    SERVICE,
     TASK_LIFE,
     TENANT,
     TOTALS,
@@ -47,6 +49,7 @@ from gpu_scheduler.store.rows import (
     RemovedNode,
     RemovedNotice,
     RemovedPromise,
+    RemovedService,
     RemovedTenant,
     RemovedWindow,
     ShareRow,
@@ -371,6 +374,12 @@ TABLES: dict[type, Table] = {
             row.start_ms,
         ),
     ),
+    Service: Table(
+        "services",
+        key=("id",),
+        columns=("id", "number", "service"),
+        values=lambda row: (row.id, row.number, SERVICE.encode(row)),
+    ),
     Window: Table(
         "reservations",
         key=("id",),
@@ -392,6 +401,7 @@ REMOVALS: dict[type, type] = {
     RemovedNode: Node,
     RemovedTenant: Tenant,
     RemovedWindow: Window,
+    RemovedService: Service,
     RemovedEstimate: EstimateRow,
 }
 """What removes rows of which kind; they are one group, as their order matters."""

@@ -178,6 +178,9 @@ ORDER BY job_id
 -- name: windows
 SELECT reservation FROM reservations ORDER BY number
 
+-- name: services
+SELECT service FROM services ORDER BY number
+
 -- name: pools
 SELECT pool, percent, elastic FROM pools ORDER BY pool
 

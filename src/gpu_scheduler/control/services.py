@@ -1,0 +1,408 @@
+"""Services: so many replicas each, made, replaced, moved and stopped until it is as it should be.
+
+Whatever happens to a replica marks its service as unsettled. `settle` then looks at what is there,
+as the book knows it, and takes the next step; so every step can be lost and is taken again. What
+runs is never started a second time: a replica is a job, and all that holds for jobs holds for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.commands import cancel
+from gpu_scheduler.control.limits import check_pending
+from gpu_scheduler.control.messages import (
+    Cancel,
+    CreateService,
+    DeleteService,
+    Outcome,
+    ReplicaChecked,
+    ScaleService,
+    ServiceCommand,
+    Submit,
+    UpdateService,
+)
+from gpu_scheduler.control.stopping import PREEMPTED, stop
+from gpu_scheduler.control.submit import check_room, submit, would_accept
+from gpu_scheduler.model.errors import (
+    AlreadyExists,
+    Forbidden,
+    SchedulerError,
+    UnknownThing,
+    WrongState,
+)
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.service import Replica, Service
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.rows import EventRow, RemovedService
+
+SERVICE = "service"
+TRY_AGAIN_MS = 10_000
+LONGEST_DETAIL = 300
+
+
+def apply(book: Book, message: ServiceCommand, now_ms: int, outcome: Outcome) -> None:
+    """Do what people ask for, or raise and change nothing."""
+    match message:
+        case CreateService(service):
+            service = _create(book, service, now_ms)
+            kind = "service_created"
+        case UpdateService(service_id, wanted):
+            service = _update(book, _known(book, service_id), wanted, now_ms)
+            kind = "service_updated"
+        case ScaleService(service_id, replicas):
+            service = _scale(book, _known(book, service_id), replicas, now_ms)
+            kind = "service_scaled"
+        case DeleteService(service_id):
+            service = replace(_known(book, service_id), deleted=True, changed_ms=now_ms)
+            kind = "service_deleted"
+    data = (("replicas", service.replicas), ("generation", service.generation))
+    outcome.writes.append(_event(service, kind, now_ms, *data))
+    _keep(book, service, outcome)
+    book.unsettled_services[service.id] = None
+    settle(book, now_ms, outcome)
+    outcome.service = book.services.get(service.id, service)
+
+
+def checked(book: Book, fact: ReplicaChecked, now_ms: int, outcome: Outcome) -> None:
+    """A node has asked a replica whether it can be used. An old answer changes nothing."""
+    found = book.running(fact.allocation_id)
+    if found is None or not found[0].job.service or found[2].stop_why:
+        return
+    job = found[0].job
+    service = book.services.get(job.service)
+    replica = None if service is None else _replica_of(service, job.id)
+    if service is None or replica is None:
+        return
+    detail = fact.detail[:LONGEST_DETAIL]
+    is_new = fact.is_ready != replica.ready
+    changed = replace(
+        replica,
+        ready=fact.is_ready,
+        port=fact.port or replica.port,
+        detail=detail,
+        since_ms=now_ms if is_new else replica.since_ms,
+    )
+    if changed == replica:
+        return
+    if is_new:
+        kind = "service_ready" if fact.is_ready else "service_not_ready"
+        _tell(service, replica, kind, now_ms, outcome, ("detail", detail))
+    _keep(book, _with(service, changed), outcome)
+    book.unsettled_services[service.id] = None
+
+
+def note_restart(book: Book, job_id: str, why: str, now_ms: int, outcome: Outcome) -> None:
+    """A replica has ended by itself and will be started again."""
+    service = book.services[book.lives[job_id].job.service]
+    replica = _replica_of(service, job_id)
+    if replica is None:
+        return
+    changed = replace(
+        replica, ready=False, restarts=replica.restarts + 1, detail=why[:LONGEST_DETAIL]
+    )
+    _keep(book, _with(service, changed), outcome)
+    data = (("restarts", changed.restarts), ("detail", changed.detail))
+    _tell(service, replica, "service_restart", now_ms, outcome, *data)
+
+
+def nodes_changed(book: Book) -> None:
+    """A node came, went or is to be left: whoever has replicas should look."""
+    for service_id in book.services:
+        book.unsettled_services[service_id] = None
+
+
+def look_again(book: Book, service_id: str) -> None:
+    """It is time to try again what could not be done."""
+    if service_id in book.services:
+        book.unsettled_services[service_id] = None
+
+
+def settle(book: Book, now_ms: int, outcome: Outcome) -> None:
+    """Take the next steps of all services to which something has happened."""
+    while book.unsettled_services:
+        service_id = next(iter(book.unsettled_services))
+        del book.unsettled_services[service_id]
+        service = book.services.get(service_id)
+        if service is not None:
+            _settle(book, service, now_ms, outcome)
+
+
+# --- what people ask for
+
+
+def _create(book: Book, service: Service, now_ms: int) -> Service:
+    for other in book.services.values():
+        if (other.tenant, other.name) == (service.tenant, service.name):
+            raise AlreadyExists(
+                f"service '{service.name}' is there already in tenant '{service.tenant}' as "
+                f"{other.id}; choose another name, or update that one"
+            )
+    number = book.next_number
+    service = replace(service, id=f"svc-{number}", number=number, made_ms=now_ms, changed_ms=now_ms)
+    _check(book, service, service.replicas)
+    book.next_number += 1
+    return service
+
+
+def _update(book: Book, service: Service, wanted: Service, now_ms: int) -> Service:
+    if wanted.user != service.user:
+        raise Forbidden(
+            f"service '{service.name}' runs as '{service.user}'; only that user may change what it "
+            "runs (others who may touch it can scale and delete it)"
+        )
+    changed = replace(
+        service,
+        job=wanted.job,
+        launch=wanted.launch,
+        replicas=wanted.replicas,
+        port=wanted.port,
+        probe=wanted.probe,
+        restart=wanted.restart,
+        surge=wanted.surge,
+        problem="",
+    )
+    if changed == service:
+        return service
+    is_other = _what_runs(changed) != _what_runs(service)
+    _check(book, changed, max(1, changed.replicas - service.replicas))
+    # Ends count for nothing any more: what has changed may be why they were.
+    members = tuple(r for r in changed.members if not (is_other and r.is_over))
+    generation = service.generation + is_other
+    return replace(changed, generation=generation, changed_ms=now_ms, members=members)
+
+
+def _scale(book: Book, service: Service, replicas: int, now_ms: int) -> Service:
+    changed = replace(service, replicas=replicas, problem="", changed_ms=now_ms)
+    more = replicas - service.replicas
+    if more > 0:
+        _check(book, changed, more)
+    return changed
+
+
+def _check(book: Book, service: Service, replicas: int) -> None:
+    """Refuse what could never run, or more than may wait."""
+    job = _job(service, 0)
+    would_accept(book, Submit(job, service.launch))
+    check_room(book, replicas)
+    check_pending(book, [(job, replicas)])
+
+
+# --- the next steps
+
+
+def _settle(book: Book, service: Service, now_ms: int, outcome: Outcome) -> None:
+    members = (_as_it_is(book, service, replica, now_ms, outcome) for replica in service.members)
+    now = replace(service, members=tuple(replica for replica in members if replica is not None))
+    if now.deleted:
+        now = _leave(book, now, list(now.live), now_ms, outcome)
+        if not now.members:
+            del book.services[now.id]
+            outcome.writes += [RemovedService(now.id), _event(now, "service_gone", now_ms)]
+            return
+    else:
+        now = _shrink(book, now, now_ms, outcome)
+        now = _grow(book, now, now_ms, outcome)
+        _move(book, now, outcome)
+    if now != book.services[service.id] or now != service:
+        _keep(book, now, outcome)
+
+
+def _as_it_is(
+    book: Book, service: Service, replica: Replica, now_ms: int, outcome: Outcome
+) -> Replica | None:
+    """A replica as its job stands now; None if it is gone and another one may take its place."""
+    if replica.is_over:
+        return replica
+    life = book.lives.get(replica.job_id)
+    if life is None:
+        end = book.ended.get(replica.job_id)
+        ended_itself = end is not None and end.state in {JobState.COMPLETED, JobState.FAILED}
+        if replica.leaving or not ended_itself:
+            return None
+        _tell(service, replica, "service_replica_over", now_ms, outcome)
+        return replace(replica, is_over=True, ready=False, since_ms=now_ms)
+    task = life.only_task
+    runs = task is not None and task.state is JobState.RUNNING and not task.stop_why
+    if not runs and replica.ready:
+        _tell(service, replica, "service_not_ready", now_ms, outcome)
+        return replace(replica, ready=False, port=0, since_ms=now_ms)
+    if not runs and replica.port:
+        return replace(replica, port=0)
+    if runs and service.probe is None and not replica.ready:
+        _tell(service, replica, "service_ready", now_ms, outcome)
+        return replace(replica, ready=True, detail="", since_ms=now_ms)
+    return replica
+
+
+def _shrink(book: Book, service: Service, now_ms: int, outcome: Outcome) -> Service:
+    """Stop what is too much, and of an update the old ones as far as the others can do without."""
+    live = sorted(service.live, key=lambda r: (r.ready, -r.index))
+    old = [replica for replica in live if replica.generation != service.generation]
+    wanted = _wanted(service)
+    extra = len(live) - wanted - (service.surge and bool(old))
+    first = [r for r in old if not r.ready] + [r for r in old if r.ready]
+    first += [replica for replica in live if replica not in first]
+    gone = first[: max(0, extra)]
+    spare = service.ready_count - sum(r.ready for r in gone) - _needed(service)
+    for replica in old:
+        if replica in gone:
+            continue
+        if not replica.ready:
+            gone.append(replica)
+        elif spare > 0:
+            gone.append(replica)
+            spare -= 1
+    return _leave(book, service, gone, now_ms, outcome)
+
+
+def _grow(book: Book, service: Service, now_ms: int, outcome: Outcome) -> Service:
+    """Make what is missing; what is refused just now is tried again later."""
+    live = service.live
+    old = any(replica.generation != service.generation for replica in live)
+    wanted = _wanted(service)
+    most = wanted + (service.surge and old)
+    missing = min(most - len(live), wanted - service.updated_count)
+    for _ in range(missing):
+        index = _free_index(service)
+        made = Outcome()
+        try:
+            submit(book, Submit(_job(service, index), _launch(service, index)), now_ms, made)
+        except SchedulerError as error:
+            book.set_timer(now_ms + TRY_AGAIN_MS, SERVICE, service.id)
+            return replace(service, problem=str(error))
+        outcome.writes += made.writes
+        outcome.effects += made.effects
+        replica = Replica(
+            index=index,
+            job_id=made.jobs[0].id,
+            generation=service.generation,
+            since_ms=now_ms,
+        )
+        service = replace(service, members=(*service.members, replica), problem="")
+    return service if missing > 0 or not service.problem else replace(service, problem="")
+
+
+def _move(book: Book, service: Service, outcome: Outcome) -> None:
+    """Let replicas leave nodes that are drained, one after the other while they can be used."""
+    spare = service.ready_count - _needed(service)
+    for replica in service.live:
+        life = book.lives[replica.job_id]
+        task = life.only_task
+        if task is None or not task.allocation_id or task.stop_why:
+            continue
+        placements = book.picture.running[task.allocation_id].running.allocation.placements
+        states = {book.picture.index.slot(p.node_id).node.state for p in placements}
+        if NodeState.DRAINING not in states:
+            continue
+        if not replica.ready or spare > 0:
+            spare -= replica.ready
+            stop(book, task.allocation_id, PREEMPTED, outcome)
+
+
+def _leave(
+    book: Book, service: Service, gone: list[Replica], now_ms: int, outcome: Outcome
+) -> Service:
+    """Stop these replicas for good."""
+    names = {replica.job_id for replica in gone}
+    if not names:
+        return service
+    members = tuple(
+        replace(r, leaving=True, ready=False) if r.job_id in names else r for r in service.members
+    )
+    service = replace(service, members=members)
+    # Before the jobs are told: what they lead to is seen with the replicas as they are now.
+    book.services[service.id] = service
+    for replica in gone:
+        if replica.job_id in book.lives:
+            cancel(book, Cancel(replica.job_id), now_ms, outcome)
+    left = tuple(r for r in members if r.is_over or r.job_id in book.lives)
+    return replace(service, members=left)
+
+
+def _wanted(service: Service) -> int:
+    return max(0, service.replicas - sum(replica.is_over for replica in service.members))
+
+
+def _needed(service: Service) -> int:
+    """So many must be ready before one more is taken away."""
+    wanted = _wanted(service)
+    return wanted if service.surge else max(0, wanted - 1)
+
+
+# --- small things
+
+
+def _what_runs(service: Service) -> tuple[object, ...]:
+    """What only another replica can have otherwise."""
+    return service.job, service.launch, service.port, service.probe
+
+
+def _known(book: Book, service_id: str) -> Service:
+    service = book.services.get(service_id)
+    if service is None:
+        raise UnknownThing(f"service '{service_id}' is not known; 'tgpu service list' shows yours")
+    if service.deleted:
+        raise WrongState(f"service '{service.name}' is being deleted")
+    return service
+
+
+def _job(service: Service, index: int) -> Job:
+    return replace(
+        service.job,
+        id="",
+        name=f"{service.name}.{index}",
+        tenant=service.tenant,
+        user=service.user,
+        pool=Pool.ONLINE,
+        allow_idle=True,
+        service=service.id,
+        port=service.port,
+    )
+
+
+def _launch(service: Service, index: int) -> Launch:
+    own = (("TGPU_SERVICE", service.name), ("TGPU_REPLICA", str(index)))
+    environment = (*service.launch.environment, *own)
+    return replace(service.launch, environment=environment, probe=service.probe)
+
+
+def _free_index(service: Service) -> int:
+    taken = {replica.index for replica in service.members if not replica.leaving}
+    return next(index for index in range(len(taken) + 1) if index not in taken)
+
+
+def _replica_of(service: Service, job_id: str) -> Replica | None:
+    return next((replica for replica in service.members if replica.job_id == job_id), None)
+
+
+def _with(service: Service, changed: Replica) -> Service:
+    members = tuple(changed if r.job_id == changed.job_id else r for r in service.members)
+    return replace(service, members=members)
+
+
+def _keep(book: Book, service: Service, outcome: Outcome) -> None:
+    book.services[service.id] = service
+    outcome.writes.append(service)
+
+
+def _tell(
+    service: Service,
+    replica: Replica,
+    kind: str,
+    now_ms: int,
+    outcome: Outcome,
+    *data: tuple[str, str | int],
+) -> None:
+    index = ("replica", replica.index)
+    outcome.writes.append(_event(service, kind, now_ms, index, *data, job_id=replica.job_id))
+
+
+def _event(
+    service: Service, kind: str, now_ms: int, *data: tuple[str, str | int], job_id: str = ""
+) -> EventRow:
+    own = (("service", service.id), ("name", service.name), ("tenant", service.tenant))
+    return EventRow(at_ms=now_ms, kind=kind, job_id=job_id, user=service.user, data=(*own, *data))

@@ -1,0 +1,534 @@
+"""Services: so many replicas, whatever becomes of each."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.messages import (
+    Cancel,
+    CreateService,
+    DeleteService,
+    Ended,
+    NodeFenced,
+    NodeFound,
+    NodeSilent,
+    ReplicaChecked,
+    Retry,
+    ScaleService,
+    SetNode,
+    Update,
+    UpdateService,
+)
+from gpu_scheduler.control.restore import restore
+from gpu_scheduler.model.errors import (
+    AlreadyExists,
+    Forbidden,
+    InvalidRequest,
+    NeverFits,
+    SchedulerError,
+    UnknownThing,
+    WrongState,
+)
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.probe import Probe, ProbeKind
+from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
+from gpu_scheduler.model.states import JobState
+from tests.builders import MINUTE, SECOND, a_cluster, a_core, a_job, a_node
+from tests.scenarios.lab import Lab
+
+HTTP = Probe(kind=ProbeKind.HTTP, path="/health")
+
+
+def a_service(*, name: str = "web", gpus: float = 1, **changes: Any) -> Service:
+    """Service `web` of `ada`, with one replica of one GPU that is ready when it runs."""
+    job = replace(a_job(gpus=gpus), id="", max_runtime_ms=0)
+    values = {"probe": None} | changes
+    return Service(
+        id="",
+        number=0,
+        name=name,
+        tenant=job.tenant,
+        user=job.user,
+        job=job,
+        launch=Launch(argv=("serve",), user=job.user),
+        **values,
+    )
+
+
+class House(Lab):
+    """A lab with one service to talk about."""
+
+    def service(self, name: str = "web") -> Service:
+        found = [service for service in self.store.services() if service.name == name]
+        assert found, f"there is no service {name}"
+        return found[0]
+
+    def replicas(self, name: str = "web") -> dict[int, Replica]:
+        return {replica.index: replica for replica in self.service(name).live}
+
+    def ready(self, *job_ids: str) -> None:
+        """These replicas (or all that run) answer their check."""
+        chosen = job_ids or [replica.job_id for replica in self.service().live]
+        for job_id in chosen:
+            if job_id in self.running():
+                self.tell(ReplicaChecked(self.allocation(job_id).id, is_ready=True, port=4000))
+        self.cycle()
+
+    def places(self, name: str = "web") -> list[str]:
+        return sorted(
+            node
+            for replica in self.service(name).live
+            if replica.job_id in self.running()
+            for node in self.nodes_of(replica.job_id)
+        )
+
+    def restart(self) -> None:
+        """The server begins again with what was stored."""
+        for node in self.core.book.picture.snapshot().nodes:
+            self.store.commit([node])
+        core = a_core()
+        restore(core.book, self.store, self.now_ms)
+        self.core = core
+
+    def kinds(self) -> list[str]:
+        """What has happened to services."""
+        return [row.kind for _, row in self.store.events() if row.kind.startswith("service")]
+
+
+# --- how many, and where
+
+
+def test_a_service_runs_as_many_replicas_as_it_asks_for() -> None:
+    lab = House(nodes=a_cluster(nodes=3))
+    lab.do(CreateService(a_service(replicas=3)))
+    assert len(lab.running()) == 3
+    assert lab.service().state == "ready"
+    assert {row.job.pool.value for row in lab.store.live_jobs()} == {"online"}
+
+
+def test_replicas_are_spread_over_nodes() -> None:
+    lab = House(nodes=a_cluster(nodes=3))
+    lab.do(CreateService(a_service(replicas=5)))
+    assert sorted(lab.places().count(node) for node in ("n0", "n1", "n2")) == [1, 2, 2]
+
+
+def test_replicas_share_a_node_when_there_is_no_other() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(replicas=4)))
+    assert lab.places() == ["n0"] * 4
+
+
+def test_two_replicas_with_one_port_never_share_a_node() -> None:
+    lab = House(nodes=a_cluster(nodes=2))
+    lab.do(CreateService(a_service(replicas=3, port=8000)))
+    assert lab.places() == ["n0", "n1"]
+    waiting = [row for row in lab.store.live_jobs() if row.state is JobState.PENDING]
+    assert len(waiting) == 1
+    assert lab.last_plan is not None
+    reasons = [str(reason) for _, reason in lab.last_plan.job_reasons]
+    assert reasons == ["its port is taken on every node that has room"]
+    lab.do(SetNode(a_node(ordinal=2)))
+    assert lab.places() == ["n0", "n1", "n2"]
+
+
+def test_two_services_with_one_port_never_share_a_node() -> None:
+    lab = House(nodes=a_cluster(nodes=2))
+    lab.do(CreateService(a_service(port=8000)), CreateService(a_service(name="api", port=8000)))
+    assert sorted(lab.places() + lab.places("api")) == ["n0", "n1"]
+    lab.do(CreateService(a_service(name="third", port=8000)))
+    assert lab.places("third") == []
+    lab.do(CreateService(a_service(name="other", port=8001)))
+    assert len(lab.places("other")) == 1
+
+
+def test_a_service_is_scaled_up_and_down() -> None:
+    lab = House(nodes=a_cluster(nodes=2))
+    lab.do(CreateService(a_service(replicas=1)))
+    service_id = lab.service().id
+    lab.do(ScaleService(service_id, 4))
+    assert sorted(lab.replicas()) == [0, 1, 2, 3]
+    lab.do(ScaleService(service_id, 2))
+    assert sorted(lab.replicas()) == [0, 1]
+    assert len(lab.running()) == 2
+    lab.do(ScaleService(service_id, 0))
+    assert lab.running() == []
+    assert lab.service().state == "stopped"
+
+
+def test_what_cannot_be_used_is_the_first_to_go() -> None:
+    lab = House(nodes=a_cluster(nodes=2))
+    lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
+    lab.ready(lab.replicas()[1].job_id, lab.replicas()[2].job_id)
+    lab.do(ScaleService(lab.service().id, 2))
+    assert sorted(lab.replicas()) == [1, 2]
+
+
+def test_a_deleted_service_goes_with_its_last_replica() -> None:
+    lab = House(nodes=(a_node(),), obedient=False)
+    lab.do(CreateService(a_service(replicas=2)))
+    service_id = lab.service().id
+    jobs = [replica.job_id for replica in lab.service().members]
+    lab.do(DeleteService(service_id))
+    assert lab.service().state == "deleting"
+    with pytest.raises(WrongState):
+        lab.tell(ScaleService(service_id, 3))
+    lab.ends(*jobs, exit_code=None, signal=15)
+    assert lab.store.services() == []
+    assert lab.store.live_jobs() == []
+    with pytest.raises(UnknownThing):
+        lab.tell(DeleteService(service_id))
+
+
+# --- restarts
+
+
+@pytest.mark.parametrize(
+    ("policy", "exit_code", "follows"),
+    [
+        (Restart.ALWAYS, 0, JobState.PENDING),
+        (Restart.ALWAYS, 1, JobState.PENDING),
+        (Restart.ON_FAILURE, 0, JobState.COMPLETED),
+        (Restart.ON_FAILURE, 1, JobState.PENDING),
+        (Restart.NEVER, 0, JobState.COMPLETED),
+        (Restart.NEVER, 1, JobState.FAILED),
+    ],
+)
+def test_the_restart_policy_decides_what_follows_an_end(
+    policy: Restart, exit_code: int, follows: JobState
+) -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(restart=RestartRule(policy=policy))))
+    (job_id,) = lab.running()
+    lab.ends(job_id, exit_code=exit_code)
+    assert lab.state(job_id) is follows
+    lab.at(10 * SECOND)
+    assert bool(lab.running()) == (follows is JobState.PENDING)
+
+
+def test_a_replica_that_ends_for_good_is_not_replaced() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(replicas=2, restart=RestartRule(policy=Restart.NEVER))))
+    lab.ends(*lab.running(), exit_code=1)
+    lab.at(MINUTE)
+    assert lab.running() == []
+    assert lab.service().state == "ended"
+
+
+def test_pauses_double_until_a_good_run() -> None:
+    rule = RestartRule(backoff_ms=1000, max_backoff_ms=4000, reset_after_ms=MINUTE)
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(restart=rule)))
+    (job_id,) = lab.running()
+    pauses = []
+    for _ in range(4):
+        lab.ends(job_id, exit_code=1)
+        pauses.append(lab.row(job_id).resume_ms - lab.now_ms)
+        lab.at(lab.now_ms + pauses[-1])
+        assert lab.running() == [job_id]
+    assert pauses == [1000, 2000, 4000, 4000]
+    lab.at(lab.now_ms + MINUTE)
+    lab.ends(job_id, exit_code=1)
+    assert lab.row(job_id).resume_ms - lab.now_ms == 1000
+    assert lab.service().restarts == 5
+    assert lab.kinds().count("service_restart") == 5
+
+
+def test_a_replica_that_somebody_cancels_is_replaced() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(replicas=2)))
+    before = lab.running()
+    lab.do(Cancel(before[0]))
+    after = lab.running()
+    assert len(after) == 2
+    assert before[0] not in after
+    assert sorted(lab.replicas()) == [0, 1]
+
+
+def test_a_replica_is_not_retried_or_changed_as_a_job() -> None:
+    lab = House(nodes=(a_node(gpus=1),))
+    lab.do(CreateService(a_service(replicas=2, restart=RestartRule(policy=Restart.NEVER))))
+    (first,) = lab.running()
+    waiting = next(r.job_id for r in lab.service().live if r.job_id != first)
+    with pytest.raises(WrongState, match="replica of a service"):
+        lab.tell(Update(waiting, (("priority", 9),)))
+    lab.ends(first, exit_code=1)
+    with pytest.raises(WrongState, match="replica of a service"):
+        lab.tell(Retry(first))
+
+
+def test_a_replica_has_no_time_limit() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service()))
+    lab.at(400 * 24 * 60 * MINUTE)
+    assert len(lab.running()) == 1
+    assert lab.stops == []
+
+
+# --- nodes that go
+
+
+def test_a_lost_node_is_not_replaced_before_it_is_known_to_be_dead() -> None:
+    lab = House(nodes=a_cluster(nodes=2))
+    lab.do(CreateService(a_service()))
+    (job_id,) = lab.running()
+    (node,) = lab.nodes_of(job_id)
+    lab.do(NodeSilent(node))
+    lab.at(60 * MINUTE)
+    assert lab.nodes_of(job_id) == [node]
+    lab.do(NodeFenced(node))
+    assert lab.nodes_of(job_id) != [node]
+    assert lab.state(job_id) is JobState.RUNNING
+
+
+def test_replicas_leave_a_drained_node_one_after_the_other() -> None:
+    lab = House(nodes=a_cluster(nodes=2), obedient=True)
+    lab.do(CreateService(a_service(replicas=4, probe=HTTP)))
+    lab.ready()
+    assert lab.places() == ["n0", "n0", "n1", "n1"]
+    node = lab.core.book.picture.index.slot("n0").node
+    lab.do(SetNode(replace(node, state=NodeState.DRAINING)))
+    assert lab.service().ready_count == 3
+    assert lab.places() == ["n0", "n1", "n1", "n1"]
+    lab.at(MINUTE)
+    assert lab.places() == ["n0", "n1", "n1", "n1"]
+    lab.ready()
+    assert lab.places() == ["n1"] * 4
+    lab.ready()
+    assert lab.service().state == "ready"
+
+
+# --- readiness
+
+
+def test_a_replica_counts_when_it_answers() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(probe=HTTP)))
+    assert lab.service().state == "starting"
+    (job_id,) = lab.running()
+    allocation = lab.allocation(job_id).id
+    lab.do(ReplicaChecked(allocation, is_ready=False, port=4001, detail="connection refused"))
+    assert lab.replicas()[0].port == 4001
+    assert lab.replicas()[0].detail == "connection refused"
+    assert lab.service().state == "starting"
+    lab.do(ReplicaChecked(allocation, is_ready=True, port=4001))
+    assert lab.service().state == "ready"
+    lab.do(ReplicaChecked(allocation, is_ready=False, port=4001, detail="503"))
+    assert lab.service().ready_count == 0
+    assert lab.kinds() == ["service_created", "service_ready", "service_not_ready"]
+
+
+def test_an_answer_of_a_former_attempt_changes_nothing() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(probe=HTTP)))
+    (job_id,) = lab.running()
+    old = lab.allocation(job_id).id
+    lab.ends(job_id, exit_code=1)
+    lab.at(10 * SECOND)
+    lab.do(ReplicaChecked(old, is_ready=True, port=4000))
+    assert lab.service().ready_count == 0
+
+
+def test_the_same_answer_again_writes_nothing() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(probe=HTTP)))
+    fact = ReplicaChecked(lab.allocation(lab.running()[0]).id, is_ready=True, port=4000)
+    lab.do(fact)
+    assert lab.tell(fact).writes == []
+
+
+def test_a_replica_that_restarts_is_not_ready_until_it_answers_again() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(probe=HTTP)))
+    lab.ready()
+    lab.ends(*lab.running(), exit_code=1)
+    assert lab.service().ready_count == 0
+    assert lab.replicas()[0].port == 0
+    lab.at(10 * SECOND)
+    assert lab.service().ready_count == 0
+    lab.ready()
+    assert lab.service().state == "ready"
+
+
+# --- updates
+
+
+def another(service: Service, **changes: Any) -> Service:
+    return replace(service, launch=replace(service.launch, argv=("serve", "--v2")), **changes)
+
+
+def test_an_update_replaces_one_replica_after_the_other() -> None:
+    lab = House(nodes=(a_node(gpus=3),))
+    lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
+    lab.ready()
+    lab.do(UpdateService(lab.service().id, another(a_service(replicas=3, probe=HTTP))))
+    for done in range(3):
+        assert lab.service().ready_count == 2
+        assert lab.service().updated_count == done + 1
+        assert lab.service().state == ("updating" if done < 2 else "degraded")
+        lab.at(lab.now_ms + MINUTE)
+        assert lab.service().updated_count == done + 1
+        lab.ready()
+    assert lab.service().state == "ready"
+    assert lab.service().generation == 2
+    launches = [lab.store.launch(replica.job_id) for replica in lab.service().live]
+    assert {launch.argv for launch in launches if launch} == {("serve", "--v2")}
+
+
+def test_an_update_that_is_never_ready_leaves_the_others_alone() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(replicas=3, probe=HTTP)))
+    lab.ready()
+    lab.do(UpdateService(lab.service().id, another(a_service(replicas=3, probe=HTTP))))
+    for _ in range(5):
+        bad = next(r.job_id for r in lab.service().live if r.generation == 2)
+        if bad in lab.running():
+            lab.ends(bad, exit_code=1)
+        lab.at(lab.now_ms + 10 * MINUTE)
+    assert lab.service().ready_count == 2
+    assert lab.service().updated_count == 1
+
+
+def test_an_update_with_surge_stops_nothing_before_the_new_one_is_ready() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(probe=HTTP, surge=True)))
+    lab.ready()
+    (old,) = lab.running()
+    lab.do(UpdateService(lab.service().id, another(a_service(probe=HTTP, surge=True))))
+    assert old in lab.running()
+    assert len(lab.running()) == 2
+    assert lab.service().ready_count == 1
+    new = next(job_id for job_id in lab.running() if job_id != old)
+    lab.ready(new)
+    assert lab.running() == [new]
+    assert lab.service().state == "ready"
+
+
+def test_a_new_number_or_policy_replaces_nobody() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service()))
+    before = lab.running()
+    wanted = a_service(replicas=2, restart=RestartRule(policy=Restart.ON_FAILURE))
+    lab.do(UpdateService(lab.service().id, wanted))
+    assert before[0] in lab.running()
+    assert len(lab.running()) == 2
+    assert lab.service().generation == 1
+
+
+def test_an_update_begins_anew_for_those_that_had_ended() -> None:
+    never = RestartRule(policy=Restart.NEVER)
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(restart=never)))
+    lab.ends(*lab.running(), exit_code=1)
+    assert lab.service().state == "ended"
+    lab.do(UpdateService(lab.service().id, another(a_service(restart=never))))
+    assert lab.service().state == "ready"
+
+
+# --- what is refused, and what is remembered
+
+
+def test_a_service_that_could_never_run_is_refused_and_leaves_nothing() -> None:
+    lab = House(nodes=(a_node(gpus=2),))
+    with pytest.raises(NeverFits):
+        lab.tell(CreateService(a_service(gpus=4)))
+    assert lab.core.book.services == {}
+    assert lab.core.book.lives == {}
+
+
+def test_a_name_is_taken_once_in_a_tenant() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service()))
+    with pytest.raises(AlreadyExists, match="svc-1"):
+        lab.tell(CreateService(a_service()))
+
+
+def test_nobody_changes_what_a_service_of_another_runs() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service()))
+    with pytest.raises(Forbidden):
+        lab.tell(UpdateService(lab.service().id, replace(another(a_service()), user="eve")))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "Web"},
+        {"name": ""},
+        {"name": "a" * 64},
+        {"name": "-a"},
+        {"replicas": -1},
+        {"replicas": 1001},
+        {"port": 70_000},
+        {"port": -1},
+        {"job": replace(a_job(members=2), max_runtime_ms=0)},
+        {"job": replace(a_job(), max_runtime_ms=1000)},
+        {"job": replace(a_job(), max_runtime_ms=0, retries=1)},
+        {"job": replace(a_job(), max_runtime_ms=0, hold=True)},
+    ],
+)
+def test_what_cannot_be_a_service_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        replace(a_service(), **changes)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": ProbeKind.HTTP, "path": "health"},
+        {"kind": ProbeKind.HTTP, "path": "/a b"},
+        {"kind": ProbeKind.HTTP, "path": "/a\r\nX: y"},
+        {"kind": ProbeKind.COMMAND},
+        {"kind": ProbeKind.TCP, "argv": ("true",)},
+        {"kind": ProbeKind.TCP, "interval_ms": 1},
+        {"kind": ProbeKind.TCP, "failures": 0},
+    ],
+)
+def test_a_check_that_cannot_be_made_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        Probe(**wrong)
+
+
+def test_a_service_goes_on_after_a_restart_of_the_server() -> None:
+    lab = House(nodes=a_cluster(nodes=2))
+    lab.do(CreateService(a_service(replicas=2, probe=HTTP)))
+    lab.ready(lab.replicas()[0].job_id)
+    before = lab.service()
+    lab.restart()
+    assert lab.core.book.services[before.id] == before
+    lab.at(MINUTE)
+    assert lab.service() == before
+    for node in a_cluster(nodes=2):
+        lab.tell(
+            NodeFound(
+                node_id=node.id,
+                cpu_milli=node.cpu_milli,
+                memory_mb=node.memory_mb,
+                devices=node.devices,
+                rack=node.rack,
+            )
+        )
+    lab.do(ScaleService(before.id, 3))
+    assert len(lab.running()) == 3
+
+
+def test_a_step_that_was_lost_is_taken_after_a_restart() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(replicas=1)))
+    # The number was stored, and the server died before the jobs were.
+    lab.store.commit([replace(lab.service(), replicas=3)])
+    lab.restart()
+    lab.do(NodeFound(node_id="n0", cpu_milli=64_000, memory_mb=512_000, devices=a_node().devices))
+    assert len(lab.running()) == 3
+
+
+def test_replicas_that_may_not_wait_are_made_when_they_may() -> None:
+    lab = House(nodes=(a_node(gpus=1),), limits=Limits(max_queued_tasks=2))
+    lab.submit(*(a_job(number=number, gpus=1) for number in (1, 2)))
+    lab.tell(CreateService(a_service(replicas=1)))
+    with pytest.raises(SchedulerError):
+        lab.tell(ScaleService(lab.service().id, 2))
+    lab.do(Ended(lab.allocation("j1").id))
+    assert lab.service().problem == ""
