@@ -7,8 +7,9 @@ theirs. A stream that breaks loses nothing: the agent says all again, and what d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import grpc
 import structlog
@@ -89,8 +90,18 @@ class Agents:
     `problems` says, by node, why an agent found less than one could wish for.
     """
 
-    def __init__(self, loop: Loop, *, silent_after_s: float = 15.0) -> None:
-        """Listen to the loop."""
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        silent_after_s: float = 15.0,
+        term: int = 0,
+        may_order: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Listen to the loop. Every order carries the `term`, and none goes out unless it may."""
+        self._term = term
+        self._may_order = may_order
+        self._closed = False
         self.logs = NodeLogs(self._send_to_node)
         self._loop = loop
         self._silent_after_s = silent_after_s
@@ -141,6 +152,14 @@ class Agents:
         self._members = Members()
         for session in list(self._sessions.values()):
             session.close()
+
+    def close(self) -> None:
+        """Send all away, and wait for nobody any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._closed = True
+        self.reconnect_all()
 
     def _send_start(self, order: StartOrder, *, only: str | None = None) -> None:
         allocation, job = order.allocation, order.job
@@ -212,7 +231,10 @@ class Agents:
         session = self._open(hello)
         listener = asyncio.create_task(self._listen(session, hello, requests))
         try:
-            async for message in _messages(session):
+            async for message in _messages(session, self._term):
+                if not self._may_order():
+                    log.warning("nothing is ordered, as the lead is lost", node=session.node)
+                    break
                 yield message
         finally:
             listener.cancel()
@@ -254,7 +276,7 @@ class Agents:
         session.close()
 
     def _watch_silence(self, node_id: str) -> None:
-        if node_id not in self._timers:
+        if node_id not in self._timers and not self._closed:
             timer = asyncio.get_running_loop().call_later(
                 self._silent_after_s, self._gone_silent, node_id
             )
@@ -281,7 +303,9 @@ class Agents:
     async def _welcome(self, session: Session, hello: pb.Hello) -> None:
         """Take the agent in, then say so: one that is refused must not think that all is well."""
         await self._loop.apply(_found(hello.node, hello.inventory, hello.runners))
-        welcome = pb.Welcome(version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000)
+        welcome = pb.Welcome(
+            version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000, term=self._term
+        )
         session.send(pb.ServerMessage(welcome=welcome))
         self.problems[hello.node] = hello.inventory.problem
         self._arrival.set()
@@ -423,7 +447,19 @@ class Agents:
             log.warning("fact not taken in", error=str(error))
 
 
-def add_agent_service(server: grpc.aio.Server, agents: Agents) -> None:
+class Sessions(Protocol):
+    """Whoever takes the streams of agents."""
+
+    def session(
+        self,
+        requests: AsyncIterator[pb.AgentMessage],
+        context: grpc.aio.ServicerContext[pb.AgentMessage, pb.ServerMessage],
+    ) -> AsyncIterator[pb.ServerMessage]:
+        """One agent's stream, from hello to its end."""
+        ...
+
+
+def add_agent_service(server: grpc.aio.Server, agents: Sessions) -> None:
     """Offer the agents' service on a gRPC server."""
     service, method = SESSION_METHOD.strip("/").split("/")
     handler = grpc.stream_stream_rpc_method_handler(
@@ -436,7 +472,7 @@ def add_agent_service(server: grpc.aio.Server, agents: Agents) -> None:
     )
 
 
-async def _messages(session: Session) -> AsyncIterator[pb.ServerMessage]:
+async def _messages(session: Session, term: int) -> AsyncIterator[pb.ServerMessage]:
     """What is in the outbox; orders that wait together travel together."""
     while (item := await session.outbox.get()) is not None:
         if isinstance(item, pb.ServerMessage):
@@ -449,7 +485,7 @@ async def _messages(session: Session) -> AsyncIterator[pb.ServerMessage]:
             if not isinstance(following, pb.Order):
                 break
             orders.append(following)
-        yield pb.ServerMessage(orders=pb.Orders(orders=orders))
+        yield pb.ServerMessage(orders=pb.Orders(term=term, orders=orders))
         if following is None:
             return
         if isinstance(following, pb.ServerMessage):

@@ -29,10 +29,12 @@ from gpu_scheduler.api.callers import Authenticator, KernelAuthenticator, OpenAu
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.description import describe
 from gpu_scheduler.api.exchange import HTML, Answer, Call, encode
+from gpu_scheduler.api.forwarding import Forwarder
 from gpu_scheduler.api.front import Front
 from gpu_scheduler.api.metrics import Metrics
 from gpu_scheduler.api.operations import Handler, Operation
 from gpu_scheduler.api.service import ApiSettings, LogSource, Service
+from gpu_scheduler.api.standing import Application
 
 DESCRIBED: tuple[Operation, ...] = (
     *submissions.OPERATIONS,
@@ -63,8 +65,8 @@ PAGE_RULES = ((b"content-security-policy", _CONTENT_RULE),)
 class Applications:
     """`main` has everything, `metrics` only /metrics and /health."""
 
-    main: Front
-    metrics: Front
+    main: Application
+    metrics: Application
 
 
 def build(
@@ -74,10 +76,12 @@ def build(
     logs: LogSource | None = None,
     authenticators: Sequence[Authenticator] = (),
     signed: Callable[[Context], Verifier] | None = None,
+    forwarder: Forwarder | None = None,
 ) -> Applications:
     """Join the parts. Further authenticators are asked before the kernel is believed.
 
-    `signed` makes what believes tokens that somebody else has signed.
+    `signed` makes what believes tokens that somebody else has signed. With a `forwarder`, what
+    only the leader can do is passed on to it.
     """
     context = Context(service, settings, logs=logs)
     kernel = KernelAuthenticator(context.people)
@@ -88,7 +92,7 @@ def build(
         kernel if settings.auth else OpenAuthenticator(kernel),
     )
     pages = _pages(settings.version)
-    main = Front(context, (*DESCRIBED, *pages), known)
+    main = Front(context, (*DESCRIBED, *pages), known, forwarder)
     metrics = Metrics(context, main.requests).operation()
     main.add((metrics,))
     plain = [operation for operation in health.OPERATIONS if operation.path == "/health"]

@@ -48,6 +48,7 @@ STATUS = {
     "queue_full": 503,
     "too_many_jobs": 429,
     "cluster_error": 503,
+    "not_leader": 503,
     "unavailable": 503,
 }
 RETRY_AFTER = {503: "5", 429: "1"}

@@ -29,7 +29,8 @@ from gpu_scheduler.api.failures import (
     error_form,
     our_fault,
 )
-from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.api.forwarding import Forwarder
+from gpu_scheduler.api.operations import Handler, Operation
 from gpu_scheduler.api.pace import Pace
 from gpu_scheduler.api.refusals import Refusals, is_kept
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
@@ -55,8 +56,13 @@ class Front:
         context: Context,
         operations: Iterable[Operation],
         authenticators: Sequence[Authenticator],
+        forwarder: Forwarder | None = None,
     ) -> None:
-        """The first authenticator that knows the caller decides."""
+        """The first authenticator that knows the caller decides.
+
+        With a `forwarder`, what only the leader can do is passed on to it.
+        """
+        self._forwarder = forwarder
         self._context = context
         self._authenticators = tuple(authenticators)
         self.sockets = EventSockets(context)
@@ -101,7 +107,7 @@ class Front:
                 request_id=request_id,
                 patience=self._patience,
             )
-            answer = await operation.handler(self._context, call)
+            answer = await self._handler(operation, headers)(self._context, call)
             if answer.stream is not None:
                 await answer.stream.begin()
         except SchedulerError as error:
@@ -115,6 +121,11 @@ class Front:
         key = (method, path, answer.status)
         self.requests[key] = self.requests.get(key, 0) + 1
         await send_answer(answer, receive, send, request_id)
+
+    def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
+        if self._forwarder is not None and self._forwarder.wants(operation, headers):
+            return self._forwarder.answer
+        return operation.handler
 
     def _let_in(self, operation: Operation, scope: Scope, headers: dict[bytes, bytes]) -> Caller:
         """Who calls; for what is public on this machine, that does not matter."""

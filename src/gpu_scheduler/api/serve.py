@@ -21,8 +21,8 @@ from uvicorn.server import ServerState
 
 from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.connection import Connection, Doors
-from gpu_scheduler.api.front import Front
 from gpu_scheduler.api.service import Bounds
+from gpu_scheduler.api.standing import Application
 from gpu_scheduler.model.errors import ClusterError
 
 BACKLOG = 1024
@@ -164,7 +164,7 @@ async def serve(
     return server
 
 
-def _config(application: Front) -> Config:
+def _config(application: Application) -> Config:
     config = Config(
         application,
         interface="asgi3",

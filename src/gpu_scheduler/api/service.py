@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpu_scheduler.api.standing import Standing
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Command, Outcome
 from gpu_scheduler.control.tallies import Tallies
@@ -132,7 +133,8 @@ class ApiSettings:
     `runner` is for jobs that do not name one.
     `notifications` are those who tell people what happens, `prices` are for reports,
     `vitals` what the server watches of itself.
-    With `auth` off everybody may do everything. `warnings` are shown by /health.
+    With `auth` off everybody may do everything. `warnings` are shown by /health. `standing` says
+    who leads, where there can be several servers.
     """
 
     server_uid: int
@@ -148,3 +150,4 @@ class ApiSettings:
     auth: bool = True
     max_token_days: float = 365.0
     warnings: tuple[str, ...] = ()
+    standing: Standing | None = None

@@ -37,7 +37,7 @@ from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.control.together import Kind, joined, neighbours
 from gpu_scheduler.model.caller import SYSTEM, Caller
-from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError
+from gpu_scheduler.model.errors import ClusterError, InternalError, NotLeader, SchedulerError
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Store, Write
@@ -96,6 +96,8 @@ class Loop:
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
         self._on_committed: list[Callable[[list[Write]], None]] = []
+        self._on_deposed: list[Callable[[], None]] = []
+        self._deposed: NotLeader | None = None
         self._batch: list[_Request] = []
         self._notes: list[Write] = []
         self.trouble = ""
@@ -117,6 +119,10 @@ class Loop:
         """Whoever only wants to look at what is kept is shown it, and must be quick about it."""
         self._on_committed.append(told)
 
+    def on_deposed(self, told: Callable[[], None]) -> None:
+        """Whoever leads with this loop is told when a commit finds that another server does."""
+        self._on_deposed.append(told)
+
     def now_ms(self) -> int:
         """The time by which the core goes."""
         return self._now_ms()
@@ -135,9 +141,10 @@ class Loop:
     ) -> asyncio.Future[Outcome]:
         """Like `apply`, for who has much to say at once: messages are taken in this order."""
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        if self._closing:
+        if self._closing or self._deposed is not None:
             answer.set_exception(
-                ClusterError("the scheduler is shutting down; try again in a moment")
+                self._deposed
+                or ClusterError("the scheduler is shutting down; try again in a moment")
             )
             return answer
         self._requests.append(_Request(message, caller, also, answer))
@@ -272,7 +279,7 @@ class Loop:
             self._sleeper.set_result(None)
 
     def _is_cycle_due(self) -> bool:
-        if self._closing:
+        if self._closing or self._deposed is not None:
             return False
         due_ms = self.core.next_timer_ms()
         return self.core.wants_cycle or (due_ms is not None and due_ms <= self._now_ms())
@@ -282,6 +289,8 @@ class Loop:
         notes, self._notes = self._notes, []
         try:
             await self._write(notes)
+        except NotLeader as error:
+            self._depose(error)
         except SchedulerError as error:
             self.trouble = str(error)
             self._notes = notes + self._notes
@@ -418,6 +427,9 @@ class Loop:
         writes += notes
         try:
             await self._write(writes)
+        except NotLeader as error:
+            self._depose(error)
+            return False
         except SchedulerError as error:
             log.warning("commit failed, nothing of it was done", error=str(error))
             self.trouble = str(error)
@@ -434,6 +446,21 @@ class Loop:
         self.tallies.note(writes)
         self._show(writes)
         self._publish(writes, last)
+
+    def _depose(self, error: NotLeader) -> None:
+        """Another server leads: what is known here is the past, and nothing more is done with it.
+
+        Who waited is told that nothing was done, and may ask the other one.
+        """
+        log.warning("another server leads; nothing more is written here", error=str(error))
+        self._deposed = error
+        self.trouble = str(error)
+        waiting, self._requests = [*self._batch, *self._requests], []
+        for request in waiting:
+            if not request.answer.done():
+                request.answer.set_exception(error)
+        for told in self._on_deposed:
+            told()
 
     async def _take_back(self, error: SchedulerError) -> None:
         """Forget what was not committed, and tell those who waited for it.

@@ -11,6 +11,7 @@ SchedulerError
 │   ├── AlreadyExists      the id is taken
 │   └── WrongState         the job is in a state that does not allow this move
 ├── ClusterError           the cluster cannot do it now
+│   ├── NotLeader          another server leads now, or none does yet; nothing was done
 │   ├── QueueFull          the queue holds as many tasks as it may
 │   └── TooManyJobs        a user or tenant has as many jobs waiting as it may
 ├── StoreError             what is remembered cannot be used
@@ -99,6 +100,12 @@ class ClusterError(SchedulerError):
     """The cluster cannot do this now; the same call may work later."""
 
     code = "cluster_error"
+
+
+class NotLeader(ClusterError):
+    """This server does not lead (any more): what it was asked for was not done."""
+
+    code = "not_leader"
 
 
 class QueueFull(ClusterError):

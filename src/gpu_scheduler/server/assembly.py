@@ -20,7 +20,8 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.api.agents import Agents, add_agent_service
+from gpu_scheduler.api.agents import add_agent_service
+from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.connection import Doors
 from gpu_scheduler.api.serve import Addresses, CannotListen, Listening, serve
 from gpu_scheduler.control.clock import SteadyClock
@@ -33,7 +34,9 @@ from gpu_scheduler.server.access import (
     verifier_of,
 )
 from gpu_scheduler.server.agent_config import agent_config_of, node_name
+from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.server.agent_process import AgentProcess
+from gpu_scheduler.server.clustering import leadership_of, member_of
 from gpu_scheduler.server.directories import (
     Lock,
     announce,
@@ -42,14 +45,15 @@ from gpu_scheduler.server.directories import (
     renounce,
     started_at,
 )
-from gpu_scheduler.server.http_api import leading_api
-from gpu_scheduler.server.leading import Leading
+from gpu_scheduler.server.parts import Parts
+from gpu_scheduler.server.roles import Alone, Fenced, OneOfSeveral, Roles
 from gpu_scheduler.server.storage import open_store
 from gpu_scheduler.settings.groups import ApiSettings, Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.rows import Store
 
 FIRST_AGENT_S = 15.0
+FIRST_LEADER_S = 15.0
 YOUNG_OBJECTS = 50_000
 MESSAGE_BYTES = 64 << 20
 log = structlog.get_logger("server")
@@ -81,43 +85,65 @@ class Server:
         self._paths = paths
         self._clock = SteadyClock()
         self._store = open_store(settings, paths)
-        self._clock.not_before(_last_time(self._store))
         self._listening = Listening(_addresses(settings, paths))
 
     async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
         """Serve until told to stop. `ready` hears where, once everything answers."""
-        leading = Leading(self._settings, self._paths, self._store, self._clock)
-        node = node_name(self._settings)
+        door = AgentDoor()
         try:
-            await leading.begin()
-            async with self._grpc(leading.agents), self._http(leading):
-                tasks = [self._watch_files()]
-                local_agent = None
-                if self._has_agent:
-                    local_agent = self._local_agent(leading.agents, node)
-                    tasks.append(asyncio.create_task(local_agent.run()))
-                    await _either(stop.wait(), leading.agents.wait_for(node), FIRST_AGENT_S)
-                facts = self._facts(node, leading.agents.problems.get(node, ""))
-                announce(self._paths, facts)
-                _calm_collector()
-                ready(facts)
-                await stop.wait()
-                log.info("stopping; jobs go on")
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-                if local_agent is not None:
-                    await local_agent.stop()
+            async with self._grpc(door):
+                roles = self._roles(door)
+                try:
+                    async with self._http(await roles.begin()):
+                        await self._serve(roles, stop, ready)
+                finally:
+                    await roles.end()
         finally:
             self._listening.close()
-            await leading.end()
             self._store.close()
             renounce(self._paths)
             self._lock.release()
 
-    def _local_agent(self, agents: Agents, node: str) -> AgentProcess:
-        config = agent_config_of(self._settings, self._paths)
-        return AgentProcess(config, lambda: node in agents.connected)
+    async def _serve(
+        self, roles: Roles, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]
+    ) -> None:
+        tasks = [self._watch_files()]
+        door, node = roles.door, node_name(self._settings)
+        await _either(stop.wait(), roles.settle(), FIRST_LEADER_S)
+        local_agent = None
+        if self._has_agent:
+            config = agent_config_of(self._settings, self._paths)
+            local_agent = AgentProcess(config, lambda: door.has(node))
+            tasks.append(asyncio.create_task(local_agent.run()))
+            await _either(stop.wait(), door.wait_for(node), FIRST_AGENT_S)
+        facts = self._facts(node, door.problem(node))
+        announce(self._paths, facts)
+        _calm_collector()
+        ready(facts)
+        await stop.wait()
+        log.info("stopping; jobs go on")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if local_agent is not None:
+            await local_agent.stop()
+        await roles.end()
+
+    def _roles(self, door: AgentDoor) -> Roles:
+        """Alone with a file; one of several on PostgreSQL."""
+        parts = Parts(
+            settings=self._settings,
+            paths=self._paths,
+            store=self._store,
+            clock=self._clock,
+            signed=self._signed,
+            warnings=self._warnings,
+        )
+        if not isinstance(self._store, Fenced):
+            return Alone(parts, door)
+        me = member_of(self._settings, self._listening, self._nodes_at)
+        leadership = leadership_of(self._settings, self._store.url, me)
+        return OneOfSeveral(parts, door, leadership, self._store)
 
     def _watch_files(self) -> asyncio.Task[None]:
         """Read certificates again when they change, or when told by SIGHUP."""
@@ -127,11 +153,8 @@ class Server:
         return asyncio.create_task(asyncio.sleep(0))
 
     @asynccontextmanager
-    async def _http(self, leading: Leading) -> AsyncIterator[None]:
+    async def _http(self, applications: Applications) -> AsyncIterator[None]:
         api = self._settings.api
-        applications = leading_api(
-            self._settings, self._paths, leading, self._signed, self._warnings
-        )
         server = await serve(
             applications,
             self._listening,
@@ -144,7 +167,7 @@ class Server:
             await server.close(self._settings.scheduler.graceful_shutdown_timeout_s)
 
     @asynccontextmanager
-    async def _grpc(self, agents: Agents) -> AsyncIterator[None]:
+    async def _grpc(self, door: AgentDoor) -> AsyncIterator[None]:
         server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -153,7 +176,7 @@ class Server:
                 ("grpc.so_reuseport", 0),
             )
         )
-        add_agent_service(server, agents)
+        add_agent_service(server, door)
         with private_files():
             server.add_insecure_port(f"unix:{self._paths.agent_socket}")
         if self._nodes_at:
@@ -162,7 +185,6 @@ class Server:
         try:
             yield
         finally:
-            agents.reconnect_all()
             await server.stop(1)
 
     def _facts(self, node: str, problem: str) -> dict[str, Any]:
@@ -223,17 +245,11 @@ def _calm_collector() -> None:
 async def _either(
     stop: Coroutine[Any, Any, Any], agent: Coroutine[Any, Any, None], longest_s: float
 ) -> None:
-    """Wait for the agent, so that the first submission finds its node; not if we are to stop."""
+    """Wait, so that the first submission finds a leader and a node; not if we are to stop."""
     waits = [asyncio.ensure_future(stop), asyncio.ensure_future(agent)]
     await asyncio.wait(waits, timeout=longest_s, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
-
-
-def _last_time(store: Store) -> int:
-    """The newest time that was written; a clock that was set back must not go behind it."""
-    events = store.events(max(0, store.last_event() - 1))
-    return events[-1][1].at_ms if events else 0
 
 
 def _addresses(settings: Settings, paths: Paths) -> Addresses:

@@ -46,8 +46,21 @@ log = structlog.get_logger("server")
 class Leading:
     """The parts of a leader, from `begin` to `end`."""
 
-    def __init__(self, settings: Settings, paths: Paths, store: Store, clock: SteadyClock) -> None:
-        """Read everything from the store."""
+    def __init__(
+        self,
+        settings: Settings,
+        paths: Paths,
+        store: Store,
+        clock: SteadyClock,
+        *,
+        term: int = 0,
+        may_order: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Read everything from the store, which takes a while if there is much.
+
+        `may_order` is asked before anything is told to an agent.
+        """
+        clock.not_before(last_time(store))
         self._settings = settings
         self._paths = paths
         self.loop = Loop(
@@ -61,7 +74,12 @@ class Leading:
             paths.state, self.loop.tallies.commit_seconds, clock.now_ms, lost_lines=lost_lines
         )
         self.loop.on_committed(JobLines(self.loop).note)
-        self.agents = Agents(self.loop, silent_after_s=settings.agent.lost_after_s)
+        self.agents = Agents(
+            self.loop,
+            silent_after_s=settings.agent.lost_after_s,
+            term=term,
+            may_order=may_order,
+        )
         self.notifications = Notifications(settings.notifications, LoopForNotices(self.loop))
         self.logs = JobLogs(self.loop, self.agents)
         self._tasks: list[asyncio.Task[None]] = []
@@ -100,10 +118,16 @@ class Leading:
             if isinstance(found, Exception) and not isinstance(found, SchedulerError):
                 log.error("a part of the server had failed", error=repr(found))
         self._tasks.clear()
-        self.agents.reconnect_all()
+        self.agents.close()
         await self.loop.close()
 
 
 def new_core(settings: Settings) -> Callable[[], Core]:
     """Makes empty cores with the policy and the limits of this site."""
     return lambda: Core(policy_of(settings), History(), limits_of(settings))
+
+
+def last_time(store: Store) -> int:
+    """The newest time that was written; a clock that is behind must not go behind it."""
+    events = store.events(max(0, store.last_event() - 1))
+    return events[-1][1].at_ms if events else 0

@@ -13,6 +13,7 @@ from gpu_scheduler.settings.cluster import LAST_PORT, AgentSettings, DatabaseSet
 from gpu_scheduler.settings.field import setting, table
 from gpu_scheduler.settings.forms import Price, Target
 from gpu_scheduler.settings.policy import LimitSettings, PolicySettings
+from gpu_scheduler.settings.replication import ReplicationSettings, ServerSettings
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 ACTIONS = ("off", "warn", "stop")
@@ -507,6 +508,8 @@ class Settings:
     notifications: NotificationSettings = field(default_factory=NotificationSettings)
     costs: CostSettings = field(default_factory=CostSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
+    server: ServerSettings = field(default_factory=ServerSettings)
+    replication: ReplicationSettings = field(default_factory=ReplicationSettings)
     tenants: tuple[TenantEntry, ...] = ()
 
 
@@ -526,4 +529,6 @@ GROUPS: dict[str, type] = {
     "notifications": NotificationSettings,
     "costs": CostSettings,
     "auth": AuthSettings,
+    "server": ServerSettings,
+    "replication": ReplicationSettings,
 }

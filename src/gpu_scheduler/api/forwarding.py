@@ -1,0 +1,191 @@
+"""A standby passes on what only the leader can do, and what the leader says comes back.
+
+The caller is known, and the request was checked, before it comes here. While nobody leads it is
+kept waiting for a while. It is sent again only if the leader cannot have done it, or if it carries
+an Idempotency-Key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_scheduler.api.callers import UNKNOWN, Peer
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.exchange import Answer, Call, Stream
+from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.api.repeats import HEADER as KEY
+from gpu_scheduler.api.standing import READING, Standing
+from gpu_scheduler.api.vouching import HEADER as VOUCHED
+from gpu_scheduler.api.vouching import Asked, vouch
+from gpu_scheduler.client.address import Address, read_address
+from gpu_scheduler.client.errors import Unreadable
+from gpu_scheduler.client.http1 import Answer as Reply
+from gpu_scheduler.client.http1 import request_bytes
+from gpu_scheduler.model.errors import ClusterError, NotLeader
+
+WAIT_FOR_LEADER_S = 12.0
+"""A little longer than a failover takes."""
+CONNECT_S = 3.0
+REPLY_S = 60.0
+AGAIN_S = 0.2
+PIECE = 1 << 18
+ALWAYS_LEADER = frozenset({"job_logs"})
+LEADER_WANTED = b"x-tgpu-read"
+PASSED_ON = (b"content-type", b"accept", KEY, b"authorization")
+PASSED_BACK = (
+    *("retry-after", "idempotency-replayed", "www-authenticate", "allow", "x-tgpu-role"),
+    *("x-tgpu-term", "content-disposition"),
+)
+log = structlog.get_logger("standby")
+
+
+class _Unsent(Exception):
+    """The leader cannot have seen the request, or has said that it did nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwarder:
+    """Passes requests on to whoever leads."""
+
+    standing: Standing
+    secret: bytes
+    tls: Callable[[], ssl.SSLContext]
+
+    def wants(self, operation: Operation, headers: dict[bytes, bytes]) -> bool:
+        """Tell whether this is for the leader: changes, logs, and what is asked for so."""
+        return (
+            operation.method not in READING
+            or operation.name in ALWAYS_LEADER
+            or headers.get(LEADER_WANTED) == b"leader"
+        )
+
+    async def answer(self, context: Context, call: Call) -> Answer:
+        """What the leader says."""
+        body = await call.body(context.settings.bounds.bulk_bytes)
+        method: str = call.scope["method"]
+        is_safe = method in READING or KEY in call.headers
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + WAIT_FOR_LEADER_S
+        while True:
+            address = await self._leader(give_up - clock())
+            try:
+                return await self._ask(address, call, body)
+            except _Unsent as reason:
+                log.info("the leader did not take a request", why=str(reason))
+            except (OSError, Unreadable) as error:
+                if not is_safe or clock() > give_up:
+                    raise ClusterError(
+                        "the leader broke off; whether it has done this is not known. Look first, "
+                        "or repeat such requests with an Idempotency-Key"
+                    ) from error
+            await asyncio.sleep(AGAIN_S)
+
+    async def _leader(self, longest_s: float) -> Address:
+        """Where the leader is; waited for, as there is one again soon."""
+        try:
+            async with asyncio.timeout(longest_s):
+                while not (lead := self.standing.lead).is_held or not lead.address:
+                    await self.standing.changed()
+                return read_address(lead.address)
+        except TimeoutError:
+            raise NotLeader(
+                "this server stands by, and no leader has answered; try again in a moment"
+            ) from None
+
+    async def _ask(self, address: Address, call: Call, body: bytes) -> Answer:
+        tls = self.tls() if address.tls else None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await asyncio.open_connection(
+                    address.host, address.port, ssl=tls, limit=PIECE
+                )
+        except (OSError, TimeoutError) as error:
+            raise _Unsent(f"{address} cannot be reached: {error}") from error
+        try:
+            writer.write(self._request(address, call, body))
+            reply = Reply()
+            async with asyncio.timeout(REPLY_S):
+                first: list[bytes] = []
+                while not reply.status:
+                    first += reply.feed(await reader.read(PIECE))
+            return await self._told(reply, first, reader, writer)
+        except BaseException:
+            writer.close()
+            raise
+
+    def _request(self, address: Address, call: Call, body: bytes) -> bytes:
+        """The same request, with who asks in a form that the leader can check."""
+        scope = call.scope
+        target = scope.get("raw_path") or scope["path"].encode()
+        if scope["query_string"]:
+            target += b"?" + scope["query_string"]
+        headers = {
+            name.decode(): call.headers[name].decode("latin-1")
+            for name in PASSED_ON
+            if name in call.headers
+        }
+        headers["connection"] = "close"
+        if b"authorization" not in call.headers:
+            peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
+            asked = Asked(
+                method=scope["method"].encode(),
+                target=target,
+                body=body,
+                key=call.headers.get(KEY, b""),
+            )
+            standing = self.standing
+            headers[VOUCHED.decode()] = vouch(
+                self.secret,
+                peer,
+                asked,
+                server=standing.me.name,
+                term=standing.lead.term,
+                at_ms=standing.database_ms(),
+            ).decode()
+        path = target.decode("latin-1")
+        return request_bytes(scope["method"], path, address.host_header, headers, body)
+
+    async def _told(
+        self,
+        reply: Reply,
+        first: list[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> Answer:
+        headers = tuple(
+            (name.encode(), reply.headers[name].encode("latin-1"))
+            for name in PASSED_BACK
+            if name in reply.headers
+        )
+        media = reply.headers.get("content-type", "application/json").encode("latin-1")
+        pieces = _pieces(reply, first, reader, writer)
+        if "chunked" in reply.headers.get("transfer-encoding", ""):
+            return Answer(status=reply.status, media=media, headers=headers, stream=Stream(pieces))
+        async with asyncio.timeout(REPLY_S), aclosing(pieces) as rest:  # type: ignore[type-var]
+            body = b"".join([piece async for piece in rest])
+        if reply.status == 503 and b'"not_leader"' in body:
+            raise _Unsent("it does not lead any more")
+        return Answer(body, status=reply.status, media=media, headers=headers)
+
+
+async def _pieces(
+    reply: Reply,
+    first: list[bytes],
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> AsyncIterator[bytes]:
+    """The body as it comes."""
+    try:
+        for piece in first:
+            yield piece
+        while not reply.done:
+            for piece in reply.feed(await reader.read(PIECE)):
+                yield piece
+    finally:
+        writer.close()

@@ -1,0 +1,183 @@
+"""What the API must know of who leads, and the gate that a leader answers through.
+
+A server that has lost the lead, or cannot be sure of it, must not answer as if it had it: the gate
+looks at the moment when an answer begins, not when the request came, as the process may have been
+frozen in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from gpu_scheduler.api.exchange import JSON, encode
+from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.wire.answers import ErrorForm
+
+HEALTH = frozenset({"/health", "/api/v1/health"})
+"""Answered whatever the server is, as they say what it is."""
+ROLE, TERM, AGE = b"x-tgpu-role", b"x-tgpu-term", b"x-tgpu-age-ms"
+READING = frozenset({"GET", "HEAD"})
+
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+
+class Standing(Protocol):
+    """Whether this server leads, and who does."""
+
+    @property
+    def me(self) -> Member:
+        """This server."""
+        ...
+
+    @property
+    def term(self) -> int:
+        """The term in which this server leads; 0 if it does not."""
+        ...
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it may answer as the leader at this very moment."""
+        ...
+
+    @property
+    def lead(self) -> Lead:
+        """Who leads, as far as is known here."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why that is not known for certain; empty if it is."""
+        ...
+
+    def database_ms(self) -> int:
+        """The database's time, by which all servers can go."""
+        ...
+
+    async def changed(self) -> None:
+        """Return when that is another one than before."""
+        ...
+
+
+class Switch:
+    """One listener, several applications in turn: whoever serves now answers.
+
+    The sockets of a server stay open when it takes the lead or loses it; what stands behind them
+    changes. Requests that have begun go on with the application that they began with.
+    """
+
+    def __init__(self) -> None:
+        """Nobody serves yet."""
+        self.application: Application = _starting
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or serve one WebSocket."""
+        await self.application(scope, receive, send)
+
+
+class LeadLost(OSError):
+    """The lead ended before the answer did. An OSError, as if the connection had broken."""
+
+
+class Gate:
+    """Lets answers of a leader out for as long as its term lasts, and says which term it was."""
+
+    def __init__(self, application: Application, standing: Standing, term: int) -> None:
+        """`application` answers for this term alone."""
+        self._application = application
+        self._standing = standing
+        self._term = term
+        self._headers = [(ROLE, b"leader"), (TERM, str(term).encode())]
+        self._changes = 0
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or serve one WebSocket, unless the lead is lost before or in it."""
+        is_free = scope["path"] in HEALTH
+        started = False
+
+        async def guarded(message: Any) -> None:
+            nonlocal started
+            if not is_free and not self._holds():
+                raise LeadLost
+            started = True
+            await send(with_headers(message, self._headers))
+
+        if not is_free and not self._holds():
+            await refuse(scope, send, _not_now())
+            return
+        try:
+            with self._counted(scope):
+                await self._application(scope, receive, guarded)
+        except LeadLost:
+            if not started:
+                await refuse(scope, send, _unknown(scope))
+
+    async def finish_changes(self, longest_s: float) -> None:
+        """Wait until all that was asked to change has been answered."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                await self._none_left.wait()
+
+    @contextmanager
+    def _counted(self, scope: Scope) -> Iterator[None]:
+        is_change = scope["type"] == "http" and scope["method"] not in READING
+        self._changes += is_change
+        if is_change:
+            self._none_left.clear()
+        try:
+            yield
+        finally:
+            self._changes -= is_change
+            if not self._changes:
+                self._none_left.set()
+
+    def _holds(self) -> bool:
+        return self._standing.term == self._term and self._standing.is_held
+
+
+def with_headers(message: Any, headers: Headers) -> Any:
+    """The message with these headers too, if it has any."""
+    if not message["type"].endswith(".start") and message["type"] != "websocket.accept":
+        return message
+    return {**message, "headers": [*message.get("headers", ()), *headers]}
+
+
+async def refuse(scope: Scope, send: Send, form: ErrorForm) -> None:
+    """Answer with 503: somebody else can be asked, in a moment."""
+    kind = "http.response" if scope["type"] == "http" else "websocket.http.response"
+    headers = [(b"content-type", JSON), (b"retry-after", b"1"), (b"cache-control", b"no-store")]
+    body = encode(form)
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": f"{kind}.start", "status": 503, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+async def _starting(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+    await refuse(scope, send, ErrorForm(error="this server is starting", code="not_leader"))
+
+
+def _not_now() -> ErrorForm:
+    return ErrorForm(
+        error="this server is not sure that it still leads, so it does nothing and says nothing; "
+        "ask again in a moment, or ask another server",
+        code="not_leader",
+    )
+
+
+def _unknown(scope: Scope) -> ErrorForm:
+    """The work may have been done before the lead was lost: that is for the next leader to say."""
+    if scope["type"] != "http" or scope["method"] in READING:
+        return _not_now()
+    return ErrorForm(
+        error="this server lost the lead while it worked on the request; whether it was done is "
+        "not known here. Repeat it with the same Idempotency-Key, or look first",
+        code="unavailable",
+    )

@@ -1,0 +1,149 @@
+"""A server vouches for a caller whom its own kernel has named, and the leader believes it.
+
+Callers with a token need nobody: their token is passed on, and the leader looks at it itself. Who
+comes over a Unix socket or loopback is known only to the machine it came to, so that server signs
+what it found out (uid, gid, name), together with the whole request, the term and the database's
+time. The key lies in the database, where only servers get to; whoever could read it there could
+change the jobs themselves. A signature holds for one request, in one term, once, for some seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+
+import msgspec
+
+from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.api.people import account_named, account_of
+from gpu_scheduler.model.errors import CallerError
+
+HEADER = b"x-tgpu-vouched"
+HOLDS_MS = 30_000
+MOST_BYTES = 4096
+MOST_REMEMBERED = 100_000
+
+
+class NotVouched(CallerError):
+    """What was said about a caller is not believed."""
+
+    code = "forbidden"
+
+
+class Voucher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who asks, according to which server, for what, when."""
+
+    uid: int
+    gid: int | None
+    user: str
+    origin: str
+    server: str
+    term: int
+    at_ms: int
+    nonce: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request, as far as it is signed."""
+
+    method: bytes
+    target: bytes
+    body: bytes
+    key: bytes = b""
+
+    @property
+    def digest(self) -> str:
+        """One name for all of it; lengths keep its parts apart."""
+        hashed = hashlib.sha256()
+        for part in (self.method, self.target, self.key, self.body):
+            hashed.update(len(part).to_bytes(8, "big"))
+            hashed.update(part)
+        return hashed.hexdigest()
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Voucher)
+
+
+def vouch(secret: bytes, peer: Peer, asked: Asked, *, server: str, term: int, at_ms: int) -> bytes:
+    """The header that says who asks."""
+    if peer.uid is None:
+        raise NotVouched("it is not known who is calling")
+    voucher = Voucher(
+        uid=peer.uid,
+        gid=peer.gid,
+        user=account_of(peer.uid, peer.gid).name,
+        origin=peer.host,
+        server=server,
+        term=term,
+        at_ms=at_ms,
+        nonce=secrets.token_hex(16),
+        request=asked.digest,
+    )
+    text = base64.urlsafe_b64encode(_ENCODER.encode(voucher))
+    return text + b"." + _signature(secret, text)
+
+
+class Vouched:
+    """The leader's side: believes each voucher once."""
+
+    def __init__(self, secret: bytes, term: int) -> None:
+        """For one term."""
+        self._secret = secret
+        self._term = term
+        self._seen: dict[str, int] = {}
+
+    def peer(self, voucher: Voucher, asked: Asked, now_ms: int) -> Peer:
+        """Who asks, if it was signed for this very request; raises `NotVouched`."""
+        if voucher.request != asked.digest:
+            raise NotVouched("another request was signed than came; is something in between?")
+        if voucher.term != self._term:
+            raise NotVouched(f"it was signed for term {voucher.term}, and this is {self._term}")
+        if abs(now_ms - voucher.at_ms) > HOLDS_MS:
+            raise NotVouched("it was signed too long ago, or by another clock")
+        if voucher.nonce in self._seen:
+            raise NotVouched("it was sent before")
+        self._remember(voucher.nonce, now_ms)
+        _check_account(voucher)
+        origin = f"{voucher.origin} of {voucher.server}"
+        return Peer(uid=voucher.uid, gid=voucher.gid, unix=True, host=origin)
+
+    def read(self, header: bytes) -> Voucher:
+        """What a server of this cluster has signed; raises `NotVouched`."""
+        text, _, signature = header.partition(b".")
+        if len(header) > MOST_BYTES or not hmac.compare_digest(
+            signature, _signature(self._secret, text)
+        ):
+            raise NotVouched("no server of this cluster has signed this")
+        try:
+            return _DECODER.decode(base64.urlsafe_b64decode(text))
+        except (msgspec.MsgspecError, ValueError):
+            raise NotVouched(
+                "what was signed cannot be read; are all servers of one version?"
+            ) from None
+
+    def _remember(self, nonce: str, now_ms: int) -> None:
+        if len(self._seen) >= MOST_REMEMBERED:
+            oldest_ms = now_ms - 2 * HOLDS_MS
+            self._seen = {one: at_ms for one, at_ms in self._seen.items() if at_ms > oldest_ms}
+        self._seen[nonce] = now_ms
+
+
+def _check_account(voucher: Voucher) -> None:
+    """One uid must be one person everywhere, or jobs would run as somebody else."""
+    here = account_of(voucher.uid, voucher.gid).name
+    account = account_named(voucher.user)
+    if here != voucher.user or (account is not None and account.uid != voucher.uid):
+        raise NotVouched(
+            f"uid {voucher.uid} is '{voucher.user}' on server '{voucher.server}' and '{here}' on "
+            "the leader; give accounts the same uids on all servers, or use a token"
+        )
+
+
+def _signature(secret: bytes, text: bytes) -> bytes:
+    return hmac.new(secret, b"gpu-scheduler voucher\n" + text, hashlib.sha256).hexdigest().encode()

@@ -1,0 +1,94 @@
+"""Where agents come in: the leader takes them, a standby sends them on or lets them wait.
+
+While nobody leads, an agent that came to a standby waits there with its stream open. If this server
+takes the lead it is served at once; if another one does, it is told where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.standing import Standing
+from gpu_scheduler.wire import agent_pb2 as pb
+
+LONGEST_WAIT_S = 15.0
+NOT_THE_LEADER = "not the leader; ask "
+"""What an agent is told, with the address of the leader behind it if that is known."""
+
+Requests = AsyncIterator[pb.AgentMessage]
+Messages = AsyncIterator[pb.ServerMessage]
+Context = grpc.aio.ServicerContext[pb.AgentMessage, pb.ServerMessage]
+
+
+class AgentDoor:
+    """One for the life of a server."""
+
+    def __init__(self) -> None:
+        """Nobody is let in yet. Without a `standing`, this server is the only one."""
+        self.standing: Standing | None = None
+        self._agents: Agents | None = None
+        self._opened = asyncio.Event()
+
+    def has(self, node: str) -> bool:
+        """Tell whether the agent of a node is here."""
+        return self._agents is not None and node in self._agents.connected
+
+    def problem(self, node: str) -> str:
+        """Why an agent found less than one could wish for."""
+        return "" if self._agents is None else self._agents.problems.get(node, "")
+
+    async def wait_for(self, node: str) -> None:
+        """Return when this server leads and the agent of a node has come."""
+        await self._opened.wait()
+        if self._agents is not None:
+            await self._agents.wait_for(node)
+
+    def open(self, agents: Agents) -> None:
+        """This server leads: let them in."""
+        self._agents = agents
+        self._opened.set()
+
+    def shut(self) -> None:
+        """It does not any more."""
+        self._agents = None
+        self._opened.clear()
+
+    async def session(
+        self, requests: Requests, context: Context
+    ) -> AsyncIterator[pb.ServerMessage]:
+        """One agent's stream."""
+        give_up = asyncio.get_running_loop().time() + LONGEST_WAIT_S
+        while (agents := self._agents) is None:
+            elsewhere = self._elsewhere(give_up)
+            if elsewhere is not None:
+                goodbye = pb.Goodbye(reason=NOT_THE_LEADER + elsewhere)
+                yield pb.ServerMessage(goodbye=goodbye)
+                return
+            await self._wait(give_up)
+        async for message in agents.session(requests, context):
+            yield message
+
+    def _elsewhere(self, give_up: float) -> str | None:
+        """Where the agent should go; empty: anywhere else. None: it may wait here."""
+        if self.standing is not None:
+            lead = self.standing.lead
+            if lead.is_held and lead.holder != self.standing.me.name:
+                return lead.agents
+        return "" if asyncio.get_running_loop().time() >= give_up else None
+
+    async def _wait(self, give_up: float) -> None:
+        """Until this server leads, or another one does."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._opened.wait())]
+        if self.standing is not None:
+            waits.append(asyncio.ensure_future(self.standing.changed()))
+        left_s = give_up - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait(waits, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()

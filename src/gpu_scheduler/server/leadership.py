@@ -1,0 +1,289 @@
+"""Whether this server leads: tries to, holds the lead while it can, and notices when it cannot.
+
+One task asks the lease again and again, in a thread, and tells its owner to begin and to end. What
+may be done as the leader hangs on two things. Writes hang on the term alone, which the database
+checks in each commit. Answers and orders also hang on time: a lease is believed for a little less
+than it was given, counted by this machine's own boot-time clock from before it was asked for, so
+that a server which was frozen knows it at the moment it thaws, before it has asked anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import structlog
+
+from gpu_scheduler.control.committer import Committer, Writer
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.leadership import Lead, Member
+
+T = TypeVar("T")
+DRIFT = 0.1
+"""Part of a lease that is not used: clocks may run at slightly different speeds."""
+SOONEST_S = 0.05
+CALM_S = 30.0
+log = structlog.get_logger("leadership")
+
+
+class Lease(Protocol):
+    """The lead, kept somewhere that all servers reach. Calls block."""
+
+    @property
+    def me(self) -> Member:
+        """Who asks."""
+        ...
+
+    def look(self) -> Lead:
+        """Say that we are here, and read who leads."""
+        ...
+
+    def take(self) -> int | None:
+        """Take the lead if nobody has it: the new term."""
+        ...
+
+    def renew(self, term: int) -> bool:
+        """Hold it for longer; False if the term is over."""
+        ...
+
+    def release(self, term: int) -> None:
+        """Give it back."""
+        ...
+
+    def leave(self) -> None:
+        """This server goes away."""
+        ...
+
+    def secret(self) -> bytes:
+        """What only the servers know."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How often the lease is renewed, for how long it holds, and who waits before taking it."""
+
+    renew_s: float = 2.0
+    valid_s: float = 6.0
+    hesitate_s: float = 0.0
+
+
+def boot_s() -> float:
+    """Seconds since the machine was started; goes on while it is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Leadership:
+    """This server's part in it. `term` is 0 while it does not lead."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        times: Times,
+        *,
+        clock: Callable[[], float] = boot_s,
+        thread: Writer | None = None,
+    ) -> None:
+        """`clock` must never stand still, not even while the process does.
+
+        Questions to the lease block, and are asked in a thread of their own.
+        """
+        self._lease = lease
+        self._times = times
+        self._clock = clock
+        self._thread: Writer = thread or Committer()
+        self._lead = Lead()
+        self._looked = -1e9
+        self._believed_until = -1e9
+        self._changed = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._has_seen_one = False
+        self._began = clock()
+        self._last_term = 0
+        self.term = 0
+        self.trouble = ""
+
+    # --- for others
+
+    @property
+    def me(self) -> Member:
+        """This server."""
+        return self._lease.me
+
+    @property
+    def is_held(self) -> bool:
+        """Tell whether this server may answer and order as the leader at this very moment."""
+        return self.term > 0 and self._clock() < self._believed_until
+
+    @property
+    def lead(self) -> Lead:
+        """Who leads, as far as is known here, with the time since it was read taken off."""
+        if self.term:
+            return replace(
+                self._lead,
+                term=self.term,
+                holder=self.me.name,
+                address=self.me.address,
+                agents=self.me.agents,
+                left_s=self._believed_until - self._clock(),
+            )
+        return replace(self._lead, left_s=self._lead.left_s - self._age_s)
+
+    @property
+    def _age_s(self) -> float:
+        return self._clock() - self._looked
+
+    def database_ms(self) -> int:
+        """The database's time, by which all servers can go."""
+        return self._lead.database_ms + round(self._age_s * 1000)
+
+    async def secret(self) -> bytes:
+        """What only the servers of this cluster know."""
+        return await self._ask(self._lease.secret)
+
+    async def changed(self) -> None:
+        """Return when somebody else leads than before, or nobody, or it is not clear any more."""
+        await self._changed.wait()
+
+    def lose(self) -> None:
+        """A commit has found that the term is over: nothing more may be said or ordered."""
+        self._believed_until = -1e9
+        self._lost.set()
+
+    # --- life
+
+    async def run(
+        self, begin: Callable[[int], Awaitable[None]], end: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Until cancelled: stand by, lead, stand by. `begin` hears the term."""
+        while True:
+            self.term = term = await self._obtain()
+            self._last_term = term
+            self._lost.clear()
+            self.announce()
+            log.info("this server leads", term=term, name=self.me.name)
+            holding = asyncio.create_task(self._hold(term))
+            try:
+                beginning = asyncio.ensure_future(begin(term))
+                await asyncio.wait({holding, beginning}, return_when=asyncio.FIRST_COMPLETED)
+                if holding.done():
+                    beginning.cancel()
+                    await asyncio.gather(beginning, return_exceptions=True)
+                elif beginning.exception() is not None:
+                    await self._give_up(term, beginning.exception())
+                else:
+                    await holding
+            finally:
+                holding.cancel()
+                self._believed_until = -1e9
+                self.term = 0
+                self.announce()
+                log.warning("this server does not lead any more", term=term)
+                await end()
+
+    async def release(self) -> None:
+        """Give the lead back at the end, if it was held, and say goodbye."""
+        term, self._last_term = self._last_term, 0
+        try:
+            if term:  # does nothing if another one has it by now
+                await self._ask(lambda: self._lease.release(term))
+            await self._ask(self._lease.leave)
+        except SchedulerError as error:
+            log.warning("the lead runs out by itself", error=str(error))
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._thread.close()
+
+    async def _give_up(self, term: int, error: BaseException | None) -> None:
+        """What leads could not begin: let another server try, and not this one again at once."""
+        log.error("this server cannot lead", term=term, error=str(error))
+        self._believed_until = -1e9
+        try:
+            await self._ask(lambda: self._lease.release(term))
+        except SchedulerError:
+            log.warning("the lead runs out by itself", term=term)
+        await asyncio.sleep(self._times.valid_s)
+
+    async def _obtain(self) -> int:
+        """Stand by until nobody leads and the lead could be taken."""
+        while True:
+            pause_s = self._times.renew_s / 2
+            try:
+                await self.look()
+                if not self._lead.is_held and self._may_take():
+                    asked = self._clock()
+                    term = await self._ask(self._lease.take)
+                    if term is not None:
+                        self._believe(asked)
+                        return term
+                elif self._lead.is_held:
+                    # Wake up when it could be over, not a whole pause later.
+                    pause_s = min(pause_s, max(SOONEST_S, self._lead.left_s + SOONEST_S))
+            except SchedulerError as error:
+                self._note(str(error))
+            await asyncio.sleep(pause_s * random.uniform(0.9, 1.0))
+
+    def _may_take(self) -> bool:
+        """At the start, a server that hesitates lets the others try first."""
+        return self._has_seen_one or self._clock() - self._began >= self._times.hesitate_s
+
+    async def _hold(self, term: int) -> None:
+        """Renew until the term is over. While the database does not answer, nobody else leads."""
+        while True:
+            pause_s = self._times.renew_s
+            asked = self._clock()
+            try:
+                if not await self._ask(lambda: self._lease.renew(term)):
+                    return
+                self._believe(asked)
+                await self.look()
+            except SchedulerError as error:
+                self._note(str(error))
+                pause_s /= 4
+            if await self._is_lost_within(pause_s * random.uniform(0.9, 1.0)):
+                return
+
+    async def _is_lost_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._lost.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def look(self) -> None:
+        """Read who leads."""
+        before = self._lead
+        asked = self._clock()
+        self._lead = await self._ask(self._lease.look)
+        self._looked = asked
+        self.trouble = ""
+        self._has_seen_one = self._has_seen_one or self._lead.is_held
+        if (before.term, before.is_held) != (self._lead.term, self._lead.is_held):
+            self.announce()
+
+    def _believe(self, asked: float) -> None:
+        self._believed_until = asked + self._times.valid_s * (1 - DRIFT)
+        self.trouble = ""
+
+    def _note(self, trouble: str) -> None:
+        if not self.trouble:
+            log.warning("the lead is not certain", error=trouble)
+        self.trouble = trouble
+
+    def announce(self) -> None:
+        """Wake all who wait for a change; later ones wait for the next."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        return await self._thread.run(question)

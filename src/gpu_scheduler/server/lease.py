@@ -1,0 +1,200 @@
+"""The lead as a row of the database: who has it, until when, in which term.
+
+All times are the database's. A take-over changes the term, a renewal does not. Both `name` and
+`term` are in a unique index, so that PostgreSQL lets a renewal pass while commits hold the row with
+`FOR KEY SHARE`, and lets a take-over wait for them: a commit that has checked its term is finished
+before the term can change, and one that comes later finds the new term. Nothing here waits for
+long, and nothing here decides when to act: see `leadership`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.leadership import Lead, Member, Standby
+
+if TYPE_CHECKING:
+    import psycopg
+
+NAME = "scheduler"
+WAIT_MS = 2_000
+"""A statement about the lead that takes longer has failed: the next one may do better."""
+LOCK_MS = 500
+FORGET_SERVERS_AFTER_S = 3_600.0
+WRITER = "gpu-scheduler writer"
+"""How a connection that commits calls itself, so that one which is stuck can be told."""
+CHECK_TERM = "SELECT 1 FROM leadership WHERE name = 'scheduler' AND term = %s FOR KEY SHARE"
+"""The first statement of every commit: no row means that the term is over."""
+
+
+_LOOK = """
+SELECT term, holder, address, agents,
+       extract(epoch FROM until - clock_timestamp())::float8,
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+FROM leadership WHERE name = %s
+"""
+_TAKE = """
+UPDATE leadership
+SET term = term + 1, holder = %(holder)s, address = %(address)s, agents = %(agents)s,
+    until = clock_timestamp() + make_interval(secs => %(valid_s)s)
+WHERE name = %(name)s AND (until <= clock_timestamp() OR holder = '')
+RETURNING term
+"""
+_RENEW = """
+UPDATE leadership SET until = clock_timestamp() + make_interval(secs => %s)
+WHERE name = %s AND term = %s AND holder = %s
+"""
+_RELEASE = """
+UPDATE leadership SET holder = '', until = clock_timestamp()
+WHERE name = %s AND term = %s AND holder = %s
+"""
+_SEEN = """
+INSERT INTO servers (name, address, version, seen) VALUES (%s, %s, %s, clock_timestamp())
+ON CONFLICT (name) DO UPDATE
+SET address = excluded.address, version = excluded.version, seen = excluded.seen
+"""
+_SERVERS = """
+SELECT name, address, version, extract(epoch FROM clock_timestamp() - seen)::float8
+FROM servers WHERE seen > clock_timestamp() - make_interval(secs => %s) ORDER BY name
+"""
+_CUT_OFF = """
+SELECT pg_terminate_backend(activity.pid)
+FROM pg_stat_activity AS activity, leadership
+WHERE leadership.name = 'scheduler' AND leadership.until <= clock_timestamp()
+  AND left(activity.application_name, length(%s)) = %s
+  AND activity.pid <> pg_backend_pid() AND activity.datname = current_database()
+  AND activity.xact_start < clock_timestamp() - make_interval(secs => %s)
+"""
+_GONE = "DELETE FROM servers WHERE name = %s"
+_OLD = "DELETE FROM servers WHERE seen < clock_timestamp() - make_interval(secs => %s)"
+
+
+@dataclass(slots=True)
+class PostgresLease:
+    """The row, by a connection of its own: a long commit must not keep a renewal waiting.
+
+    Used by one thread at a time. A connection that has failed is opened again by the next call.
+    """
+
+    connect: Callable[[], psycopg.Connection[Any]]
+    me: Member
+    valid_s: float
+    _connection: psycopg.Connection[Any] | None = field(default=None, init=False)
+
+    def look(self) -> Lead:
+        """Say that we are here, and read who leads."""
+        with self._transaction() as cursor:
+            cursor.execute(_SEEN, (self.me.name, self.me.address, self.me.version))
+            cursor.execute(_SERVERS, (3 * self.valid_s,))
+            servers = cursor.fetchall()
+            row = cursor.execute(_LOOK, (NAME,)).fetchone()
+        if row is None:
+            return Lead()
+        term, holder, address, agents, left_s, database_ms = row
+        return Lead(
+            term=term,
+            holder=holder,
+            address=address,
+            agents=agents,
+            left_s=left_s,
+            database_ms=database_ms,
+            standbys=tuple(
+                Standby(name=name, address=place, version=version, seen_s=seen_s)
+                for name, place, version, seen_s in servers
+                if name != holder or left_s <= 0
+            ),
+        )
+
+    def take(self) -> int | None:
+        """Take the lead if nobody has it: the new term, or None.
+
+        Commits under way are waited for, but not for long: one that a frozen server has left open
+        would hold the row for ever, so that server's writer is cut off. What it had not committed
+        was not acknowledged.
+        """
+        import psycopg  # noqa: PLC0415 - only where PostgreSQL is used
+
+        try:
+            return self._take()
+        except psycopg.errors.LockNotAvailable:
+            with self._transaction() as cursor:
+                cursor.execute(_CUT_OFF, (WRITER, WRITER, LOCK_MS / 1000))
+        try:
+            return self._take()
+        except psycopg.errors.LockNotAvailable:
+            return None
+
+    def _take(self) -> int | None:
+        with self._transaction() as cursor:
+            cursor.execute(f"SET LOCAL lock_timeout = {LOCK_MS}")
+            values = {
+                "holder": self.me.name,
+                "address": self.me.address,
+                "agents": self.me.agents,
+                "valid_s": self.valid_s,
+                "name": NAME,
+            }
+            row = cursor.execute(_TAKE, values).fetchone()
+            cursor.execute(_OLD, (FORGET_SERVERS_AFTER_S,))
+        return None if row is None else int(row[0])
+
+    def renew(self, term: int) -> bool:
+        """Hold it for longer; False if the term is over."""
+        with self._transaction() as cursor:
+            cursor.execute(_RENEW, (self.valid_s, NAME, term, self.me.name))
+            return cursor.rowcount == 1
+
+    def release(self, term: int) -> None:
+        """Give it back, so that the next one need not wait."""
+        with self._transaction() as cursor:
+            cursor.execute(_RELEASE, (NAME, term, self.me.name))
+
+    def leave(self) -> None:
+        """This server goes away."""
+        with self._transaction() as cursor:
+            cursor.execute(_GONE, (self.me.name,))
+
+    def secret(self) -> bytes:
+        """What the servers of this cluster, and nobody else, know; the first of them makes it."""
+        with self._transaction() as cursor:
+            cursor.execute(
+                "INSERT INTO cluster_secrets (name, secret) VALUES (%s, %s) ON CONFLICT DO NOTHING",
+                (NAME, secrets.token_bytes(32)),
+            )
+            row = cursor.execute(
+                "SELECT secret FROM cluster_secrets WHERE name = %s", (NAME,)
+            ).fetchone()
+        if row is None:
+            raise StoreUnavailable("the secret of the cluster has vanished from the database")
+        return bytes(row[0])
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Cursor[Any]]:
+        """Some statements, kept together; whatever fails is `StoreUnavailable`."""
+        import psycopg  # noqa: PLC0415 - only where PostgreSQL is used
+
+        try:
+            if self._connection is None:
+                self._connection = self.connect()
+                self._connection.autocommit = True
+                self._connection.execute(f"SET statement_timeout = {WAIT_MS}")
+            with self._connection.transaction(), self._connection.cursor() as cursor:
+                yield cursor
+        except psycopg.errors.LockNotAvailable:
+            raise
+        except psycopg.Error as error:
+            self.close()  # a new connection knows nothing of what went wrong
+            told = " ".join(str(error).split())
+            raise StoreUnavailable(f"the database does not say who leads: {told}") from error

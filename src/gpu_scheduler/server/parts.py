@@ -1,0 +1,25 @@
+"""What a server is made of, whatever its role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_scheduler.api.bearer import Verifier
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.store.rows import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Settings and places, the store, the time, and who else's tokens are believed."""
+
+    settings: Settings
+    paths: Paths
+    store: Store
+    clock: SteadyClock
+    signed: Callable[[Context], Verifier] | None = None
+    warnings: tuple[str, ...] = ()
