@@ -9,7 +9,7 @@ from gpu_scheduler.engine.policy import Feedback, Policy, Preemption, Queueing
 from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
-from gpu_scheduler.model.node import Device, DeviceMode, Health, Node, NodeState
+from gpu_scheduler.model.node import Closed, Device, DeviceMode, Health, Node
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
@@ -110,7 +110,7 @@ def healed(node: Node) -> Node:
 
 def node_change(node: Node, draw: st.DrawFn) -> Node:
     """The same hardware in another condition."""
-    state = draw(st.sampled_from((NodeState.ONLINE, NodeState.ONLINE, NodeState.DRAINING)))
+    closed = draw(st.sampled_from((None, None, Closed(since_ms=0, drains=True))))
     sick = draw(st.integers(-1, len(node.devices)))
     kind = draw(st.sampled_from(("paused", "hot")))
     devices = tuple(
@@ -119,7 +119,7 @@ def node_change(node: Node, draw: st.DrawFn) -> Node:
         )
         for place, device in enumerate(node.devices)
     )
-    return replace(node, state=state, devices=devices)
+    return replace(node, closed=closed, devices=devices)
 
 
 # --- requests: menus, because one draw from a list is far cheaper than many small ones

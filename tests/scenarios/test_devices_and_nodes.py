@@ -8,16 +8,16 @@ from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.messages import (
     DeviceRead,
     DevicesRead,
+    Drain,
     NodeFound,
     NodeSilent,
     PauseDevice,
     ResumeDevice,
-    SetNode,
     Submit,
 )
 from gpu_scheduler.model.errors import NeverFits, UnknownThing
 from gpu_scheduler.model.launch import Launch, Runner
-from gpu_scheduler.model.node import Device, NodeState
+from gpu_scheduler.model.node import Device
 from gpu_scheduler.model.readings import DeviceProcess
 from tests.builders import HOUR, a_device, a_job, a_node
 from tests.scenarios.lab import Lab
@@ -197,7 +197,6 @@ def test_jobs_run_on_while_a_node_gets_less_memory() -> None:
 def test_a_node_that_is_drained_and_silent_is_still_drained_when_it_is_back() -> None:
     lab = Lab(nodes=[])
     lab.do(found())
-    node = lab.core.book.picture.index.slot("box").node
-    lab.do(SetNode(replace(node, state=NodeState.DRAINING)), NodeSilent("box"), found())
+    lab.do(Drain("box"), NodeSilent("box"), found())
     lab.submit(a_job(number=1))
     assert lab.running() == []

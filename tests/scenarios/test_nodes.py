@@ -1,6 +1,6 @@
 """Nodes that come late, get lost, drain or run hot, and the jobs on them."""
 
-from gpu_scheduler.control.messages import NodeFenced, SetNode
+from gpu_scheduler.control.messages import Drain, NodeFenced, SetNode, Uncordon
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, a_cluster, a_job, a_node
@@ -54,12 +54,12 @@ def test_a_lost_node_takes_work_again_when_it_comes_back() -> None:
 def test_a_draining_node_lets_its_jobs_end_and_takes_no_more() -> None:
     lab = Lab(nodes=[a_node(gpus=2)])
     lab.submit(a_job(number=1))
-    lab.do(SetNode(a_node(gpus=2, state=NodeState.DRAINING)))
+    lab.do(Drain("n0"))
     lab.submit(a_job(number=2))
     assert lab.running() == ["j1"]
     lab.ends("j1")
     assert lab.running() == []
-    lab.do(SetNode(a_node(gpus=2)))
+    lab.do(Uncordon("n0"))
     assert lab.running() == ["j2"]
 
 

@@ -10,6 +10,7 @@ from gpu_scheduler.control.messages import (
     Cancel,
     CreateService,
     DeleteService,
+    Drain,
     Ended,
     NodeFenced,
     NodeFound,
@@ -32,7 +33,6 @@ from gpu_scheduler.model.errors import (
     WrongState,
 )
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.probe import Probe, ProbeKind
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
 from gpu_scheduler.model.states import JobState
@@ -288,8 +288,7 @@ def test_replicas_leave_a_drained_node_one_after_the_other() -> None:
     lab.do(CreateService(a_service(replicas=4, probe=HTTP)))
     lab.ready()
     assert lab.places() == ["n0", "n0", "n1", "n1"]
-    node = lab.core.book.picture.index.slot("n0").node
-    lab.do(SetNode(replace(node, state=NodeState.DRAINING)))
+    lab.do(Drain("n0"))
     assert lab.service().ready_count == 3
     assert lab.places() == ["n0", "n1", "n1", "n1"]
     lab.at(MINUTE)

@@ -204,7 +204,7 @@ def test_two_reservations_do_not_share_a_gpu_at_one_time() -> None:
 def test_paused_gpus_are_not_reserved() -> None:
     lab = a_lab()
     lab.do(PauseDevice("n0", 0))
-    with pytest.raises(WrongState, match="1 paused, unhealthy or not online"):
+    with pytest.raises(WrongState, match="1 paused, unhealthy, drained or not online"):
         keep(lab, gpus=4)
     keep(lab, gpus=3)
 

@@ -82,7 +82,7 @@ def slots(context: Context) -> list[Slot]:
 
 def free_gpus(slot: Slot) -> int:
     """Devices of a node that are wholly free and take work."""
-    return slot.free_mask.bit_count() if slot.node.state is NodeState.ONLINE else 0
+    return slot.free_mask.bit_count() if slot.node.takes_work else 0
 
 
 async def cluster_status(context: Context, call: Call) -> Answer:

@@ -6,8 +6,11 @@ import re
 
 from gpu_scheduler.control.messages import (
     Command,
+    Cordon,
     CreateService,
+    Drain,
     Fact,
+    LabelNode,
     MakeToken,
     Outcome,
     PauseDevice,
@@ -70,6 +73,10 @@ def _detail(message: Command | Fact) -> str:
             return f"tenant {service.tenant}, replicas {service.replicas}"
         case ScaleService(_, replicas):
             return f"replicas {replicas}"
+        case Cordon(_, _, reason) | Drain(_, _, reason):
+            return reason
+        case LabelNode(_, labels):
+            return ", ".join(name if value is None else f"{name}={value}" for name, value in labels)
         case MakeToken(token):
             return f"user {token.user}, tenant {token.tenant}, role {token.role.value}"
     return ""

@@ -232,6 +232,7 @@ class Book:
             or timer[2] in self.lives
             or timer[2] in self.picture.windows
             or timer[2] in self.services
+            or timer[2] in self.picture.index.by_id
         ]
         heapify(self._timers)
         self._sweep_timers_at = max(FEW_TIMERS, 2 * len(self._timers))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import commands, estimates, fleet, observe, services, tokens, windows
+from gpu_scheduler.control import (
+    commands,
+    estimates,
+    fleet,
+    nodes,
+    observe,
+    services,
+    tokens,
+    windows,
+)
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
 from gpu_scheduler.control.messages import (
@@ -12,12 +21,15 @@ from gpu_scheduler.control.messages import (
     CancelReservation,
     Checkpointed,
     Command,
+    Cordon,
     CreateService,
     DeleteService,
     DevicesRead,
+    Drain,
     Ended,
     Fact,
     Hold,
+    LabelNode,
     MakeToken,
     NodeFenced,
     NodeFound,
@@ -27,6 +39,7 @@ from gpu_scheduler.control.messages import (
     PauseDevice,
     Record,
     Release,
+    RemoveNode,
     RemoveTenant,
     ReplicaChecked,
     Reprioritise,
@@ -43,6 +56,7 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
     SubmitAll,
+    Uncordon,
     Update,
     UpdateService,
     UseToken,
@@ -187,6 +201,8 @@ class Core:
                 fleet.pause(self.book, node_id, index, now_ms, outcome, paused=False)
             case CreateService() | UpdateService() | ScaleService() | DeleteService():
                 services.apply(self.book, message, now_ms, outcome)
+            case Cordon() | Drain() | Uncordon() | LabelNode() | RemoveNode():
+                nodes.change(self.book, message, now_ms, outcome)
             case Reserve() | CancelReservation():
                 windows.apply(self.book, message, now_ms, outcome)
             case NoteEstimates(found):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import services, windows
+from gpu_scheduler.control import nodes, services, windows
 from gpu_scheduler.control.book import Book, Timer
 from gpu_scheduler.control.eligible import (
     BACKOFF,
@@ -233,6 +233,8 @@ def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
             windows.on_timer(book, timer.name, now_ms, outcome)
         elif timer.kind == services.SERVICE:
             services.look_again(book, timer.name)
+        elif timer.kind == nodes.DRAIN:
+            nodes.on_timer(book, timer.name, now_ms, outcome)
         elif timer.kind == BEGUN:
             _give_up_start(book, timer.name, now_ms, outcome)
         elif timer.name in book.lives:

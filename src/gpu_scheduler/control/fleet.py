@@ -12,7 +12,7 @@ from gpu_scheduler.control.messages import DevicesRead, NodeFound, Outcome, Trus
 from gpu_scheduler.engine.kind import same_hardware
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.node import Device, Health, Node, NodeState
+from gpu_scheduler.model.node import Device, Health, Node, NodeState, labels_with
 from gpu_scheduler.store.rows import EventRow
 
 LEAST_COMMANDS = 3
@@ -29,22 +29,24 @@ def set_node(book: Book, node: Node, outcome: Outcome) -> None:
 
 
 def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
-    """An agent has come (back): its node is online, unless it is to be drained."""
+    """An agent has come (back): its node is online. What people decided about it stays."""
     slot = book.picture.index.by_id.get(fact.node_id)
     known = None if slot is None else slot.node
     before = {} if known is None else {device.index: device for device in known.devices}
     state = NodeState.ONLINE
-    if known is not None and known.state is NodeState.DRAINING:
-        state = known.state
+    given = () if known is None else known.given_labels
     node = Node(
         id=fact.node_id,
-        ordinal=len(book.picture.index.by_id) if known is None else known.ordinal,
+        ordinal=_next_ordinal(book) if known is None else known.ordinal,
         cpu_milli=fact.cpu_milli,
         memory_mb=fact.memory_mb,
         devices=tuple(_as_before(device, before.get(device.index)) for device in fact.devices),
-        labels=fact.labels,
+        labels=labels_with(fact.labels, given),
         rack=fact.rack,
         state=state,
+        closed=None if known is None else known.closed,
+        found_labels=fact.labels,
+        given_labels=given,
     )
     book.unsettled.pop(fact.node_id, None)
     if known is not None and not same_hardware(known, node):
@@ -63,6 +65,12 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
     if known is None or known.state is not state:
         kind = "node_joined" if known is None else "node_online"
         outcome.writes.append(_node_event(now_ms, kind, node.id))
+
+
+def _next_ordinal(book: Book) -> int:
+    """The first that no node has; those of nodes that were removed are given out again."""
+    used = {slot.ordinal for slot in book.picture.index.by_id.values()}
+    return next(ordinal for ordinal in range(len(used) + 1) if ordinal not in used)
 
 
 def settle(book: Book, allocation: Allocation, now_ms: int, outcome: Outcome) -> None:
@@ -111,7 +119,7 @@ def silent(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
     """Nothing is heard of a node. Its jobs keep what they hold, as they may well run."""
     node = book.picture.index.slot(node_id).node
     if node.state is not NodeState.ONLINE:
-        return  # one that is drained gets no work anyway, and must not forget that
+        return
     set_node(book, replace(node, state=NodeState.LOST), outcome)
     outcome.writes.append(_node_event(now_ms, "node_silent", node_id))
 

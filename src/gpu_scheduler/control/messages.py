@@ -216,6 +216,50 @@ class ResumeDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class Cordon:
+    """Give a node no new work; what runs there goes on. `by` is who asks for it."""
+
+    node_id: str
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Let a node become empty: no new work, and what still runs after `within_ms` is stopped.
+
+    That waits again for a place elsewhere. Without `within_ms` it may end in its own time.
+    """
+
+    node_id: str
+    by: str = ""
+    reason: str = ""
+    within_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """Give a node work again that was cordoned or drained."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabelNode:
+    """Set labels of a node, whatever its agent says; None takes one away."""
+
+    node_id: str
+    labels: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """Forget a node; refused while its agent is there or something may run on it."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """Write down what happened beside the core; each event gets the time of now."""
 
@@ -427,6 +471,11 @@ Command = (
     | ServiceCommand
     | PauseDevice
     | ResumeDevice
+    | Cordon
+    | Drain
+    | Uncordon
+    | LabelNode
+    | RemoveNode
     | Record
     | MakeToken
     | RevokeToken

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from gpu_scheduler.control import fleet, services
+from gpu_scheduler.control import fleet, nodes, services
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.eligible import (
     BACKOFF,
@@ -80,6 +80,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     outcome.writes.append(_attempt_row(book, running.allocation, fact, state, why, now_ms))
     outcome.writes += measured
     fleet.settle(book, running.allocation, now_ms, outcome)
+    nodes.ended(book, running.allocation, now_ms, outcome)
     fleet.note_end(
         book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
     )

@@ -22,6 +22,7 @@ from gpu_scheduler.control.eligible import (
     wait_for_job,
 )
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
+from gpu_scheduler.control.nodes import watch_drain
 from gpu_scheduler.control.promises import take_up_promises
 from gpu_scheduler.control.series import OWN, queue_alike
 from gpu_scheduler.control.submit import NO_NODE, why_never
@@ -57,6 +58,7 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
         book.picture.set_pool(pool)
     for node in store.nodes():
         book.picture.set_node(_not_heard_of_yet(node))
+        watch_drain(book, node)
     for window in store.windows():
         keep(book, window)
         if window.start_ms <= now_ms and window.over_ms is None:
@@ -121,7 +123,7 @@ def _sharing(book: Book, job: Job) -> Job:
 
 def _not_heard_of_yet(node: Node) -> Node:
     """A node takes no work until its agent has come back."""
-    return node if node.state is NodeState.DRAINING else replace(node, state=NodeState.LOST)
+    return replace(node, state=NodeState.LOST)
 
 
 def _restore_ledger(book: Book, store: Store) -> None:

@@ -34,7 +34,6 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow, RemovedService
@@ -295,8 +294,8 @@ def _move(book: Book, service: Service, outcome: Outcome) -> None:
         if task is None or not task.allocation_id or task.stop_why:
             continue
         placements = book.picture.running[task.allocation_id].running.allocation.placements
-        states = {book.picture.index.slot(p.node_id).node.state for p in placements}
-        if NodeState.DRAINING not in states:
+        nodes = (book.picture.index.slot(placement.node_id).node for placement in placements)
+        if not any(node.closed is not None and node.closed.drains for node in nodes):
             continue
         if not replica.ready or spare > 0:
             spare -= replica.ready

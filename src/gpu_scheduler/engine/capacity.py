@@ -133,4 +133,4 @@ def _at_its_best(node: Node) -> Node:
         replace(device, health=Health.HEALTHY, paused=False, hot=False, foreign=None)
         for device in node.devices
     )
-    return replace(node, devices=devices, state=NodeState.ONLINE)
+    return replace(node, devices=devices, state=NodeState.ONLINE, closed=None)

@@ -8,6 +8,7 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -92,7 +93,7 @@ def _misses(picture: Picture, shape: Shape) -> dict[str, int]:
 
 def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
     if slot.bucket < 0:
-        return "not online"
+        return _why_closed(slot.node)
     if selected is not None and not selected & slot.bit:
         return "other labels"
     fits = shape.by_kind.get(slot.kind.id)
@@ -108,6 +109,13 @@ def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
             return "GPUs paused, hot, unhealthy or in foreign use"
         return "too few free GPUs"
     return "nothing"
+
+
+def _why_closed(node: Node) -> str:
+    """Why a node takes no work at all."""
+    if node.state is not NodeState.ONLINE or node.closed is None:
+        return "not online"
+    return "being drained" if node.closed.drains else "cordoned"
 
 
 def _sentence(picture: Picture, misses: dict[str, int], members: int) -> str:

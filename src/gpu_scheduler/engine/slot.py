@@ -8,7 +8,7 @@ from __future__ import annotations
 from gpu_scheduler.engine.kind import Kind
 from gpu_scheduler.engine.shape import Fit, Part, Shape
 from gpu_scheduler.model.allocation import DeviceShare, Placement
-from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import (
     SHARE_STEP_MILLI,
     WHOLE_MILLI,
@@ -125,7 +125,7 @@ class Slot:
     @property
     def takes_work(self) -> bool:
         """Tell whether the node takes work at all."""
-        return self.node.state is NodeState.ONLINE
+        return self.node.takes_work
 
     @property
     def free_mask(self) -> int:

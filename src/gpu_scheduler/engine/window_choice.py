@@ -154,7 +154,7 @@ def _refusal(picture: Picture, wish: Wish, survey: _Survey) -> str:
     found = [
         f"{count} {what}"
         for count, what in (
-            (survey.out, "paused, unhealthy or not online"),
+            (survey.out, "paused, unhealthy, drained or not online"),
             (survey.reserved, "reserved already"),
             (survey.running, "held by jobs that may run longer"),
             (0 if wish.preempts else survey.stoppable, "held by jobs that could be preempted"),

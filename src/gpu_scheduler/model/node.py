@@ -9,10 +9,9 @@ from gpu_scheduler.model.errors import InvalidRequest, WrongState
 
 
 class NodeState(StrEnum):
-    """Whether a node takes work."""
+    """Whether anything is heard of a node."""
 
     ONLINE = "online"
-    DRAINING = "draining"
     LOST = "lost"
 
 
@@ -122,8 +121,26 @@ def hot_after(*, was_hot: bool, temperature_c: int, threshold_c: int, hysteresis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """People let a node take no new work. If it `drains`, it is to be empty.
+
+    What still runs there at `requeue_ms` is stopped and waits again; None lets it end by itself.
+    """
+
+    since_ms: int
+    by: str = ""
+    reason: str = ""
+    drains: bool = False
+    requeue_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A machine. `ordinal` is given once, at registration, and decides ties between nodes."""
+    """A machine. `ordinal` is given once, at registration, and decides ties between nodes.
+
+    `labels` are those that its agent found, with what people changed about them: `given_labels`,
+    where None takes one away.
+    """
 
     id: str
     ordinal: int
@@ -133,6 +150,9 @@ class Node:
     labels: tuple[tuple[str, str], ...] = ()
     rack: str = ""
     state: NodeState = NodeState.ONLINE
+    closed: Closed | None = None
+    found_labels: tuple[tuple[str, str], ...] = ()
+    given_labels: tuple[tuple[str, str | None], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse negative amounts and device indices that are not unique."""
@@ -146,3 +166,16 @@ class Node:
     def gpu_count(self) -> int:
         """How many devices the node has."""
         return len(self.devices)
+
+    @property
+    def takes_work(self) -> bool:
+        """Tell whether new work may be placed here."""
+        return self.state is NodeState.ONLINE and self.closed is None
+
+
+def labels_with(
+    found: tuple[tuple[str, str], ...], given: tuple[tuple[str, str | None], ...]
+) -> tuple[tuple[str, str], ...]:
+    """The labels of a node: what its agent says, changed by what people say."""
+    merged: dict[str, str | None] = {**dict(found), **dict(given)}
+    return tuple(sorted((name, value) for name, value in merged.items() if value is not None))

@@ -12,7 +12,6 @@ from gpu_scheduler.ledger.periods import Period
 from gpu_scheduler.ledger.shares import Account, tenant_and_user
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.tenant import BudgetPeriod
 from gpu_scheduler.notify.readers import why_not
 from gpu_scheduler.notify.service import BudgetUse
@@ -47,9 +46,7 @@ class LoopForNotices:
     def free_gpus(self) -> int:
         """GPUs that are wholly free and take work."""
         slots = self._loop.core.book.picture.index.by_id.values()
-        return sum(
-            slot.free_mask.bit_count() for slot in slots if slot.node.state is NodeState.ONLINE
-        )
+        return sum(slot.free_mask.bit_count() for slot in slots if slot.node.takes_work)
 
     def budgets(self) -> Iterator[BudgetUse]:
         """Tenants and users with a budget: what was charged, and what runs has used since."""

@@ -6,7 +6,7 @@ from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.node import Closed, NodeState
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import ReasonCode
 from tests.builders import (
@@ -31,9 +31,11 @@ def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
     nodes = [
         a_node(ordinal=0, gpus=4),
         a_node(ordinal=1, gpus=2),
-        a_node(ordinal=2, gpus=4, state=NodeState.DRAINING),
+        a_node(ordinal=2, gpus=4, state=NodeState.LOST),
         a_node(ordinal=3, gpus=4, device={"paused": True}),
         a_node(ordinal=4, gpus=4, cpus=8),
+        a_node(ordinal=5, gpus=4, closed=Closed(since_ms=0, drains=True)),
+        a_node(ordinal=6, gpus=4, closed=Closed(since_ms=0)),
     ]
     held = [
         running(a_job(number=9, gpus=2), on("n0", [0, 1])),
@@ -41,8 +43,9 @@ def test_what_is_missing_is_named_with_the_number_of_nodes() -> None:
     ]
     picture = a_picture(nodes=nodes, held=held, queue=[a_job(number=1, gpus=3, cpus=4)])
     assert why(picture, 1) == (
-        "waiting for 3 GPUs, 4 CPU cores; of 5 nodes: "
-        "1 x GPUs paused, hot, unhealthy or in foreign use, 1 x not online, "
+        "waiting for 3 GPUs, 4 CPU cores; of 7 nodes: "
+        "1 x GPUs paused, hot, unhealthy or in foreign use, 1 x being drained, "
+        "1 x cordoned, 1 x not online, "
         "1 x too few free GPUs, 1 x too little free CPU, 1 x too small or of another model"
     )
 

@@ -1,0 +1,205 @@
+"""Nodes that people cordon, drain, label and remove, and the jobs on them."""
+
+import pytest
+
+from gpu_scheduler.control.messages import (
+    Cordon,
+    Drain,
+    LabelNode,
+    NodeFound,
+    NodeSilent,
+    RemoveNode,
+    Uncordon,
+)
+from gpu_scheduler.control.restore import restore
+from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
+from gpu_scheduler.model.node import Device, Node
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.states import JobState
+from tests.builders import MINUTE, a_cluster, a_core, a_job
+from tests.scenarios.lab import Lab
+
+
+def node(lab: Lab, node_id: str) -> Node:
+    return lab.core.book.picture.index.slot(node_id).node
+
+
+def kinds(lab: Lab) -> list[str]:
+    return [row.kind for _, row in lab.store.events(0) if row.kind.startswith("node_")]
+
+
+def found(node_id: str, **labels: str) -> NodeFound:
+    return NodeFound(
+        node_id=node_id,
+        cpu_milli=8000,
+        memory_mb=64_000,
+        devices=(Device(index=0, uuid=f"{node_id}-0", model="A100", memory_mb=80_000),),
+        labels=tuple(sorted(labels.items())),
+    )
+
+
+# --- cordon and drain
+
+
+def test_a_cordoned_node_keeps_its_jobs_and_gets_no_new_ones() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=2))
+    lab.submit(a_job(number=1))
+    lab.do(Cordon("n0", "ann", "a fan is loud"))
+    lab.submit(a_job(number=2))
+    assert lab.running() == ["j1"]
+    assert not lab.stops
+    lab.do(Uncordon("n0"))
+    assert lab.running() == ["j1", "j2"]
+
+
+def test_a_drain_without_a_deadline_lets_jobs_end_and_then_says_that_it_is_done() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
+    lab.submit(a_job(number=1))
+    lab.do(Drain("n0", "ann"))
+    lab.at(100 * MINUTE)
+    assert lab.running() == ["j1"]
+    assert kinds(lab) == ["node_draining"]
+    lab.ends("j1")
+    assert lab.state("j1") is JobState.COMPLETED
+    assert kinds(lab) == ["node_draining", "node_drained"]
+
+
+def test_an_empty_node_is_drained_at_once() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
+    lab.do(Drain("n0", "ann"))
+    assert kinds(lab) == ["node_draining", "node_drained"]
+
+
+def test_what_runs_after_the_deadline_of_a_drain_is_stopped_and_starts_elsewhere() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
+    lab.submit(a_job(number=1))
+    assert lab.nodes_of("j1") == ["n0"]
+    lab.do(Drain("n0", "ann", within_ms=10 * MINUTE))
+    lab.at(9 * MINUTE)
+    assert lab.nodes_of("j1") == ["n0"]
+    lab.at(10 * MINUTE)
+    assert lab.nodes_of("j1") == ["n1"]
+    assert lab.allocation("j1").attempt == 2
+    assert kinds(lab)[-1] == "node_drained"
+
+
+def test_a_drain_that_requeues_stops_jobs_at_once_and_each_of_them_once() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=2), obedient=False)
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.do(Drain("n0", "ann", within_ms=0), Drain("n0", "ann", within_ms=0))
+    assert sorted(stop.why for stop in lab.stops) == ["preempted", "preempted"]
+
+
+def test_a_gang_is_stopped_as_a_whole_when_one_of_its_nodes_is_drained() -> None:
+    lab = Lab(nodes=a_cluster(nodes=3, gpus=1))
+    lab.submit(a_job(number=1, gpus=1, members=2))
+    assert lab.nodes_of("j1") == ["n0", "n1"]
+    lab.do(Drain("n1", "ann", within_ms=0))
+    assert lab.nodes_of("j1") == ["n0", "n2"]
+
+
+def test_uncordon_undoes_a_drain_before_its_deadline() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
+    lab.submit(a_job(number=1))
+    lab.do(Drain("n0", "ann", within_ms=10 * MINUTE), Uncordon("n0"))
+    lab.at(20 * MINUTE)
+    assert lab.running() == ["j1"]
+    assert not lab.stops
+
+
+def test_a_waiting_job_says_that_nodes_are_being_drained() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
+    lab.do(Drain("n0", "ann"), Cordon("n1", "ann"))
+    lab.submit(a_job(number=1))
+    why = explain(lab.core.book.picture, lab.last_plan or Plan(), 1)
+    assert "1 x being drained, 1 x cordoned" in str(why)
+
+
+def test_a_drain_and_its_deadline_outlive_a_restart() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found("box"))
+    lab.submit(a_job(number=1))
+    lab.do(Drain("box", "ann", "new fans", within_ms=10 * MINUTE))
+    lab.core = a_core(nodes=[])
+    restore(lab.core.book, lab.store, lab.now_ms)
+    lab.do(found("box"))
+    closed = node(lab, "box").closed
+    assert closed is not None
+    assert (closed.by, closed.reason, closed.drains) == ("ann", "new fans", True)
+    lab.submit(a_job(number=2, gpus=0))
+    assert lab.running() == ["j1"]
+    lab.at(10 * MINUTE)
+    assert lab.running() == []
+    assert lab.state("j1") is JobState.PENDING
+
+
+def test_a_node_that_is_not_known_cannot_be_drained() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
+    with pytest.raises(UnknownThing, match="node 'x' is not known; known: n0"):
+        lab.do(Drain("x"))
+
+
+# --- labels
+
+
+def test_labels_of_people_win_over_those_of_the_agent_and_stay() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found("box", zone="a", ib="yes"))
+    lab.do(LabelNode("box", (("zone", "b"), ("ib", None), ("owner", "vision"))))
+    assert dict(node(lab, "box").labels) == {"owner": "vision", "zone": "b"}
+    lab.do(NodeSilent("box"), found("box", zone="a", ib="yes", disk="ssd"))
+    assert dict(node(lab, "box").labels) == {"disk": "ssd", "owner": "vision", "zone": "b"}
+    lab.do(LabelNode("box", (("zone", "a"), ("ib", "yes"), ("owner", None))))
+    assert node(lab, "box").given_labels == ()
+    assert dict(node(lab, "box").labels) == {"disk": "ssd", "ib": "yes", "zone": "a"}
+
+
+def test_a_job_starts_when_a_node_gets_the_label_that_it_waits_for() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found("one", zone="a"), found("two"))
+    lab.submit(
+        a_job(number=1, node_labels=(("zone", "a"),)), a_job(number=2, node_labels=(("zone", "a"),))
+    )
+    assert lab.running() == ["j1"]
+    lab.do(LabelNode("two", (("zone", "a"),)))
+    assert lab.nodes_of("j2") == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("", "x", "a name has letters"),
+        ("a b", "x", "a name has letters"),
+        ("tgpu.runner.process", "no", "is set by agents"),
+        ("zone", "x\ny", "cannot be"),
+    ],
+)
+def test_labels_that_make_no_sense_are_refused(name: str, value: str, says: str) -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
+    with pytest.raises(InvalidRequest, match=says):
+        lab.do(LabelNode("n0", ((name, value),)))
+
+
+# --- removal
+
+
+def test_a_node_is_removed_only_when_nothing_runs_and_its_agent_is_gone() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found("box"), found("other"))
+    lab.submit(a_job(number=1))
+    with pytest.raises(WrongState, match=r"j1\.1 may still run there"):
+        lab.do(RemoveNode("box"))
+    lab.ends("j1")
+    with pytest.raises(WrongState, match="its agent is connected"):
+        lab.do(RemoveNode("box"))
+    lab.do(NodeSilent("box"), RemoveNode("box"))
+    assert [kept.id for kept in lab.store.nodes()] == ["other"]
+
+
+def test_after_a_removal_nodes_can_join_and_get_work() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found("a"), found("b"), found("c"), NodeSilent("a"), RemoveNode("a"))
+    lab.do(found("d"), found("e"))
+    lab.submit(*(a_job(number=number) for number in range(1, 5)))
+    assert sorted(lab.nodes_of(f"j{number}")[0] for number in range(1, 5)) == ["b", "c", "d", "e"]
