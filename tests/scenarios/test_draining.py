@@ -121,6 +121,7 @@ def test_a_drain_and_its_deadline_outlive_a_restart() -> None:
     lab.do(found("box"))
     lab.submit(a_job(number=1))
     lab.do(Drain("box", "ann", "new fans", within_ms=10 * MINUTE))
+    lab.store.commit(lab.core.ledger_writes())
     lab.core = a_core(nodes=[])
     restore(lab.core.book, lab.store, lab.now_ms)
     lab.do(found("box"))

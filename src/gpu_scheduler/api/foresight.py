@@ -37,7 +37,11 @@ def foreseen(service: Service, explainer: Explainer, job_id: str, depth: int = 0
     start_ms = explainer.expected_start_ms(number)
     if start_ms is not None:
         return start_ms, FORECAST
-    if reason is not None and reason.code in {ReasonCode.NO_NODES, ReasonCode.NO_RUNNER}:
+    if reason is not None and reason.code in {
+        ReasonCode.NO_NODES,
+        ReasonCode.NODES_CLOSED,
+        ReasonCode.NO_RUNNER,
+    }:
         return None, ""
     rough_ms = rough_start_ms(service.core.book.picture, number, service.now_ms())
     if rough_ms is None:

@@ -18,6 +18,9 @@ def explain(picture: Picture, plan: Plan, number: int) -> Reason:
     return Reasons(picture, plan).of(number)
 
 
+OFFLINE = "not online"
+
+
 class Reasons:
     """The reasons of a plan, for whoever asks about many jobs."""
 
@@ -51,11 +54,19 @@ class Reasons:
         if entry is None:
             raise UnknownThing(f"job number {number} does not wait")
         if not self._is_up:
-            return entry, Reason(ReasonCode.NO_NODES)
+            return entry, self._nobody_works()
         found = self._of_jobs.get(entry.waiting.job.id) or self._tenant_reason(entry)
         if found is None:
             found = self._of_shapes.get(entry.shape.name)
         return entry, found or Reason(ReasonCode.NOT_EXAMINED)
+
+    def _nobody_works(self) -> Reason:
+        """Why no node at all takes work."""
+        whys = [_why_closed(slot.node) for slot in self._picture.index.by_id.values()]
+        if all(why == OFFLINE for why in whys):
+            return Reason(ReasonCode.NO_NODES)
+        found = ", ".join(f"{whys.count(why)} x {why}" for why in sorted(set(whys)))
+        return Reason(ReasonCode.NODES_CLOSED, (("found", found),))
 
     def _tenant_reason(self, entry: Entry) -> Reason | None:
         """What holds back jobs of a tenant with one shape: all, those of a user, or of a pool."""
@@ -114,7 +125,7 @@ def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
 def _why_closed(node: Node) -> str:
     """Why a node takes no work at all."""
     if node.state is not NodeState.ONLINE or node.closed is None:
-        return "not online"
+        return OFFLINE
     return "being drained" if node.closed.drains else "cordoned"
 
 

@@ -33,6 +33,7 @@ class ReasonCode(StrEnum):
     PORT_TAKEN = "port_taken"
     STOPPING = "stopping"
     NO_NODES = "no_nodes"
+    NODES_CLOSED = "nodes_closed"
     NO_RUNNER = "no_runner"
     NOT_EXAMINED = "not_examined"
     DEPENDENCY_FAILED = "dependency_failed"
@@ -121,6 +122,7 @@ SENTENCES = {
     ReasonCode.PORT_TAKEN: "its port is taken on every node that has room",
     ReasonCode.STOPPING: "its last attempt is still stopping",
     ReasonCode.NO_NODES: "no node is online",
+    ReasonCode.NODES_CLOSED: "no node takes work: {found}",
     ReasonCode.NO_RUNNER: "no node has a {runner}; install one, or submit it without",
     ReasonCode.NOT_EXAMINED: "not looked at yet; the next cycle goes on here",
     ReasonCode.DEPENDENCY_FAILED: "job {job} ended as {state}, so {kind} can never be met",
