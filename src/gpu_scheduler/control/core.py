@@ -203,6 +203,7 @@ class Core:
                 services.apply(self.book, message, now_ms, outcome)
             case Cordon() | Drain() | Uncordon() | LabelNode() | RemoveNode():
                 nodes.change(self.book, message, now_ms, outcome)
+                services.nodes_changed(self.book)
             case Reserve() | CancelReservation():
                 windows.apply(self.book, message, now_ms, outcome)
             case NoteEstimates(found):
