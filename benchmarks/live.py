@@ -118,8 +118,9 @@ class LiveServer:
                 continue
             kind = "server" if b"up" in words else "agent"
             if b"gpu_scheduler.agent.launcher" in words:
+                # Forked by the launcher in this order: the zygote, then children that wait.
                 kind = "zygote" if "launcher" in found else "launcher"
-            found[kind] = pid
+            found.setdefault(kind, pid)
         return found
 
     def cpu_seconds(self) -> dict[str, float]:

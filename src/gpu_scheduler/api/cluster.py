@@ -201,7 +201,8 @@ def _add_reading(
 ) -> None:
     if reading is None:
         return
-    form.utilisation_percent = reading.utilisation_percent
+    if reading.load_percent is not None or reading.utilisation_percent:
+        form.utilisation_percent = reading.utilisation_percent
     form.memory_used_mb = reading.memory_used_mb
     form.temperature_c = reading.temperature_c
     form.power_watts = round(reading.power_mw / 1000, 1)

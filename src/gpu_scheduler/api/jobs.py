@@ -24,7 +24,7 @@ from gpu_scheduler.model.moments import moment_text
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.states import HOLDING, JobState
 from gpu_scheduler.store.questions import JobQuery, Sight
-from gpu_scheduler.store.rows import JobRow
+from gpu_scheduler.store.rows import JobRow, TaskRow
 from gpu_scheduler.wire.answers import (
     ArrayTaskPage,
     AttemptForm,
@@ -200,7 +200,7 @@ async def explain_job(context: Context, call: Call) -> Answer:
             form.expected_end = write_time(entry.running.expected_end_ms)
             form.reason += _warned(context, entry.running.allocation.id)
     else:
-        form.reason = row.reason or _how_it_ended(row)
+        form.reason = row.reason or _how_it_ended(context, row, task)
     if not call.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
     return answer(form)
@@ -238,7 +238,26 @@ def _expected_end_ms(context: Context, row: JobRow, start_ms: int | None) -> int
     return start_ms + max(1, entry.waiting.expected_ms - entry.waiting.attained_ms)
 
 
-def _how_it_ended(row: JobRow) -> str:
+def _how_it_ended(context: Context, row: JobRow, task: int | None) -> str:
+    if row.job.array is not None:
+        return _how_tasks_ended(context, row, task)
+    return _ending(row)
+
+
+def _how_tasks_ended(context: Context, row: JobRow, task: int | None) -> str:
+    """One task like a job; of all of them how many ended how, and the first that failed."""
+    if task is not None:
+        found = context.service.store.tasks(row.job.id, only=IntervalSet.of([task]))
+        return _ending(found[0]) if found else task_state(row, task).value
+    told = ", ".join(f"{len(numbers):,} {state.value}" for state, numbers in row.tasks if numbers)
+    failed = dict(row.tasks).get(JobState.FAILED)
+    if not failed:
+        return f"tasks: {told}"
+    first = context.service.store.tasks(row.job.id, only=IntervalSet.of([min(failed)]))
+    return f"tasks: {told}; task {min(failed)} {_ending(first[0]) if first else 'failed'}"
+
+
+def _ending(row: JobRow | TaskRow) -> str:
     if row.signal is not None:
         return f"{row.state.value} by signal {row.signal}"
     if row.exit_code is not None:

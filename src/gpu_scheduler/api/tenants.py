@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
@@ -16,6 +18,8 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.wire.answers import Removed
 from gpu_scheduler.wire.tenants import (
     GPU_HOUR,
+    MOST_ID,
+    TENANT_ID,
     TenantForm,
     TenantList,
     TenantPatch,
@@ -38,7 +42,7 @@ async def create_tenant(context: Context, call: Call) -> Answer:
     asked = decode(_REQUEST, data)
     # Ids are chosen by looking at those that exist, so nobody else may be choosing meanwhile.
     async with context.choosing_ids:
-        tenant_id = _next_id(context) if asked.id is msgspec.UNSET else asked.id
+        tenant_id = _new_id(context, asked.name) if asked.id is msgspec.UNSET else asked.id
         tenant = read_tenant(asked, Tenant(id=tenant_id))
 
         def tell(_: Outcome) -> Answer:
@@ -109,10 +113,15 @@ def _may_see(caller: Caller, tenant: Tenant) -> bool:
     return caller.is_admin or tenant.id in caller.tenants
 
 
-def _next_id(context: Context) -> str:
-    """One more than any that was ever used, as far as accounts remember."""
+def _new_id(context: Context, name: str) -> str:
+    """The name where it can be an id, so that people meet one word for a tenant; else a number.
+
+    Never one that was used before, as far as accounts remember: its bills are not this one's.
+    """
     store = context.service.store
     names = {tenant.id for tenant in store.tenants()} | {row.tenant for row in store.usage()}
+    if re.fullmatch(TENANT_ID, name) and len(name) <= MOST_ID and name not in names:
+        return name
     numbers = [
         int(name.removeprefix(PREFIX))
         for name in names

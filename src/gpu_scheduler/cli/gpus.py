@@ -60,7 +60,8 @@ def resume(args: Namespace) -> int:
 
 def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
     """The columns of one device."""
-    used = size_text(gpu.get("memory_used_mb") or 0)
+    is_measured = bool(gpu.get("memory_used_mb")) or gpu.get("utilisation_percent") is not None
+    used = size_text(gpu.get("memory_used_mb") or 0) if is_measured else "-"
     return [
         _name(gpu, named=named),
         " ".join([str(gpu.get("model") or ""), *_slices(gpu)]),

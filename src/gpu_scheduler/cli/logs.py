@@ -6,7 +6,7 @@ import sys
 import time
 
 from gpu_scheduler.cli.durations import whole
-from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.references import one_reference
 from gpu_scheduler.model.errors import ClusterError
 
@@ -39,9 +39,20 @@ def run(args: Namespace) -> int:
         if args.follow:
             follow(client, str(reference), query)
             return 0
+        written = 0
         for piece in client.log_bytes(str(reference), **query):
             _write(piece)
+            written += len(piece)
+        if not written:
+            _say_why_empty(client, str(reference))
     return 0
+
+
+def _say_why_empty(client: Client, job: str) -> None:
+    """A job that has not begun has written nothing yet: say that, and why."""
+    found = client.explain(job)
+    if found.get("state") in {"pending", "preempted"}:
+        warn(f"{job} has not started: {found.get('reason')}")
 
 
 class Follower:

@@ -60,6 +60,17 @@ _GAP = "  "
 _LEAST_LAST = 20
 
 
+def counted(number: int, thing: str, verb: str = "") -> str:
+    """`1 GPU`, `2 GPUs`, `1,000 jobs`; with a verb `1 job runs`, `2 jobs run`."""
+    end, verb_end = ("", "s") if number == 1 else ("s", "")
+    return f"{number:,} {thing}{end}" + (f" {verb}{verb_end}" if verb else "")
+
+
+def hours_text(hours: float) -> str:
+    """Hours with two places; a little is not nothing."""
+    return "<0.01" if 0 < hours < 0.005 else f"{hours:,.2f}"
+
+
 def is_terminal() -> bool:
     """Whether a person looks at stdout."""
     return sys.stdout.isatty()

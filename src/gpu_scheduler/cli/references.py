@@ -1,6 +1,7 @@
 """Jobs as people name them, to the ids of the server.
 
-`12`, `job-12`, `1-3,7`, `12_4`, `12_[1-3]`, `last`, `@~1` (the one before the last), `all`.
+`12`, `job-12`, `1-3,7`, `12_4`, `12_[1-3]`, `last`, `last_4`, `@~1` (the one
+before the last), `all`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
 MOST_JOBS = 100_000
-EXPECTED = "write 12, job-12, 1-3,7, 12_4, 12_[1-3], last, @~1 or all"
-_ONE = r"(?:job-)?(\d{1,18})(?:_(?:(\d{1,18})|\[([\d,:-]+)\]|(\d+-\d+)))?"
+EXPECTED = "write 12, job-12, 1-3,7, 12_4, 12_[1-3], last, last_4, @~1 or all"
+_TASKS = r"(?:_(?:(\d{1,18})|\[([\d,:-]+)\]|(\d+-\d+)))?"
+_ONE = rf"(?:job-)?(\d{{1,18}}){_TASKS}"
 _RANGE = r"(?:job-)?(\d{1,18})-(?:job-)?(\d{1,18})"
-_BACK = r"@(?:~(\d{1,9}))?"
+_BACK = rf"(?:last|@(?:~(\d{{1,9}}))?){_TASKS}"
 
 
 class Reference:
@@ -84,10 +86,8 @@ def _meant(client: Client, part: str) -> Iterator[Reference]:
             raise InvalidRequest(f"'{part}' is no range of at most {MOST_JOBS:,} jobs")
         for number in range(first, last + 1):
             yield Reference(f"job-{number}")
-    elif part == "last":
-        yield Reference(_recent(client, 0))
     elif match := re.fullmatch(_BACK, part, re.ASCII):
-        yield Reference(_recent(client, int(match[1] or 0)))
+        yield Reference(_recent(client, int(match[1] or 0)), match[2] or match[3] or match[4])
     elif part == "all":
         for job in client.list(state=ACTIVE, user=mine()):
             yield Reference(job["id"])

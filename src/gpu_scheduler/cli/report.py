@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpu_scheduler.cli.durations import whole, words_of
-from gpu_scheduler.cli.output import painted, print_json, print_table, visible
+from gpu_scheduler.cli.output import hours_text, painted, print_json, print_table, visible
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import target
@@ -96,7 +96,7 @@ def summary(report: dict[str, Any]) -> Iterator[str]:
     yield f"{painted('Report', 'bold')} for {visible(report['period'])}: {begin} to {end}{so_far}"
     cost = f", {total['cost']:,.2f} {report['currency']}" if total["cost"] else ""
     energy = f", {total['energy_kwh']:,.2f} kWh" if total["energy_kwh"] else ""
-    yield f"  used       {total['gpu_hours']:,.2f} GPU-hours{energy}{cost}"
+    yield f"  used       {hours_text(total['gpu_hours'])} GPU-hours{energy}{cost}"
     yield (
         f"  runs       {total['started']:,} started, {total['completed']:,} completed, "
         f"{total['failed']:,} failed, {total['cancelled']:,} cancelled, "
@@ -128,7 +128,7 @@ def account_rows(accounts: list[dict[str, Any]]) -> Iterator[list[str]]:
         yield [
             account["tenant_id"],
             account["user"] or "(all)",
-            f"{sums['gpu_hours']:,.2f}",
+            hours_text(sums["gpu_hours"]),
             f"{sums['energy_kwh']:,.2f}" if sums["energy_kwh"] else "-",
             f"{sums['cost']:,.2f}",
             "-" if mean is None else f"{mean:.0f}%",
@@ -191,7 +191,7 @@ def idler_row(run: dict[str, Any]) -> list[str]:
         f"{run['job_id']}{task}",
         run["name"],
         run["user"],
-        f"{run['gpu_hours']:,.2f}",
+        hours_text(run["gpu_hours"]),
         f"{run['mean_utilisation_percent']:.0f}%",
         f"{run['peak_utilisation_percent']}%",
     ]

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.durations import duration, moment, whole
-from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.output import counted, print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import quoted
@@ -68,7 +68,7 @@ def run(args: Namespace) -> int:
         print_table(HEADINGS, map(_row, found), right=("GPUS",))
     else:
         for one in found:
-            print(f"{one['id']} cancelled; its {one['gpus']} GPUs are everybody's again")
+            print(f"{one['id']} cancelled; everybody may use {counted(one['gpus'], 'GPU')} again")
     return 0
 
 
@@ -80,7 +80,7 @@ def _reserve(args: Namespace) -> int:
         print_json(made)
     else:
         row = _row(made)
-        print(f"reserved as {made['id']}: {made['gpus']} GPUs ({row[6]}) for {row[3]}")
+        print(f"reserved as {made['id']}: {counted(made['gpus'], 'GPU')} ({row[6]}) for {row[3]}")
         print(f"  from   {row[4]}\n  until  {row[5]}")
     return 0
 

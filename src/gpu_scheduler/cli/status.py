@@ -17,6 +17,7 @@ from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, row
 from gpu_scheduler.cli.output import (
     aligned,
     coloured_state,
+    counted,
     is_terminal,
     painted,
     print_json,
@@ -88,9 +89,9 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
         f"{coloured_state(str(health.get('status')))}, up for {up}"
     )
     yield (
-        f"{cluster.get('online_nodes')} of {cluster.get('total_nodes')} nodes online, "
-        f"{cluster.get('available_gpus')} of {cluster.get('total_gpus')} GPUs free, "
-        f"{cluster.get('running_jobs'):,} jobs run, {cluster.get('pending_jobs'):,} wait"
+        f"{cluster.get('online_nodes')} of {counted(cluster['total_nodes'], 'node')} online, "
+        f"{cluster.get('available_gpus')} of {counted(cluster['total_gpus'], 'GPU')} free, "
+        f"{counted(cluster['running_jobs'], 'job', 'run')}, {cluster.get('pending_jobs'):,} wait"
     )
     if detailed:
         yield from _queue_lines(cluster)

@@ -84,17 +84,22 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
 
         add_snapshot(bodies, args)
     if args.param or args.param_file:
-        from gpu_scheduler.cli.sweep import combinations, filled, sweep_name
-
-        sweep = sweep_name(args.sweep, bodies[0].get("name", ""))
-        bodies = [
-            filled(body, values, sweep)
-            for body in bodies
-            for values in combinations(args.param or [], args.param_file)
-        ]
+        bodies = _swept(bodies, args)
     elif args.sweep:
         raise InvalidRequest("--sweep names a sweep; give its parameters with --param")
     return bodies
+
+
+def _swept(bodies: list[dict[str, Any]], args: Namespace) -> list[dict[str, Any]]:
+    """One submission for each combination of parameters."""
+    from gpu_scheduler.cli.sweep import combinations, filled, sweep_name, unfilled
+
+    sweep = sweep_name(args.sweep, bodies[0].get("name", ""))
+    found = combinations(args.param or [], args.param_file)
+    for name in unfilled(bodies[0], found[0]):
+        known = ", ".join(found[0])
+        warn(f"warning: {{{name}}} stays as it is: no parameter is called so; there is {known}")
+    return [filled(body, values, sweep) for body in bodies for values in found]
 
 
 def _name_recent_jobs(args: Namespace) -> None:
@@ -190,6 +195,12 @@ def _check(body: dict[str, Any]) -> None:
         )
     elif program:
         warn(f"warning: there is no program '{program}' here; the job will need it")
+    place = body.get("working_directory", "")
+    if not body.get("image") and not os.path.isdir(place):  # noqa: PTH112
+        warn(f"warning: there is no directory '{place}' here; the job will need it")
+    output = os.path.dirname(os.path.join(place, body.get("output", "")))  # noqa: PTH118, PTH120
+    if body.get("output") and "{" not in output and "%" not in output and not os.path.isdir(output):  # noqa: PTH112
+        warn(f"warning: there is no directory '{output}' here; the job's output will need it")
 
 
 def _is_file_here(name: str, body: dict[str, Any]) -> bool:

@@ -93,6 +93,13 @@ def filled(body: dict[str, Any], values: dict[str, str], sweep: str = "") -> dic
     return made | {"environment": variables}
 
 
+def unfilled(body: dict[str, Any], values: dict[str, str]) -> list[str]:
+    """Names in braces that no parameter has, in words that have no other use for braces."""
+    words = body.get("command", []) + body.get("args", []) + [body.get("output", "")]
+    found = [name for word in words for name in re.findall(r"(?<![${])\{([A-Za-z_]\w*)\}", word)]
+    return [name for name in dict.fromkeys(found) if name not in values]
+
+
 def _replaced(value: Any, values: dict[str, str]) -> Any:
     if isinstance(value, list):
         return [_replaced(part, values) for part in value]

@@ -33,7 +33,11 @@ def register(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("action", nargs="?", choices=ACTIONS, default="list", help="default: list")
     add("tenant", nargs="?", metavar="TENANT", help="id or name; for create the name")
-    add("--id", metavar="ID", help="an id of your choice; default: tenant-<number>")
+    add(
+        "--id",
+        metavar="ID",
+        help="default: the name if it can be one, else tenant-<number>",
+    )
     add("--max-gpus", type=number("--max-gpus"), metavar="N", help="GPUs at once")
     add(
         *("--max-gpu-memory",),

@@ -78,7 +78,10 @@ def whoami(args: Namespace) -> int:
             ("user", f"{me.get('user')} (uid {me.get('uid')})"),
             ("role", str(me.get("role"))),
             ("tenant", str(me.get("tenant_id"))),
-            ("may submit to", ", ".join(me.get("tenants", []))),
+            (
+                "may submit to",
+                "every tenant" if me.get("role") == "admin" else ", ".join(me.get("tenants", [])),
+            ),
             ("looks after", ", ".join(me.get("administers", []))),
             ("known by", str(me.get("via") or "the kernel")),
         )

@@ -15,7 +15,7 @@ from typing import Any
 from gpu_scheduler.cli import top_state
 from gpu_scheduler.cli.durations import clock_text, size_text, words_of
 from gpu_scheduler.cli.jobs_view import STATES, seconds_at
-from gpu_scheduler.cli.output import STATE_COLOURS, visible
+from gpu_scheduler.cli.output import STATE_COLOURS, counted, visible
 from gpu_scheduler.cli.top_state import State
 
 STYLES = {
@@ -159,7 +159,10 @@ def _summary(picture: dict[str, Any], painter: Painter, problem: str) -> str:
     lost = nodes - picture["online_nodes"]
     place = f"{nodes} nodes, " if nodes > 1 else ""
     runs = counts.get("running", 0) + counts.get("scheduled", 0)
-    text = f"{place}{free} of {len(gpus)} GPUs free, {runs:,} jobs run, {waiting:,} wait{held}"
+    text = (
+        f"{place}{free} of {counted(len(gpus), 'GPU')} free, {counted(runs, 'job', 'run')}, "
+        f"{waiting:,} wait{held}"
+    )
     now = seconds_at(picture.get("now"))
     clock = "" if now is None else datetime.fromtimestamp(now).astimezone().strftime("%H:%M:%S")
     up = f"up {words_of(float(picture.get('uptime_seconds') or 0))}"

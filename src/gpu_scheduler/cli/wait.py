@@ -6,7 +6,7 @@ import time
 
 from gpu_scheduler.cli.durations import duration
 from gpu_scheduler.cli.output import print_json
-from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.references import references
 from gpu_scheduler.client.forms import exit_code_of
 
@@ -37,6 +37,8 @@ def run(args: Namespace) -> int:
     """Wait."""
     with client_for(args) as client:
         names = [str(reference) for reference in references(client, args.jobs)]
+        if not names and not args.quiet:
+            warn("no job of yours waits or runs, so there is nothing to wait for")
         ended: list[dict[str, Any]] = []
         code = wait_for_all(client, names, args.timeout, None if args.quiet else ended)
     if args.json:

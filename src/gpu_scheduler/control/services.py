@@ -185,7 +185,7 @@ def _scale(book: Book, service: Service, replicas: int, now_ms: int) -> Service:
 def _check(book: Book, service: Service, replicas: int) -> None:
     """Refuse what could never run, or more than may wait."""
     job = _job(service, 0)
-    would_accept(book, Submit(job, service.launch))
+    would_accept(book, Submit(job, service.launch), service.changed_ms)
     check_room(book, replicas)
     check_pending(book, [(job, replicas)])
 

@@ -21,6 +21,7 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.job import Job, called, over_nodes
 from gpu_scheduler.model.launch import EVERYWHERE, RUNNER_LABEL, Runner, runner_label
+from gpu_scheduler.model.moments import moment_text
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow
@@ -34,7 +35,7 @@ def submit(book: Book, message: Submit | Series, now_ms: int, outcome: Outcome) 
     tasks = message.job_count * message.job.task_count
     check_room(book, tasks)
     check_pending(book, [(message.job, tasks)])
-    job = _checked(book, message)
+    job = _checked(book, message, now_ms)
     if isinstance(message, Submit):
         _accept(book, message, job, now_ms, outcome)
     else:
@@ -51,7 +52,7 @@ def submit_all(
     index = 0
     for submission in submissions:
         try:
-            checked.append(_checked(book, submission))
+            checked.append(_checked(book, submission, now_ms))
         except SchedulerError as error:
             error.index = index
             raise
@@ -63,15 +64,19 @@ def submit_all(
             _accept_series(book, submission, job, now_ms, outcome)
 
 
-def would_accept(book: Book, message: Submit) -> None:
+def would_accept(book: Book, message: Submit, now_ms: int) -> None:
     """Raise if the job would be refused, whatever waits already."""
-    _checked(book, message)
+    _checked(book, message, now_ms)
 
 
-def _checked(book: Book, message: Submit | Series) -> Job:
+def _checked(book: Book, message: Submit | Series, now_ms: int) -> Job:
     """A job that can be accepted, over as many nodes as it needs."""
     job = message.job
     _check_new(book, job)
+    if 0 < job.deadline_ms <= now_ms:
+        raise InvalidRequest(
+            f"the deadline {moment_text(job.deadline_ms)} is over; give one that is still to come"
+        )
     job = _over_nodes(book, job)
     if book.picture.index.by_id:
         _check_fits(book, job)

@@ -310,6 +310,8 @@ def _request(asked: MemberRequest) -> Request:
     gpus_milli = _milli(asked.gpu_count, "gpu_count")
     if asked.mig_profile and not gpus_milli:
         gpus_milli = WHOLE_MILLI
+    if allowed and not (gpus_milli or asked.gpu_memory_mb or asked.gpu_memory_mb_per_gpu):
+        raise InvalidRequest("allowed_gpus was given for a job without GPUs; ask for some of them")
     return Request.for_gpus(
         gpus_milli,
         gpu_memory_mb=asked.gpu_memory_mb,

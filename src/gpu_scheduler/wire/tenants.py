@@ -17,6 +17,8 @@ Limit = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Amount = Annotated[float, Meta(ge=0, le=1_000_000_000)]
 MemoryLimit = Annotated[int, Meta(ge=0, le=MAX_MB)]
 Weight = Annotated[float, Meta(gt=0, le=1_000_000)]
+TENANT_ID = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
+MOST_ID = 64
 Account = Annotated[str, Meta(max_length=256, pattern="^[^:,\\x00-\\x1f\\x7f]+$")]
 Accounts = Annotated[list[Account], Meta(max_length=10_000)]
 TenantName = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -53,9 +55,7 @@ class TenantRequest(TenantPatch, forbid_unknown_fields=True, omit_defaults=True,
     """A new tenant. Limits that are left out do not limit."""
 
     name: TenantName
-    id: Annotated[str, Meta(max_length=64, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")] | UnsetType = (
-        UNSET
-    )
+    id: Annotated[str, Meta(max_length=MOST_ID, pattern=TENANT_ID)] | UnsetType = UNSET
 
 
 class TenantForm(Struct):

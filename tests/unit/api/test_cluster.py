@@ -30,11 +30,17 @@ def test_a_tenant_is_created_with_an_id_of_its_own(lab: ApiLab) -> None:
     assert reply.status == 201
     assert (reply.json["id"], reply.json["max_gpus"]) == ("tenant-1", 16)
     assert reply.json["max_cpu_cores"] is None
-    assert lab.post("/tenants", {"name": "Another"}).json["id"] == "tenant-2"
+    assert lab.post("/tenants", {"name": "Another one"}).json["id"] == "tenant-2"
     names = [tenant["id"] for tenant in lab.get("/tenants").json["tenants"]]
     assert names == ["default", "tenant-1", "tenant-2"]
-    assert lab.get("/tenants/Another").json["id"] == "tenant-2"
+    assert lab.get("/tenants/Another%20one").json["id"] == "tenant-2"
     assert lab.get("/tenants/nobody").status == 404
+
+
+def test_a_name_that_can_be_an_id_is_the_id(lab: ApiLab) -> None:
+    assert lab.post("/tenants", {"name": "vision"}).json["id"] == "vision"
+    assert lab.post("/tenants", {"name": "v" * 65}).json["id"] == "tenant-1"
+    assert lab.post("/tenants", {"name": "../x"}).json.get("id") != "../x"
 
 
 def test_ids_and_names_of_tenants_are_given_once(lab: ApiLab) -> None:
@@ -69,7 +75,7 @@ def test_the_id_of_a_tenant_that_has_used_something_is_not_given_again(lab: ApiL
     lab.start(job_id)
     lab.end(job_id)
     lab.call("DELETE", "/tenants/A")
-    assert lab.post("/tenants", {"name": "B"}).json["id"] == "tenant-2"
+    assert lab.post("/tenants", {"name": "A"}).json["id"] == "tenant-1"
 
 
 # --- devices, nodes, numbers

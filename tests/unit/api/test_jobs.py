@@ -71,11 +71,11 @@ def test_pages_go_on_where_the_last_one_ended(lab: ApiLab) -> None:
 
 
 def test_lists_are_filtered(lab: ApiLab) -> None:
-    lab.post("/tenants", {"name": "Vision"})
+    lab.post("/tenants", {"name": "The Vision"})
     first = lab.submit(name="a", hold=True)
-    second = lab.submit(name="b", tenant_id="Vision", hold=True)
+    second = lab.submit(name="b", tenant_id="The Vision", hold=True)
     assert ids(lab.get("/jobs?name=b")) == [second]
-    assert ids(lab.get("/jobs?tenant_id=Vision")) == [second]
+    assert ids(lab.get("/jobs?tenant_id=The%20Vision")) == [second]
     assert ids(lab.get("/jobs?tenant_id=tenant-1")) == [second]
     assert ids(lab.get("/jobs?state=pending,running&sort=number")) == [first, second]
     assert ids(lab.get("/jobs?state=completed")) == []
@@ -296,6 +296,32 @@ def test_a_user_reads_only_so_many_logs_at_once() -> None:
         following.read()
         connection.close()
         assert lab.get(f"/jobs/{job_id}/logs").status == 200
+
+
+def test_an_array_that_has_failed_says_how(lab: ApiLab) -> None:
+    job_id = lab.submit(array="0-2", gpu_count=1)
+    for task, code in enumerate((0, 3, 4)):
+        lab.start(f"{job_id}_{task}")
+        lab.end(f"{job_id}_{task}", code)
+    told = lab.get(f"/jobs/{job_id}/explain").json["reason"]
+    assert told == "tasks: 1 completed, 2 failed; task 1 failed with exit code 3"
+    assert lab.get(f"/jobs/{job_id}_2/explain").json["reason"] == "failed with exit code 4"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"deadline": "2020-01-01T00:00:00Z"}, "the deadline 2020-01-01 00:00"),
+        ({"allowed_gpus": "0-3"}, "for a job without GPUs"),
+    ],
+)
+def test_what_could_only_be_a_mistake_is_refused(
+    lab: ApiLab, asked: dict[str, str], said: str
+) -> None:
+    reply = lab.post("/jobs", {"command": ["a"], **asked})
+    assert reply.status == 400
+    assert said in reply.error
+    assert lab.get("/jobs").json["jobs"] == []
 
 
 def test_logs_of_an_array_need_a_task(lab: ApiLab) -> None:

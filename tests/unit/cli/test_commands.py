@@ -190,6 +190,24 @@ def test_logs_are_copied_as_they_are(
     assert server.requests[-1].endswith("/logs?attempt=1&tail=3")
 
 
+def test_a_job_without_output_that_has_not_begun_says_why(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted(server)
+    assert main(["logs", "1"]) == 0
+    assert "job-1 has not started: waiting for 2 GPUs; 1 is free" in capsys.readouterr().err
+    server.end("job-1")
+    assert main(["logs", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_waiting_for_nothing_says_so(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["wait", "all"]) == 0
+    assert "nothing to wait for" in capsys.readouterr().err
+
+
 def test_following_goes_on_where_it_broke_off(server: FakeServer) -> None:
     from gpu_scheduler.client.client import Client
 
@@ -222,6 +240,7 @@ def test_jobs_are_named_in_many_ways(server: FakeServer, tell: Tell) -> None:
         (["last"], ["job-5"]),
         (["@"], ["job-5"]),
         (["@~2"], ["job-3"]),
+        (["last_4", "@~1_[1-3]", "@_7-9"], ["job-5_4", "job-4_[1-3]", "job-5_[7-9]"]),
         (["all"], ["job-1", "job-2", "job-3", "job-4", "job-5"]),
         (
             ["2_4", "2_[1-3,7]", "2_5-6", "2", "2"],
@@ -531,7 +550,7 @@ def test_status_is_one_screen(server: FakeServer, tell: Tell) -> None:
     submitted(server, 12)
     server.change("job-1", state="running")
     shown = tell("status")
-    assert "0 of 2 GPUs free, 1 jobs run, 11 wait" in shown
+    assert "0 of 2 GPUs free, 1 job runs, 11 wait" in shown
     assert "Running jobs: 1" in shown
     assert "... and 1 more" in shown
     detailed = tell("status", "--detailed")

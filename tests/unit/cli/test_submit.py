@@ -240,7 +240,9 @@ def test_a_wrong_job_file_is_named_with_its_line(
     assert message in refused(str(path))
 
 
-def test_a_sweep_is_one_job_for_each_combination(server: FakeServer) -> None:
+def test_a_sweep_is_one_job_for_each_combination(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["--param", "lr=0.1,0.01", "--param", "bs=32,64", "-J", "train", "-e", "TAG=r{lr}"]
     assert main(["submit", *words, "--", "python", "t.py", "--lr={lr}", "{bs}", "{other}"]) == 0
     assert [body["command"][2:] for body in server.bodies] == [
@@ -260,6 +262,19 @@ def test_a_sweep_is_one_job_for_each_combination(server: FakeServer) -> None:
     assert {body["sweep"] for body in server.bodies} == {first["sweep"]}
     assert first["params"] == {"lr": "0.1", "bs": "32"}
     assert first["name"] == "train lr=0.1,bs=32"
+    told = capsys.readouterr().err
+    assert "{other} stays as it is: no parameter is called so; there is lr, bs" in told
+    assert "{lr}" not in told
+
+
+def test_directories_that_are_missing_here_are_told(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--chdir", "/nope", "--output", "/neither/x.log", "--", "true"]) == 0
+    told = capsys.readouterr().err
+    assert "there is no directory '/nope' here" in told
+    assert "there is no directory '/neither' here; the job's output will need it" in told
+    assert len(server.bodies) == 1
 
 
 def test_a_file_of_parameters_gives_one_job_for_each_row(
