@@ -4,10 +4,43 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import Store
 from gpu_scheduler.store.sqlite import SqliteStore
+from tests.postgres import address_of, shared_server
+
+_EMPTY = """
+DO $$
+DECLARE name text;
+BEGIN
+    FOR name IN
+        SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'meta'
+    LOOP
+        EXECUTE format('DELETE FROM %I', name);
+    END LOOP;
+    UPDATE meta SET next_number = 1, last_event = 0;
+    ALTER SEQUENCE audit_number_seq RESTART;
+END $$
+"""
+_free: list[str] = []
+
+
+class EmptyPostgresStore(PostgresStore):
+    """A store on a database that is used again, as making one takes longer than most tests."""
+
+    def __init__(self) -> None:
+        server = shared_server()
+        self._url = _free.pop() if _free else server.make_database()
+        super().__init__(address_of(self._url))
+        server.execute(_EMPTY, self._url)
+
+    def close(self) -> None:
+        super().close()
+        _free.append(self._url)
+
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "scheduler.db"),
+    "postgres": lambda _: EmptyPostgresStore(),
 }

@@ -15,7 +15,8 @@ SchedulerError
 │   ├── QueueFull          the queue holds as many tasks as it may
 │   └── TooManyJobs        a user or tenant has as many jobs waiting as it may
 ├── StoreError             what is remembered cannot be used
-│   ├── StoreUnavailable   it cannot be read or written now: disk full, locked, read-only
+│   ├── StoreUnavailable   it cannot be read or written now: disk full, locked, read-only, away
+│   │   └── OutcomeUnknown a commit was interrupted, and whether it was kept is not known
 │   ├── StoreDamaged       the file is not what was written; nothing may be built on it
 │   └── StoreTooNew        a newer version of the program has written it
 └── InternalError          our fault: a promise of the code was broken
@@ -131,6 +132,12 @@ class StoreUnavailable(StoreError):
     """The store cannot be read or written now; the same call works when the cause is gone."""
 
     code = "unavailable"
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """A commit was interrupted, and nobody could be asked whether it was kept."""
+
+    code = "outcome_unknown"
 
 
 class StoreDamaged(StoreError):

@@ -1,29 +1,100 @@
-"""Which store the settings mean, opened: an SQLite file on this machine, or PostgreSQL."""
+"""Which store the settings mean, opened: an SQLite file on this machine, or PostgreSQL.
+
+PostgreSQL's driver is loaded only where PostgreSQL is used.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.settings.cluster import DatabaseSettings
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.settings.trusted import read_trusted
 from gpu_scheduler.store.rows import Store
 from gpu_scheduler.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from gpu_scheduler.store.postgres.address import Address
+
+LARGEST_PASSWORD = 4096
 
 
 def open_store(settings: Settings, paths: Paths) -> Store:
     """The store, of the newest form; it is made if it is not there."""
-    return SqliteStore(sqlite_file(settings, paths))
+    if not settings.database.is_postgresql:
+        return SqliteStore(sqlite_file(settings, paths))
+    from gpu_scheduler.store.postgres.store import PostgresStore
+
+    return PostgresStore(postgres_address(settings.database))
 
 
 def sqlite_file(settings: Settings, paths: Paths) -> Path:
     """The file that the settings name, by a URL or by a name in the state directory."""
     if not settings.database.url:
         return Path(paths.state) / settings.files.state_file
-    scheme, _, path = settings.database.url.partition("://")
+    return file_of_url(settings.database.url)
+
+
+def file_of_url(url: str) -> Path:
+    """The file that a URL names."""
+    scheme, _, path = url.partition("://")
     if scheme != "sqlite" or not path.startswith("/"):
         raise InvalidRequest(
-            f"database.url begins with '{scheme}://'; write sqlite:///path/of/the/file or "
+            f"the database begins with '{scheme[:20]}'; write sqlite:///path/of/the/file or "
             "postgresql://user@host:port/database"
         )
     return Path(path)
+
+
+def postgres_address(settings: DatabaseSettings) -> Address:
+    """Where PostgreSQL is: what the URL says, and what it leaves open as it is set."""
+    from gpu_scheduler.store.postgres.address import Address
+
+    given: dict[str, str | int] = {
+        "host": settings.host,
+        "port": settings.port,
+        "user": settings.user,
+        "password": settings.password or _password_in(settings.password_file),
+        "dbname": settings.database,
+        "sslmode": settings.sslmode,
+        "sslrootcert": settings.sslrootcert,
+        "sslcert": settings.sslcert,
+        "sslkey": settings.sslkey,
+    }
+    if settings.url:
+        given |= _parts_of(settings.url)
+    if "," in str(given.get("host", "")):
+        given.setdefault("target_session_attrs", "read-write")
+    return Address(
+        parameters={name: value for name, value in given.items() if value != ""},
+        pool_min=min(settings.pool_min, settings.pool_max),
+        pool_max=settings.pool_max,
+        connect_timeout_s=settings.connect_timeout_s,
+        statement_timeout_s=settings.statement_timeout_s,
+    )
+
+
+def _parts_of(url: str) -> dict[str, str]:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        return {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except psycopg.Error as error:
+        raise InvalidRequest(
+            "database.url cannot be read; write postgresql://user@host:port/database?sslmode=..., "
+            "with %-codes for special characters in a password"
+        ) from error
+
+
+def _password_in(file: str) -> str:
+    if not file:
+        return ""
+    raw = read_trusted(file, LARGEST_PASSWORD, secret=True)
+    try:
+        return raw.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("is not UTF-8 text", file=file) from error

@@ -23,9 +23,12 @@ def named_queries(file: str) -> dict[str, str]:
     }
 
 
-def migrations() -> list[tuple[int, str]]:
-    """The steps from an empty file to the newest form: version and script, in order."""
-    folder = files("gpu_scheduler.store") / "sql" / "migrations"
+def migrations(database: str = "") -> list[tuple[int, str]]:
+    """The steps from nothing to the newest form: version and script, in order.
+
+    Of SQLite, or of the database that is named.
+    """
+    folder = files("gpu_scheduler.store") / "sql" / database / "migrations"
     steps = [
         (int(step.name.partition("_")[0]), step.read_text(encoding="utf-8"))
         for step in folder.iterdir()

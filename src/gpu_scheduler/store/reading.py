@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from gpu_scheduler.model.allocation import Allocation
@@ -67,10 +66,10 @@ class SqlReads(ABC):
         """The first row; None if there is none."""
 
     @abstractmethod
-    def _pieces(
-        self, statement: str, values: Values
-    ) -> AbstractContextManager[Iterator[tuple[Any, ...]]]:
-        """Rows one after the other, for who may not need all of them."""
+    def _scan(
+        self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]
+    ) -> T:
+        """What `read` makes of rows that come one after the other; it may not need all of them."""
 
     # --- jobs
 
@@ -286,12 +285,15 @@ class SqlReads(ABC):
 
     def events(self, after: int = 0, limit: int = 1000) -> list[tuple[int, EventRow]]:
         """History with sequence numbers larger than `after`."""
-        found: list[tuple[int, EventRow]] = []
-        with self._pieces(self._dialect.reading("history"), {"after": after}) as pieces:
+
+        def read(pieces: Iterator[tuple[Any, ...]]) -> list[tuple[int, EventRow]]:
+            found: list[tuple[int, EventRow]] = []
             while len(found) < limit and (piece := next(pieces, None)) is not None:
                 numbered = enumerate(decode_events(piece[1]), start=piece[0])
                 found.extend(item for item in numbered if item[0] > after)
-        return found[:limit]
+            return found[:limit]
+
+        return self._scan(self._dialect.reading("history"), {"after": after}, read)
 
     def last_event(self) -> int:
         """The largest sequence number so far; 0 if there is no history."""

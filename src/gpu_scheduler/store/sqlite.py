@@ -112,11 +112,12 @@ class SqliteStore(SqlReads):
             # All of it: a statement that is not read to its end would hold its snapshot.
             return next(iter(reader.execute(statement, values).fetchall()), None)
 
-    @contextmanager
-    def _pieces(self, statement: str, values: Values) -> Iterator[Iterator[tuple[Any, ...]]]:
+    def _scan(
+        self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]
+    ) -> T:
         with self._reader() as reader:
-            pieces = reader.execute(statement, values)
+            rows = reader.execute(statement, values)
             try:
-                yield pieces
+                return read(rows)
             finally:
-                pieces.close()
+                rows.close()

@@ -96,7 +96,7 @@ SELECT
     allocation_id, job_id, task, attempt, placements, start_ms, end_ms, state,
     exit_code, signal, detail, gpu_models
 FROM attempts
-WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
+WHERE job_id = :job_id AND (task = :task OR :task IS NULL)
 ORDER BY task IS NOT NULL, task, attempt
 
 -- name: attempt_measures
@@ -104,7 +104,7 @@ SELECT
     allocation_id, job_id, task, attempt, warning,
     gpu_ms, busy_percent_ms, peak_percent, power_ms, energy_uj, peak_memory_mb
 FROM attempt_measures
-WHERE job_id = :job_id AND (:task IS NULL OR task = :task)
+WHERE job_id = :job_id AND (task = :task OR :task IS NULL)
 ORDER BY task IS NOT NULL, task, attempt
 
 -- name: job_measures

@@ -1,0 +1,136 @@
+"""The store on PostgreSQL: for clusters, where several servers share one database.
+
+Batches come in and are durable when `commit` returns. Reads come from a pool of connections that
+cannot write; they see what has been committed and nothing else. `commit`, `archive` and `forget`
+are for one thread. A database that goes away is met with `StoreUnavailable`, at once once it is
+known, and is used again as soon as it is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from gpu_scheduler.store.files import Steps
+from gpu_scheduler.store.postgres import schema
+from gpu_scheduler.store.postgres.address import Address
+from gpu_scheduler.store.postgres.connection import Connection, connect
+from gpu_scheduler.store.postgres.dialect import POSTGRES, prepared
+from gpu_scheduler.store.postgres.faults import said_plainly
+from gpu_scheduler.store.postgres.link import Link
+from gpu_scheduler.store.postgres.writer import Guard, Writer
+from gpu_scheduler.store.reading import NOTHING, SqlReads, Values
+from gpu_scheduler.store.rows import Write
+
+T = TypeVar("T")
+
+UPGRADER = "gpu-scheduler upgrade"
+
+
+class PostgresStore(SqlReads):
+    """One database. Its tables are made if they are not there, and refused if they are too new."""
+
+    _dialect = POSTGRES
+
+    def __init__(self, address: Address, *, steps: Steps | None = None) -> None:
+        """Connect, and bring the database to the newest form."""
+        self.address = address
+        upgrade(address, steps)
+        self._link = Link(address)
+        self._writer = Writer(self._link)
+
+    # --- writing
+
+    @property
+    def guard(self) -> Guard | None:
+        """What looks, within the transaction of every commit, whether we may write at all.
+
+        It gets the connection and raises if not; then nothing is written.
+        """
+        return self._writer.guard
+
+    @guard.setter
+    def guard(self, guard: Guard | None) -> None:
+        self._writer.guard = guard
+
+    def commit(self, writes: list[Write]) -> int:
+        """Keep a batch, and return the sequence number of the last event so far."""
+        return self._writer.commit(writes)
+
+    def archive(self, *, ended_before_ms: int, limit: int = 1000) -> int:
+        """Move jobs that ended before then out of the way, the oldest end first; says how many."""
+        return self._writer.archive(ended_before_ms=ended_before_ms, limit=limit)
+
+    def forget(
+        self,
+        *,
+        answers_before_ms: int,
+        events_before_ms: int,
+        environments_before_ms: int = 0,
+        hours_before_ms: int = 0,
+        audit_before_ms: int = 0,
+        limit: int = 10_000,
+    ) -> int:
+        """Drop what is old: answers, events, hours, records, environments. Says how many."""
+        return self._writer.forget(
+            answers_before_ms=answers_before_ms,
+            events_before_ms=events_before_ms,
+            environments_before_ms=environments_before_ms,
+            hours_before_ms=hours_before_ms,
+            audit_before_ms=audit_before_ms,
+            limit=limit,
+        )
+
+    def end_other_writers(self) -> int:
+        """End the connections of all others that write here; for who has just become the leader.
+
+        One of them may be frozen within a transaction, which would hold us up.
+        """
+        with said_plainly(self.address):
+            return self._writer.end_others()
+
+    def trouble(self) -> str:
+        """Why the database cannot be used; empty if it can, as far as is known."""
+        return self._link.trouble
+
+    def use(self, work: Callable[[Connection], T]) -> T:
+        """Read something on a connection that cannot write and that nobody else uses meanwhile."""
+        return self._link.use(work)
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._link.close()
+        self._writer.close()
+
+    # --- reading
+
+    def _rows(self, make: Callable[[Any], T], statement: str, values: Values = NOTHING) -> list[T]:
+        query = prepared(statement)
+        return self._link.use(
+            lambda connection: [make(row) for row in connection.execute(query, values)]
+        )
+
+    def _row(self, statement: str, values: Values = NOTHING) -> Any:
+        query = prepared(statement)
+        return self._link.use(lambda connection: connection.execute(query, values).fetchone())
+
+    def _scan(
+        self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]
+    ) -> T:
+        query = prepared(statement)
+
+        def work(connection: Connection) -> T:
+            with connection.cursor() as cursor:
+                rows = cursor.stream(query, values)
+                try:
+                    return read(rows)
+                finally:
+                    rows.close()  # type: ignore[attr-defined]
+
+        return self._link.use(work)
+
+
+def upgrade(address: Address, steps: Steps | None = None) -> int:
+    """Bring a database to the newest form; returns how many steps that took."""
+    with said_plainly(address), connect(address, UPGRADER) as connection:
+        return schema.upgrade(connection, address, steps)

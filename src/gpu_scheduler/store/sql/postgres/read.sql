@@ -1,0 +1,37 @@
+-- What PostgreSQL is asked in other words than SQLite.
+
+-- name: in_ranges
+EXISTS (
+    SELECT 1 FROM json_array_elements((:ranges)::json) AS range
+    WHERE number BETWEEN (range ->> 0)::bigint AND (range ->> 1)::bigint
+)
+
+-- name: sweeps
+SELECT launches.sweep, jobs.state, count(*), min(jobs.number), max(jobs.number), min(jobs.submit_ms)
+FROM jobs
+JOIN launches ON launches.id = jobs.launch
+WHERE jobs."user" = :user AND launches.sweep IS NOT NULL
+    AND ((:within)::text[] IS NULL OR jobs.tenant = ANY((:within)::text[]))
+GROUP BY launches.sweep, jobs.state
+ORDER BY launches.sweep, jobs.state
+
+-- name: seen_own_within
+("user" = :seen_by AND tenant = ANY((:seen_within)::text[]))
+
+-- name: seen_tenants
+tenant = ANY((:seen_tenants)::text[])
+
+-- name: counts
+SELECT state, sum(jobs)::bigint FROM job_counts
+WHERE archived <= :archived AND (:tenant = '' OR tenant = :tenant)
+    AND (:user = '' OR "user" = :user)
+GROUP BY state
+HAVING sum(jobs) > 0
+
+-- name: job_measures
+SELECT
+    job_id, sum(gpu_ms)::bigint, sum(busy_percent_ms)::bigint, max(peak_percent),
+    sum(power_ms)::bigint, sum(energy_uj)::bigint, max(peak_memory_mb)
+FROM attempt_measures
+WHERE job_id {in_names}
+GROUP BY job_id
