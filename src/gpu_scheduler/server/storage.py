@@ -6,18 +6,15 @@ PostgreSQL's driver is loaded only where PostgreSQL is used.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.settings.cluster import DatabaseSettings
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.settings.trusted import read_trusted
+from gpu_scheduler.store.postgres.address import Address
 from gpu_scheduler.store.rows import Store
 from gpu_scheduler.store.sqlite import SqliteStore
-
-if TYPE_CHECKING:
-    from gpu_scheduler.store.postgres.address import Address
 
 LARGEST_PASSWORD = 4096
 
@@ -26,7 +23,7 @@ def open_store(settings: Settings, paths: Paths) -> Store:
     """The store, of the newest form; it is made if it is not there."""
     if not settings.database.is_postgresql:
         return SqliteStore(sqlite_file(settings, paths))
-    from gpu_scheduler.store.postgres.store import PostgresStore
+    from gpu_scheduler.store.postgres.store import PostgresStore  # noqa: PLC0415
 
     return PostgresStore(postgres_address(settings.database))
 
@@ -51,8 +48,6 @@ def file_of_url(url: str) -> Path:
 
 def postgres_address(settings: DatabaseSettings) -> Address:
     """Where PostgreSQL is: what the URL says, and what it leaves open as it is set."""
-    from gpu_scheduler.store.postgres.address import Address
-
     given: dict[str, str | int] = {
         "host": settings.host,
         "port": settings.port,
@@ -65,7 +60,9 @@ def postgres_address(settings: DatabaseSettings) -> Address:
         "sslkey": settings.sslkey,
     }
     if settings.url:
-        given |= _parts_of(settings.url)
+        from gpu_scheduler.store.postgres.connection import parameters_in  # noqa: PLC0415
+
+        given |= parameters_in(settings.url)
     if "," in str(given.get("host", "")):
         given.setdefault("target_session_attrs", "read-write")
     return Address(
@@ -75,19 +72,6 @@ def postgres_address(settings: DatabaseSettings) -> Address:
         connect_timeout_s=settings.connect_timeout_s,
         statement_timeout_s=settings.statement_timeout_s,
     )
-
-
-def _parts_of(url: str) -> dict[str, str]:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
-    try:
-        return {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    except psycopg.Error as error:
-        raise InvalidRequest(
-            "database.url cannot be read; write postgresql://user@host:port/database?sslmode=..., "
-            "with %-codes for special characters in a password"
-        ) from error
 
 
 def _password_in(file: str) -> str:

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict
 
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.store.postgres.adapting import adapt
 from gpu_scheduler.store.postgres.address import Address
 
@@ -90,3 +92,15 @@ def connect(address: Address, name: str, *, read_only: bool = False) -> Connecti
 def is_broken(connection: Connection) -> bool:
     """Tell whether a connection is of no use any more."""
     return connection.closed or connection.pgconn.status != pq.ConnStatus.OK
+
+
+def parameters_in(url: str) -> dict[str, str]:
+    """The parameters that a URL names."""
+    try:
+        return {name: str(value) for name, value in conninfo_to_dict(url).items()}
+    except psycopg.Error as error:
+        raise InvalidRequest(
+            "the URL of the database cannot be read; write "
+            "postgresql://user@host:port/database?sslmode=..., with %-codes for special characters "
+            "in a password"
+        ) from error
