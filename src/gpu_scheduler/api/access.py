@@ -12,6 +12,7 @@ from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_number
 from gpu_scheduler.api.people import ROOT, Account
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
+from gpu_scheduler.control.permit import sees_token
 from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
 from gpu_scheduler.model.token import Token
@@ -102,11 +103,7 @@ async def list_tokens(context: Context, call: Call) -> Answer:
     context.query(call)
     caller = call.caller
     now_ms = context.service.now_ms()
-    seen = [
-        token
-        for token in context.service.store.tokens()
-        if caller.is_admin or caller.user in {token.user, token.created_by}
-    ]
+    seen = [token for token in context.service.store.tokens() if sees_token(caller, token)]
     seen.sort(key=lambda token: (-token.created_ms, token.id))
     return answer(TokenList([_form(token, now_ms) for token in seen]))
 

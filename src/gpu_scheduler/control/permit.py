@@ -79,9 +79,16 @@ def _check_token(caller: Caller, token: Token) -> None:
         )
 
 
+def sees_token(caller: Caller, token: Token) -> bool:
+    """Tell whether the caller may see and revoke a token; who came with one, only of its tenant."""
+    is_own = caller.user in {token.user, token.created_by}
+    is_near = not caller.confined or token.tenant in caller.tenants
+    return caller.is_admin or (is_own and is_near)
+
+
 def _check_own_token(book: Book, caller: Caller, token_id: str) -> None:
     known = book.tokens.get(token_id)
-    if known is None or caller.user not in {known.user, known.created_by}:
+    if known is None or not sees_token(caller, known):
         raise UnknownThing(f"token '{token_id}' is not known; 'tgpu token list' shows yours")
 
 

@@ -75,6 +75,18 @@ def test_a_token_speaks_for_its_user_in_its_tenant(lab: ApiLab) -> None:
     assert (me["tenant_id"], me["tenants"], me["administers"]) == ("vision", ["vision"], [])
 
 
+def test_a_token_sees_and_revokes_tokens_of_its_own_tenant_only(lab: ApiLab) -> None:
+    here, there = create(lab), create(lab, tenant_id="audio")
+    seen = {
+        token["tenant_id"] for token in call_with(lab, here["token"], path="/tokens").json["tokens"]
+    }
+    assert seen == {"vision"}
+    refused = call_with(lab, here["token"], "DELETE", f"/tokens/{there['id']}")
+    assert (refused.status, refused.code) == (404, "not_found")
+    assert call_with(lab, there["token"]).status == 200
+    assert call_with(lab, here["token"], "DELETE", f"/tokens/{here['id']}").status == 200
+
+
 def test_jobs_that_come_with_a_token_run_as_its_user(lab: ApiLab) -> None:
     secret = create(lab)["token"]
     job = call_with(lab, secret, "POST", "/jobs", {"command": ["id"], "hold": True}).json["job_id"]
