@@ -1,7 +1,9 @@
 """Talking to the launcher from the agent's event loop.
 
 Values of `agent.work` go in, reports come out. Every order may be repeated, so a launcher that dies
-is started again and asked once more for all that it has not answered.
+is started again and asked once more for all that it has not answered. It may be of another version,
+with jobs that it has to see to their ends: then it is told what it knows, and replaced when it has
+nothing left to do.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from typing import Any
 
 import msgspec
 
+from gpu_scheduler import __version__
 from gpu_scheduler.agent.launcher.forms import (
+    FIRST_FIELDS,
     MOST_LINE_BYTES,
     Form,
     line,
     over_from,
     parsed,
     report_from,
+    understood,
     work_form,
 )
 from gpu_scheduler.agent.work import Over, Report, Work
@@ -30,6 +35,8 @@ from gpu_scheduler.agent.work import Over, Report, Work
 SOCKET = "launcher.sock"
 LOG = "launcher.log"
 ANSWER_SECONDS = 20.0
+FIRST_VERSION = "0.0"
+"""Of a launcher that does not say which it is."""
 ERRAND_MS = 15_000
 PART_BYTES = 1 << 18
 RETRY_SECONDS = 0.02
@@ -59,7 +66,11 @@ class Launcher:
         self._writer: asyncio.StreamWriter | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._child = 0
+        self._holds_back = False
+        self._known_fields = FIRST_FIELDS
+        self._introduced = asyncio.Event()
         self.pid = 0
+        self.version = __version__
         self.capabilities: dict[str, Any] = {}
 
     @classmethod
@@ -84,7 +95,14 @@ class Launcher:
 
     async def start(self, work: Work) -> None:
         """Start this work, unless it was started or stopped before. Returns when it is recorded."""
-        await self._ask({"do": "start", "work": work_form(work)})
+        await self._introduced.wait()
+        form, unknown = understood(work_form(work), self._known_fields)
+        if unknown:
+            raise OrderRefused(
+                f"the launcher of this node is of version {self.version} and does not know "
+                f"{', '.join(unknown)}; it is replaced when its jobs have ended"
+            )
+        await self._ask({"do": "start", "work": form})
 
     async def start_many(self, works: Iterable[Work]) -> None:
         """Start all of these; they travel in one write and are recorded together."""
@@ -108,6 +126,44 @@ class Launcher:
         """Write a line into the log of a job."""
         order = {"do": "warn", "allocation_id": allocation_id, "member": member, "text": text}
         await self._ask(order)
+
+    @property
+    def keeps_leases(self) -> bool:
+        """Tell whether this launcher ends work by itself whose lease is over."""
+        return "lease_ms" in self._known_fields
+
+    async def renew(self, asked_ms: int) -> None:
+        """What was asked for at this time, by CLOCK_BOOTTIME, was granted: leases begin anew."""
+        if self.keeps_leases:
+            await self._ask({"do": "renew", "asked_ms": asked_ms})
+
+    @property
+    def is_outdated(self) -> bool:
+        """Tell whether the launcher is of another version than its agent."""
+        return self.version != __version__
+
+    async def replace_if_idle(self) -> bool:
+        """Let our own launcher take the place of one of another version that holds nothing.
+
+        Orders wait meanwhile, and go to the new one. False if it has something to see to its end.
+        """
+        if self._answers or self._holds_back or self._writer is None:
+            return False
+        asked = asyncio.create_task(self._ask({"do": "held"}))
+        await asyncio.sleep(0)
+        self._flush()
+        # From here on nothing is started behind its back; a new connection ends that.
+        self._holds_back = True
+        held = (await asked)["held"]
+        if not held and self._holds_back:
+            self._introduced.clear()
+            self._tell_to_leave()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._introduced.wait(), ANSWER_SECONDS)
+        self._introduced.set()
+        self._holds_back = False
+        self._flush()
+        return not self.is_outdated
 
     async def errand(
         self, argv: tuple[str, ...], environment: dict[str, str], who: tuple[int, int, str]
@@ -141,14 +197,19 @@ class Launcher:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
             self._keeper = None
-        if self._writer is not None:
-            self._writer.write(line({"n": 0, "do": "leave"}))
+        if self._tell_to_leave() and self._writer is not None:
             with contextlib.suppress(ConnectionError):
                 await self._writer.drain()
         await self.close()
         if self._child:
             child, self._child = self._child, 0
             await asyncio.to_thread(_bury, child)
+
+    def _tell_to_leave(self) -> bool:
+        if self._writer is None:
+            return False
+        self._writer.write(line({"n": 0, "do": "leave"}))
+        return True
 
     async def _ask(self, order: Form) -> Form:
         self._number += 1
@@ -173,7 +234,7 @@ class Launcher:
 
     def _flush(self) -> None:
         self._sending = False
-        if self._writer is None or not self._unsent:
+        if self._writer is None or not self._unsent or self._holds_back:
             return
         if not self._writer.is_closing():
             self._writer.write(bytes(self._unsent))
@@ -215,11 +276,16 @@ class Launcher:
 
     def _heard(self, form: Form) -> None:
         if "report" in form:
-            self._reports.put_nowait(report_from(form))
+            # A kind that a later launcher has, and that nobody here asked for, is passed over.
+            with contextlib.suppress(ValueError):
+                self._reports.put_nowait(report_from(form))
             return
         if "capabilities" in form:
             self.pid = int(form["pid"])
             self.capabilities = form["capabilities"]
+            self.version = str(form.get("version", FIRST_VERSION))
+            self._known_fields = frozenset(form.get("work_fields", FIRST_FIELDS))
+            self._introduced.set()
         order = self._answers.get(form.get("n") or 0)
         if order is not None and not order[1].done():
             order[1].set_result(form)
@@ -235,6 +301,7 @@ class Launcher:
         """Connect, start a launcher if none answers, and ask again what has no answer yet."""
         reader, writer = await self._reach()
         self._writer = writer
+        self._holds_back = False
         self._unsent.clear()
         writer.write(line({"n": 0, "do": "watch"}))
         for order, _ in self._answers.values():

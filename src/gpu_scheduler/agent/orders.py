@@ -84,6 +84,7 @@ class Orders:
             hook_timeout_ms=config.hook_timeout_ms,
             terminal=_terminal(start),
             members_here=int(environment.get("LOCAL_WORLD_SIZE", 1)),
+            lease_ms=start.lease_ms,
         )
 
     def log_path(self, job_id: str, allocation_id: str, member: int) -> str:

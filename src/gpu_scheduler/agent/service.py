@@ -13,6 +13,7 @@ import random
 import shutil
 import uuid
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -82,6 +83,7 @@ class Agent:
         self._wait_s = config.retry_interval_s
         self._is_welcome = False
         self._trouble = ""
+        self._granted_ms = 0
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -160,7 +162,12 @@ class Agent:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._config.heartbeat_interval_s * random.uniform(0.8, 1.0))
-            self._send(pb.AgentMessage(heartbeat=pb.Heartbeat(at_ms=self._machine.wall_ms())))
+            beat = pb.Heartbeat(at_ms=self._machine.wall_ms(), boot_ms=self._asking_ms())
+            self._send(pb.AgentMessage(heartbeat=beat))
+
+    def _asking_ms(self) -> int:
+        """When a lease is asked for; 0 if the launcher is an old one that keeps none."""
+        return self._machine.boot_ms() if self._launcher.keeps_leases else 0
 
     def _send(self, item: pb.AgentMessage | pb.Fact) -> None:
         """Tell the server, if it is there; else it is told when it comes back."""
@@ -220,6 +227,7 @@ class Agent:
                         await sender
 
     async def _hello(self) -> pb.Hello:
+        await self._replace_launcher()
         held = await self._launcher.held()
         self._orders.keep_only((work[0], work[1]) for work in held)
         await self._mps.keep_only((work[0], work[1]) for work in held if work[2] is None)
@@ -239,6 +247,7 @@ class Agent:
             held=[pb.HeldWork(allocation_id=work[0], member=work[1]) for work in held],
             runners=self._runners(),
             address=self._config.address,
+            boot_ms=self._asking_ms(),
         )
 
     def _runners(self) -> list[str]:
@@ -246,6 +255,11 @@ class Agent:
         allowed = self._config.execution_methods
         has = self._launcher.capabilities.get("runners", ())
         return [runner for runner in has if not allowed or runner in allowed]
+
+    async def _replace_launcher(self) -> None:
+        """A launcher of another version goes when it has nothing left to do."""
+        if self._launcher.is_outdated and await self._launcher.replace_if_idle():
+            log.info("an old launcher was replaced", pid=self._launcher.pid)
 
     async def _write(
         self,
@@ -278,9 +292,10 @@ class Agent:
             case "log_credit":
                 self._more_credit(message.log_credit)
             case "log_cancel":
-                reader = self._readers.pop(message.log_cancel.request_id, None)
-                if reader is not None:
-                    reader.cancel()
+                self._cancel_log(message.log_cancel.request_id)
+            case "renewal":
+                self._granted_ms = message.renewal.boot_ms
+                self._in_background(self._launcher.renew(self._granted_ms))
             case "welcome":
                 self._wait_s = self._config.retry_interval_s
                 self._is_welcome, self._trouble = True, ""
@@ -312,7 +327,11 @@ class Agent:
                 self._known.pop(key, None)
                 self._indices.pop(key, None)
                 self._orders.forget(*key)
-                self._in_background(self._launcher.forget(*key))
+                self._in_background(self._forget(key))
+
+    async def _forget(self, key: Key) -> None:
+        await self._launcher.forget(*key)
+        await self._replace_launcher()
 
     def _prepare(self, order: pb.Order) -> None:
         """An order that cannot be carried out costs its own work, and nothing else."""
@@ -337,7 +356,8 @@ class Agent:
         try:
             async with self._starts:
                 if key in self._starting:
-                    await self._launcher.start(await self._mps.join(work))
+                    leased = replace(work, leased_ms=self._granted_ms) if work.lease_ms else work
+                    await self._launcher.start(await self._mps.join(leased))
         except (OrderRefused, MpsFailed) as error:
             self._refused(key, str(error))
         finally:
@@ -382,6 +402,11 @@ class Agent:
         if credit is not None:
             for _ in range(more.chunks):
                 credit.release()
+
+    def _cancel_log(self, number: int) -> None:
+        reader = self._readers.pop(number, None)
+        if reader is not None:
+            reader.cancel()
 
     def _end_log(self, number: int) -> None:
         self._readers.pop(number, None)

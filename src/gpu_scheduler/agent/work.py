@@ -41,7 +41,8 @@ class Work:
     belongs to the job's user and holds the checkpoint and stop-reason files. `closed_devices` are
     device nodes of GPUs that the job must not open. A `limit_ms` of 0 means no limit. Prolog and
     epilog run as the launcher's own user. `log_of_user`: the log path was named by the user, so it
-    is opened with the user's rights and not capped.
+    is opened with the user's rights and not capped. Work with a `lease_ms` may run for so
+    long after `leased_ms` (by CLOCK_BOOTTIME), or after the last renewal.
     """
 
     allocation_id: str
@@ -81,6 +82,8 @@ class Work:
     hook_timeout_ms: int = 60_000
     terminal: WorkTerminal | None = None
     members_here: int = 1
+    lease_ms: int = 0
+    leased_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

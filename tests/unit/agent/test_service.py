@@ -32,6 +32,12 @@ class QuietLauncher:
         self.asked = asyncio.Event()
         self.may_start = asyncio.Event()
         self.may_start.set()
+        self.renewed: asyncio.Queue[int] = asyncio.Queue()
+        self.is_outdated = False
+        self.keeps_leases = True
+
+    async def renew(self, asked_ms: int) -> None:
+        self.renewed.put_nowait(asked_ms)
 
     async def start(self, work: Work) -> None:
         self.asked.set()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher.forms import (
     MOST_LINE_BYTES,
     Form,
+    introduction,
     line,
     parsed,
     report_form,
@@ -138,7 +139,7 @@ class Door:
             answer(held=supervisor.held())
         elif what == "watch":
             caller.watching = True
-            answer(pid=os.getpid(), capabilities=supervisor.describe())
+            answer(pid=os.getpid(), capabilities=supervisor.describe(), **introduction())
             for report in supervisor.current_reports():
                 caller.unsent += line(report_form(report))
         elif what == "leave":
@@ -150,7 +151,9 @@ class Door:
     def _do_beside(self, supervisor: Supervisor, order: Form, answer: Callable[..., None]) -> None:
         """What is not about the life of a job."""
         what = order.get("do")
-        if what == "warn":
+        if what == "renew":
+            supervisor.renew(int(order["asked_ms"]), answer)
+        elif what == "warn":
             supervisor.warn(_key(order), str(order["text"]), answer)
         elif what == "errand":
             supervisor.errand(order, lambda well, text: answer("" if well else text or "failed"))

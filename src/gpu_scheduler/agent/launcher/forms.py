@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from gpu_scheduler import __version__
 from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice, WorkTerminal
 
 # ruff: noqa: TRY004
@@ -23,6 +24,19 @@ else:
 
 Key = tuple[str, int]
 
+PROTOCOL = 2
+"""The launcher's language: 1 has no introduction, 2 says which fields of work it knows."""
+FIRST_FIELDS = frozenset(
+    {
+        *("allocation_id", "member", "job_id", "task", "attempt", "name", "argv", "script"),
+        *("workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts"),
+        *("devices", "closed_devices", "cpu_milli", "memory_mb", "cpus", "max_processes"),
+        *("limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "log_path", "log_max_bytes"),
+        *("log_files", "log_of_user", "scratch_dir", "prolog", "epilog", "hook_timeout_ms"),
+        *("terminal", "members_here"),
+    }
+)
+"""What a launcher of protocol 1 knows of work, and refuses to do without."""
 MOST_LINE_BYTES = 32 * 1024 * 1024
 _NOTHING = Work(allocation_id="")
 _WORK_DEFAULTS = {name: getattr(_NOTHING, name) for name in Work.__slots__}
@@ -76,11 +90,28 @@ def terminal_form(terminal: WorkTerminal) -> Form:
     return {name: getattr(terminal, name) for name in _TERMINAL_FIELDS}
 
 
-def work_from(form: object) -> Work:
-    """The work that a form describes. Unknown fields are refused: they would be left out."""
+def introduction() -> Form:
+    """What a launcher says of itself, so that an agent of another version can talk to it."""
+    return {"protocol": PROTOCOL, "version": __version__, "work_fields": list(_WORK_DEFAULTS)}
+
+
+def understood(form: Form, known: frozenset[str]) -> tuple[Form, list[str]]:
+    """The part of a work's form that a launcher knows, and the names that it does not.
+
+    A form holds only what differs from the usual; what is left out of it would be missing.
+    """
+    unknown = [name for name in form if name not in known]
+    return {name: value for name, value in form.items() if name in known}, unknown
+
+
+def work_from(form: object, *, lenient: bool = False) -> Work:
+    """The work that a form describes. Unknown fields are refused: they would be left out.
+
+    `lenient`: they are passed over, as in the journal of a later launcher, whose jobs run already.
+    """
     if not isinstance(form, dict):
         raise ValueError("work must be an object")
-    fields = dict(form)
+    fields = dict(_known(form, Work, lenient))
     try:
         for name in ("argv", "closed_devices", "cpus", "prolog", "epilog"):
             if name in fields:
@@ -90,8 +121,11 @@ def work_from(form: object) -> Work:
             for source, target, read_only in fields.get("mounts", ())
         )
         if fields.get("terminal") is not None:
-            fields["terminal"] = WorkTerminal(**fields["terminal"])
-        fields["devices"] = tuple(WorkDevice(**device) for device in fields.get("devices", ()))
+            fields["terminal"] = WorkTerminal(**_known(fields["terminal"], WorkTerminal, lenient))
+        fields["devices"] = tuple(
+            WorkDevice(**_known(device, WorkDevice, lenient))
+            for device in fields.get("devices", ())
+        )
         work = Work(**fields)
     except TypeError as error:
         raise ValueError(f"this is no work: {error}") from None
@@ -99,11 +133,19 @@ def work_from(form: object) -> Work:
     return work
 
 
+def _known(form: Form, kind: type, lenient: bool) -> Form:
+    if not lenient:
+        return form
+    names: tuple[str, ...] = kind.__slots__  # type: ignore[attr-defined]
+    return {name: value for name, value in form.items() if name in names}
+
+
 def _check(work: Work) -> None:
     for name in ("allocation_id", "workdir", "log_path", "scratch_dir", "runner", "script"):
         if not isinstance(getattr(work, name), str):
             raise ValueError(f"{name} must be text")
-    for name in ("member", "uid", "gid", "umask", "limit_ms", "grace_ms", "warn_before_ms"):
+    numbers = ("member", "uid", "gid", "umask", "limit_ms", "grace_ms", "warn_before_ms")
+    for name in (*numbers, "lease_ms", "leased_ms"):
         if not isinstance(getattr(work, name), int):
             raise ValueError(f"{name} must be a whole number")
     if not work.allocation_id or "/" in work.allocation_id or work.allocation_id[0] == ".":
@@ -125,12 +167,12 @@ def report_form(report: Report) -> Form:
 
 
 def report_from(form: Form) -> Report:
-    fields = dict(form)
-    kind = fields.pop("report", None)
+    """The report that a form holds. What a later launcher says beside it is passed over."""
+    kind = form.get("report")
     if kind not in _REPORTS:
         raise ValueError(f"no report is called {kind!r}")
     try:
-        return _REPORTS[kind](**fields)
+        return _REPORTS[kind](**_known(form, _REPORTS[kind], lenient=True))
     except TypeError as error:
         raise ValueError(f"this is no report: {error}") from None
 

@@ -12,6 +12,7 @@ from gpu_scheduler.agent.launcher.census import Census
 from gpu_scheduler.agent.launcher.errands import Errands
 from gpu_scheduler.agent.launcher.forms import Key
 from gpu_scheduler.agent.launcher.journal import Journal
+from gpu_scheduler.agent.launcher.leases import Leases
 from gpu_scheduler.agent.launcher.loop import Loop
 from gpu_scheduler.agent.launcher.seats import Seats
 from gpu_scheduler.agent.launcher.spares import Spares
@@ -44,6 +45,7 @@ class Kit:
         self.spares = Spares(self._remove, self.loop.after)
         self.limits = Limits(directory)
         self.seats = Seats(self.limits, self.spawner, self.loop)
+        self.leases = Leases(self.loop, directory, self.attempts, self.mark)
         self.runners = runners()
         self.boot = processes.boot_id()
         self.report: Callable[[Report], None] = lambda report: None  # noqa: ARG005 - nobody yet

@@ -39,9 +39,11 @@ def recover(kit: Kit, supervisor: Supervisor) -> None:
     except OSError as error:
         own_log.warn(f"cannot rewrite the journal: {error}")
         kit.journal.open()
+    kit.leases.take_over(kit.boot)
     for attempt in list(kit.attempts.values()):
         if attempt.over is None:
             kit.loop.call(_take_over, kit, supervisor, attempt)
+    kit.leases.look()
     for key in found.bad:
         _lost(kit, supervisor, key, Ending(detail=f"its record was damaged (kept as {aside})"))
     for key in found.torn:
@@ -55,7 +57,7 @@ def _replay(kit: Kit, record: Form) -> None:
         key = (str(record["allocation_id"]), int(record["member"]))
         kind = record["kind"]
         if kind in {"accepted", "began"}:
-            work = work_from(record["work"])
+            work = work_from(record["work"], lenient=True)
             attempt = kit.attempts.get(key)
             if attempt is None or kind == "began":
                 attempt = Attempt(work, kit.runners.get(work.runner))

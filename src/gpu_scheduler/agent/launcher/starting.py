@@ -259,6 +259,7 @@ class Starter:
             groups=attempt.group.paths,
             memory_group=attempt.group.memory_path,
         )
+        self._kit.leases.begin(attempt, self._kit.boot)
         self._kit.journal.append(record, done)
 
     def _go(self, attempt: Attempt, bad: str, recorded: Callable[[str], None]) -> None:

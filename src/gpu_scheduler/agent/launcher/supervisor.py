@@ -16,7 +16,8 @@ from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, concerned
 from gpu_scheduler.agent.launcher.closing import BROKEN, Closer
 from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
 from gpu_scheduler.agent.launcher.kit import Kit
-from gpu_scheduler.agent.launcher.loop import wall_ms, write_down
+from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE
+from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms, write_down
 from gpu_scheduler.agent.launcher.spawn import Launch
 from gpu_scheduler.agent.launcher.starting import Starter
 from gpu_scheduler.agent.launcher.stopping import Stopper
@@ -40,8 +41,9 @@ class Supervisor:
         self._kit = kit
         self.closer = Closer(kit)
         self.starter = Starter(kit, self.closer.refuse, self.closer.ended, self._runs)
-        self.closer.gone = self.starter.gangs.gone
+        self.closer.gone = self._gone
         self.stopper = Stopper(kit)
+        kit.leases.stop = lambda key, grace_ms: self.stop(key, LEASE, grace_ms, lambda _: None)
         self._waiting: deque[tuple[Attempt, Done]] = deque()
         self._wanted_stops: dict[Key, tuple[str, int | None]] = {}
         self._looking = False
@@ -59,6 +61,12 @@ class Supervisor:
             return
         attempt = Attempt(work, self._kit.runners.get(work.runner))
         self._kit.attempts[key] = attempt
+        if work.lease_ms and work.leased_ms + work.lease_ms <= now_ms():
+            attempt.stopped_by = LEASE
+            self.closer.settle(attempt, _never_began(attempt, LEASE, TOO_LATE))
+            done("")
+            return
+        self._kit.leases.expect(attempt)
         self._waiting.append((attempt, done))
 
     def reject(self, key: Key, why: str, done: Done) -> None:
@@ -175,6 +183,11 @@ class Supervisor:
         )
         return capabilities
 
+    def renew(self, asked_ms: int, done: Done) -> None:
+        """Whoever may decide that has said yes to what the agent asked at this time."""
+        self._kit.leases.renew(asked_ms)
+        done("")
+
     # --- every turn -------------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -220,6 +233,11 @@ class Supervisor:
 
     def records(self) -> list[Form]:
         return [form for attempt in self._kit.attempts.values() for form in attempt.records]
+
+    def _gone(self, attempt: Attempt) -> None:
+        """It is at its end; heard at least once of each."""
+        self._kit.leases.gone(attempt)
+        self.starter.gangs.gone(attempt)
 
     def _runs(self, attempt: Attempt) -> None:
         """The command has begun."""

@@ -1,0 +1,249 @@
+"""Leases, kept by real launchers that are left alone, frozen and killed."""
+
+# ruff: noqa: ASYNC110
+# The event loop has nothing else to do, and files are what these tests wait for.
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.launcher import lease_files, processes
+from gpu_scheduler.agent.launcher.guard import PID_FILE, Guard
+from gpu_scheduler.agent.launcher.loop import now_ms
+from gpu_scheduler.agent.launcher_client import OrderRefused
+from gpu_scheduler.agent.work import Work
+from tests.launching import Rig, is_alive, with_launcher
+
+SCATTERED = (
+    "setsid sleep 600 & (sleep 600 &) ; trap '' TERM; echo ready; while :; do sleep 600; done"
+)
+"""Processes in another session, orphans, and a shell that is deaf to SIGTERM."""
+
+
+async def until(true: Callable[[], object], seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+def leased(rig: Rig, name: str, lease_ms: int, script: str = SCATTERED, **more: object) -> Work:
+    return rig.work(name, "sh", "-c", script, lease_ms=lease_ms, leased_ms=now_ms(), **more)
+
+
+def belonging(rig: Rig, name: str) -> set[int]:
+    """All processes whose environment names the job."""
+    mark = f"{zlib.crc32(str((rig.directory / 'agent').resolve()).encode()):08x}"
+    return {pid for pid in processes.all_pids() if processes.owner(pid, mark) == (name, 0)}
+
+
+def guard_pid(rig: Rig) -> int:
+    try:
+        return int((rig.directory / "agent" / PID_FILE).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+async def running(rig: Rig, work: Work) -> None:
+    """Start it, and wait until all its processes and the guard are there."""
+    await rig.launcher.start(work)
+    await rig.began(work.allocation_id)
+    await until(lambda: Path(work.log_path).exists() and "ready" in rig.log(work))
+    await until(lambda: guard_pid(rig) and is_alive(guard_pid(rig)))
+
+
+@contextmanager
+def frozen(*pids: int) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_job_runs_for_as_long_as_its_lease_is_renewed_and_no_longer() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = leased(rig, "job-1.1", 1_200)
+        await running(rig, work)
+        asked_ms = 0
+        for _ in range(10):
+            asked_ms = now_ms()
+            await rig.launcher.renew(asked_ms)
+            await asyncio.sleep(0.2)
+            assert belonging(rig, "job-1.1")
+        over = await rig.over("job-1.1")
+        assert (over.signal, over.stopped_by, over.ran) == (signal.SIGKILL, "lease", True)
+        assert now_ms() >= asked_ms + 1_200, "it had been renewed"
+        assert not belonging(rig, "job-1.1")
+        assert lease_files.read_all(str(rig.directory / "agent")) == []
+
+    with_launcher(scenario)
+
+
+def test_a_job_is_asked_to_end_before_its_lease_does() -> None:
+    async def scenario(rig: Rig) -> None:
+        script = "trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+        work = leased(rig, "job-1.1", 2_000, script, grace_ms=10_000)
+        await running(rig, work)
+        over = await rig.over("job-1.1")
+        assert (over.exit_code, over.stopped_by) == (3, "lease")
+        assert "saved" in rig.log(work)
+        assert now_ms() < work.leased_ms + 2_500
+
+    with_launcher(scenario)
+
+
+def test_a_long_grace_does_not_outlast_the_lease() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = leased(rig, "job-1.1", 1_500, grace_ms=600_000)
+        await running(rig, work)
+        await rig.launcher.stop("job-1.1", 0, "preempted")
+        over = await rig.over("job-1.1")
+        assert (over.signal, over.stopped_by) == (signal.SIGKILL, "preempted")
+
+    with_launcher(scenario)
+
+
+def test_jobs_without_a_lease_run_on_beside_one_that_ends() -> None:
+    async def scenario(rig: Rig) -> None:
+        plain = rig.work("job-2.1", "sh", "-c", "echo ready; exec sleep 600")
+        await running(rig, leased(rig, "job-1.1", 800))
+        await rig.launcher.start(plain)
+        await rig.began("job-2.1")
+        await rig.over("job-1.1")
+        assert [over for _, _, over in await rig.launcher.held() if over is None] == [None]
+        assert belonging(rig, "job-2.1")
+
+    with_launcher(scenario)
+
+
+def test_a_frozen_launcher_does_not_let_a_job_outlive_its_lease() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = leased(rig, "job-1.1", 1_500)
+        await running(rig, work)
+        assert len(belonging(rig, "job-1.1")) >= 3
+        with frozen(rig.launcher.pid):
+            await until(lambda: not belonging(rig, "job-1.1"), 10)
+            assert now_ms() >= work.leased_ms + 1_500
+        over = await rig.over("job-1.1")
+        assert (over.signal, over.stopped_by) == (signal.SIGKILL, "lease")
+
+    with_launcher(scenario)
+
+
+def test_a_dead_launcher_and_no_agent_do_not_let_a_job_outlive_its_lease() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = leased(rig, "job-1.1", 1_500)
+        await running(rig, work)
+        await rig.launcher.renew(now_ms())
+        pid = rig.launcher.pid
+        await rig.hang_up()
+        await rig.launcher.close()
+        os.kill(pid, signal.SIGKILL)
+        assert len(belonging(rig, "job-1.1")) >= 3
+        await until(lambda: not belonging(rig, "job-1.1"), 10)
+        await until(lambda: not is_alive(guard_pid(rig)), 10)
+        await rig.open()
+        over = await rig.over("job-1.1")
+        assert (over.exit_code, over.stopped_by) == (None, "lease")
+        assert "exit code unknown" in over.detail
+
+    with_launcher(scenario)
+
+
+def test_the_next_launcher_keeps_the_leases_of_the_former() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = leased(rig, "job-1.1", 2_500)
+        await running(rig, work)
+        first = guard_pid(rig)
+        asked_ms = now_ms()
+        await rig.launcher.renew(asked_ms)
+        await rig.kill_launcher()
+        await until(lambda: guard_pid(rig) != first and not is_alive(first))
+        await asyncio.sleep(0.3)
+        renewed_ms = now_ms()
+        await rig.launcher.renew(renewed_ms)
+        await rig.over("job-1.1")
+        assert now_ms() >= renewed_ms + 2_500 - 50
+        assert not belonging(rig, "job-1.1")
+
+    with_launcher(scenario)
+
+
+def test_a_guard_that_is_killed_or_frozen_is_not_missed() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = leased(rig, "job-1.1", 3_000)
+        await running(rig, work)
+        first = guard_pid(rig)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: guard_pid(rig) != first)
+        with frozen(guard_pid(rig)):
+            over = await rig.over("job-1.1")
+        assert over.stopped_by == "lease"
+
+    with_launcher(scenario)
+
+
+def test_a_launcher_that_thaws_after_the_end_of_a_lease_renews_it_no_more() -> None:
+    """As when the whole machine stood still: launcher, guard and job."""
+
+    async def scenario(rig: Rig) -> None:
+        work = leased(rig, "job-1.1", 1_000, "echo ready; exec sleep 600")
+        await running(rig, work)
+        job = next(iter(belonging(rig, "job-1.1")))
+        with frozen(rig.launcher.pid, guard_pid(rig)):
+            await until(lambda: now_ms() > work.leased_ms + 1_100)
+            assert is_alive(job)
+            # The renewal waits at the launcher's door when it thaws, and comes before any alarm.
+            renewal = asyncio.create_task(rig.launcher.renew(now_ms()))
+            await asyncio.sleep(0.1)
+        await renewal
+        over = await rig.over("job-1.1")
+        assert over.stopped_by == "lease"
+
+    with_launcher(scenario)
+
+
+def test_work_whose_lease_is_over_never_begins() -> None:
+    async def scenario(rig: Rig) -> None:
+        work = rig.work("job-1.1", "touch", "ran", lease_ms=100, leased_ms=now_ms() - 200)
+        over = await rig.run(work)
+        assert (over.ran, over.stopped_by) == (False, "lease")
+        assert not (rig.directory / "ran").exists()
+
+    with_launcher(scenario)
+
+
+def test_a_renewal_from_the_future_is_refused() -> None:
+    async def scenario(rig: Rig) -> None:
+        with pytest.raises(OrderRefused, match="ahead"):
+            await rig.launcher.renew(now_ms() + 60_000)
+
+    with_launcher(scenario)
+
+
+def test_the_guard_spares_whoever_has_the_number_of_a_process_that_is_gone(tmp_path: Path) -> None:
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        form = {"boot": processes.boot_id(), "pid": stranger.pid, "ticks": 1, "uid": os.getuid()}
+        for number, boot in enumerate((processes.boot_id(), "another run of the machine")):
+            groups = {"groups": (), "kill": (), **form, "boot": boot}
+            lease_files.write(str(tmp_path), (f"job-{number}.1", 0), 1, groups)
+        guard = Guard(str(tmp_path), "mark")
+        for _ in range(5):
+            guard.look()
+        assert stranger.poll() is None
+        assert guard.look()[1] == 0, "nothing is left to guard"
+    finally:
+        stranger.kill()
+        stranger.wait()
