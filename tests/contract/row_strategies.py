@@ -12,6 +12,7 @@ from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
 from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
+from gpu_scheduler.model.node_key import Authority, JoinToken, NodeKey
 from gpu_scheduler.model.notice import Notice, NotifyRule
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.probe import Probe, ProbeKind
@@ -381,6 +382,30 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         linux_groups=listed(TEXT),
         users=listed(TEXT),
         admins=listed(TEXT),
+    ),
+    "authority": st.builds(Authority, id=TEXT, certificate=TEXT, key=TEXT, created_ms=TIME),
+    "join_token": st.builds(
+        JoinToken,
+        id=TEXT,
+        secret_hash=TEXT,
+        name=TEXT,
+        nodes=listed(TEXT),
+        uses=COUNT,
+        used=COUNT,
+        created_by=TEXT,
+        created_ms=TIME,
+        expires_ms=TIME,
+        revoked_ms=TIME,
+    ),
+    "node_key": st.builds(
+        NodeKey,
+        node=TEXT,
+        fingerprint=TEXT,
+        former=TEXT,
+        token_id=TEXT,
+        issued_ms=TIME,
+        expires_ms=TIME,
+        revoked_ms=TIME,
     ),
     "token": st.builds(
         Token,

@@ -29,6 +29,7 @@ class AgentConfig:
     dir: str
     logs_dir: str
     scratch_dir: str
+    token: str = ""
     detection_method: str = "auto"
     simulate: str = ""
     most_devices: int = 0

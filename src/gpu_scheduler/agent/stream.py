@@ -8,20 +8,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 
+from gpu_scheduler.agent.channels import Credentials, open_channel
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.node_proof import CHALLENGE
 from gpu_scheduler.wire.orders import SESSION_METHOD
-
-_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    # A connection that a former process left behind must not be used again.
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 class Stream(Protocol):
@@ -51,24 +46,76 @@ class SentAway(ClusterError):
         self.is_final = is_final
 
 
+class Shown(Protocol):
+    """What a node shows of itself; it may be renewed between two streams."""
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who it is at the moment."""
+        ...
+
+
+class NodeIdentity(Protocol):
+    """A node's key at work; see `agent.join`."""
+
+    def proof(self, challenge: bytes, node: str, instance: str) -> str:
+        """What a hello must hold to be believed."""
+        ...
+
+    def channel_credentials(self) -> Credentials:
+        """How servers are reached and known."""
+        ...
+
+
 class Servers:
     """Opens streams to several servers, to the next one each time."""
 
-    def __init__(self, targets: Sequence[str]) -> None:
-        """Their gRPC addresses; there must be one."""
+    def __init__(self, targets: Sequence[str], credentials: Shown | None = None) -> None:
+        """Their gRPC addresses; there must be one. Over a network there must be credentials."""
         self._targets = itertools.cycle(targets)
+        self._credentials = credentials
 
     def __call__(self) -> AbstractAsyncContextManager[Stream]:
         """A stream to the one whose turn it is."""
-        return grpc_stream(next(self._targets))
+        return grpc_stream(next(self._targets), self._credentials)
+
+
+def _opened(channel: grpc.aio.Channel) -> Any:
+    return channel.stream_stream(
+        SESSION_METHOD,
+        request_serializer=pb.AgentMessage.SerializeToString,
+        response_deserializer=pb.ServerMessage.FromString,
+    )()
 
 
 @asynccontextmanager
-async def grpc_stream(target: str) -> AsyncIterator[Stream]:
+async def grpc_stream(target: str, credentials: Shown | None = None) -> AsyncIterator[Stream]:
     """A stream to the server at a gRPC address such as `unix:/path` or `host:port`."""
-    async with grpc.aio.insecure_channel(target, options=_OPTIONS) as channel:
-        yield channel.stream_stream(
-            SESSION_METHOD,
-            request_serializer=pb.AgentMessage.SerializeToString,
-            response_deserializer=pb.ServerMessage.FromString,
-        )()
+    if credentials is None:
+        async with open_channel(target) as channel:
+            yield _opened(channel)
+        return
+    identity = credentials.identity
+    async with open_channel(target, identity.channel_credentials()) as channel:
+        yield _ProvenStream(_opened(channel), identity)
+
+
+class _ProvenStream:
+    """A stream whose hello answers the server's challenge."""
+
+    def __init__(self, call: Any, identity: NodeIdentity) -> None:
+        self._call = call
+        self._identity = identity
+
+    async def write(self, message: pb.AgentMessage) -> None:
+        """Tell the server something."""
+        if message.WhichOneof("message") == "hello":
+            challenge = dict(await self._call.initial_metadata()).get(CHALLENGE)
+            if challenge is not None:
+                hello = message.hello
+                hello.token = self._identity.proof(challenge, hello.node, hello.instance)
+        await self._call.write(message)
+
+    def __aiter__(self) -> AsyncIterator[pb.ServerMessage]:
+        """What the server says, until the stream ends."""
+        return cast(AsyncIterator[pb.ServerMessage], aiter(self._call))

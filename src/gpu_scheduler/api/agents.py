@@ -20,6 +20,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
     Checkpointed,
+    CutOrder,
     DeviceRead,
     DevicesRead,
     Effect,
@@ -116,6 +117,11 @@ class Agents:
         loop.on_reload(self.reconnect_all)
 
     @property
+    def loop(self) -> Loop:
+        """The loop whose orders these agents carry out."""
+        return self._loop
+
+    @property
     def connected(self) -> list[str]:
         """The nodes whose agents are connected."""
         return sorted(self._sessions)
@@ -143,6 +149,9 @@ class Agents:
                     self._send_stop(effect)
                 case WarnOrder():
                     self._send_warning(effect)
+                case CutOrder(node_id):
+                    if node_id in self._sessions:
+                        self._sessions[node_id].close()
                 case TrustOrder(node_id, index):
                     trust = pb.Trust(device=index)
                     self._send_to_node(node_id, pb.ServerMessage(trust=trust))

@@ -10,7 +10,9 @@ from gpu_scheduler.control.messages import (
     CreateService,
     Drain,
     Fact,
+    KeepAuthority,
     LabelNode,
+    MakeJoinToken,
     MakeToken,
     Outcome,
     PauseDevice,
@@ -51,10 +53,12 @@ def _target(message: Command | Fact) -> str:
     match message:
         case SetTenant(tenant):
             return tenant.id
-        case MakeToken(token):
+        case MakeToken(token) | MakeJoinToken(token):
             return token.id
         case CreateService(service):
             return service.name
+        case KeepAuthority(authority):
+            return authority.id
         case PauseDevice(node_id, index) | ResumeDevice(node_id, index):
             return f"{node_id}/{index}"
     # Of other commands the first field that is a text says what they are about.
@@ -77,6 +81,8 @@ def _detail(message: Command | Fact) -> str:
             return reason
         case LabelNode(_, labels):
             return ", ".join(name if value is None else f"{name}={value}" for name, value in labels)
+        case MakeJoinToken(token):
+            return f"for {token.uses} node(s)"
         case MakeToken(token):
             return f"user {token.user}, tenant {token.tenant}, role {token.role.value}"
     return ""

@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from gpu_scheduler.control.gauges import Gauges
 from gpu_scheduler.control.gpu_rules import NO_RULES, GpuRules
+from gpu_scheduler.control.key_ring import NodeKeys
 from gpu_scheduler.control.life import JobLife, TaskLife
 from gpu_scheduler.control.messages import NodeFound
 from gpu_scheduler.engine.picture import Picture
@@ -95,6 +96,8 @@ class Book:
     `unsettled_services` are to be looked at, as something of theirs has changed.
     """
 
+    unheard_until_ms = 0
+
     def __init__(self, policy: Policy, predictor: Predictor, limits: Limits) -> None:
         """Start empty."""
         self.policy = policy
@@ -118,9 +121,9 @@ class Book:
         self.charged: dict[Account, None] = {}
         self.promises: dict[int, Reservation] = {}
         self.unheard: dict[int, Reservation] = {}
-        self.unheard_until_ms = 0
         self.tokens: dict[str, Token] = {}
         self.token_ids: dict[str, str] = {}
+        self.node_keys = NodeKeys()
         self.past_windows: dict[int, Window] = {}
         self.begun_windows: dict[str, None] = {}
         self.estimates: dict[str, EstimateRow] = {}

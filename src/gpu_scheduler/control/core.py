@@ -8,6 +8,7 @@ from gpu_scheduler.control import (
     commands,
     estimates,
     fleet,
+    node_keys,
     nodes,
     observe,
     services,
@@ -29,7 +30,10 @@ from gpu_scheduler.control.messages import (
     Ended,
     Fact,
     Hold,
+    JoinNode,
+    KeepAuthority,
     LabelNode,
+    MakeJoinToken,
     MakeToken,
     NodeFenced,
     NodeFound,
@@ -41,11 +45,14 @@ from gpu_scheduler.control.messages import (
     Release,
     RemoveNode,
     RemoveTenant,
+    RenewNode,
     ReplicaChecked,
     Reprioritise,
     Reserve,
     ResumeDevice,
     Retry,
+    RevokeJoinToken,
+    RevokeNode,
     RevokeToken,
     RunCycle,
     ScaleService,
@@ -212,6 +219,15 @@ class Core:
                 tokens.change(self.book, message, now_ms, outcome)
             case Record(events):
                 outcome.writes += [replace(event, at_ms=now_ms) for event in events]
+            case _:
+                self._keys_of_nodes(message, now_ms, outcome)
+
+    def _keys_of_nodes(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
+        match message:
+            case KeepAuthority() | MakeJoinToken() | RevokeJoinToken():
+                node_keys.change(self.book, message, now_ms, outcome)
+            case JoinNode() | RenewNode() | RevokeNode():
+                node_keys.change(self.book, message, now_ms, outcome)
             case _:
                 raise InternalError(f"the core does not know {type(message).__name__}")
 

@@ -11,6 +11,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Device, Node
+from gpu_scheduler.model.node_key import Authority, JoinToken
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.service import Service
@@ -288,6 +289,57 @@ class UseToken:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepAuthority:
+    """Vouch for nodes with this from now on; said once, by the first server."""
+
+    authority: Authority
+
+
+@dataclass(frozen=True, slots=True)
+class MakeJoinToken:
+    """Let nodes join that show a new secret; only its hash comes here."""
+
+    token: JoinToken
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeJoinToken:
+    """Let nobody join with a token any more; nodes that did keep their keys."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinNode:
+    """A node has shown a token and a key of its own, of which this is the fingerprint."""
+
+    node_id: str
+    token_id: str
+    fingerprint: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewNode:
+    """A node has shown its key, `former`, and another one that it wants to be known by."""
+
+    node_id: str
+    former: str
+    fingerprint: str
+    expires_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeNode:
+    """Believe the key of a node no more, and end its session at once."""
+
+    node_id: str
+
+
+NodeKeyMessage = KeepAuthority | MakeJoinToken | RevokeJoinToken | JoinNode | RenewNode | RevokeNode
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """When a waiting job should start, and how that was found."""
 
@@ -450,6 +502,13 @@ class TrustOrder:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class CutOrder:
+    """Who speaks for a node does so no more: end its session."""
+
+    node_id: str
+
+
 ServiceCommand = CreateService | UpdateService | ScaleService | DeleteService
 Command = (
     Submit
@@ -480,6 +539,12 @@ Command = (
     | MakeToken
     | RevokeToken
     | UseToken
+    | KeepAuthority
+    | MakeJoinToken
+    | RevokeJoinToken
+    | JoinNode
+    | RenewNode
+    | RevokeNode
     | RunCycle
 )
 Fact = (
@@ -492,7 +557,7 @@ Fact = (
     | DevicesRead
     | NodeFenced
 )
-Effect = StartOrder | StopOrder | WarnOrder | TrustOrder
+Effect = StartOrder | StopOrder | WarnOrder | TrustOrder | CutOrder
 
 
 @dataclass(slots=True)

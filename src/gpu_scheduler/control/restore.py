@@ -54,6 +54,7 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
     for token in store.tokens():
         book.tokens[token.id] = token
         book.token_ids[token.secret_hash] = token.id
+    book.node_keys.keep(*store.identities())
     for pool in store.pools():
         book.picture.set_pool(pool)
     for node in store.nodes():

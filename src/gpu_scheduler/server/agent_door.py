@@ -14,6 +14,7 @@ import grpc
 
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.standing import Standing
+from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.wire import agent_pb2 as pb
 
 LONGEST_WAIT_S = 15.0
@@ -33,6 +34,11 @@ class AgentDoor:
         self.standing: Standing | None = None
         self._agents: Agents | None = None
         self._opened = asyncio.Event()
+
+    @property
+    def service(self) -> Loop | None:
+        """The loop of the leader; None if this server does not lead."""
+        return None if self._agents is None else self._agents.loop
 
     def has(self, node: str) -> bool:
         """Tell whether the agent of a node is here."""

@@ -31,6 +31,7 @@ from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_lines import JobLines
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.jobs_file import JobsFile
+from gpu_scheduler.server.node_keys import ensure_authority
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.pools import set_up_pools
@@ -92,6 +93,7 @@ class Leading:
             await self.loop.apply(SetTenant(Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)))
         await set_up_tenants(self.loop, self._settings.tenants)
         await set_up_pools(self.loop, self._settings.policy)
+        await ensure_authority(self.loop)
         self.agents.expect_nodes()
         for work in self._works():
             self._tasks.append(asyncio.create_task(work))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from gpu_scheduler.model.allocation import Allocation
@@ -18,6 +18,7 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.node_key import Authority, Identity, JoinToken, NodeKey
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -25,6 +26,7 @@ from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
+from gpu_scheduler.store.identities import identity_key
 from gpu_scheduler.store.listing import chosen, page
 from gpu_scheduler.store.questions import AuditQuery, JobQuery, SweepCount
 from gpu_scheduler.store.rows import (
@@ -75,6 +77,7 @@ class MemoryStore:
         self._answers: dict[tuple[str, str], AnswerRow] = {}
         self._tenants: dict[str, Tenant] = {}
         self._tokens: dict[str, Token] = {}
+        self._identities: dict[tuple[str, str], Identity] = {}
         self._audit: list[tuple[int, AuditRow]] = []
         self._last_audit = 0
         self._pools: dict[Pool, PoolQuota] = {}
@@ -103,6 +106,9 @@ class MemoryStore:
             ShareRow: self._keep_share,
             AnswerRow: self._keep_answer,
             Token: self._keep_token,
+            Authority: self._keep_identity,
+            JoinToken: self._keep_identity,
+            NodeKey: self._keep_identity,
             AuditRow: self._keep_audit,
             EventRow: self._keep_event,
             NoticeRow: self._keep_notice,
@@ -203,6 +209,9 @@ class MemoryStore:
 
     def _keep_token(self, token: Token) -> None:
         self._tokens[token.id] = token
+
+    def _keep_identity(self, identity: Identity) -> None:
+        self._identities[identity_key(identity)] = identity
 
     def _keep_audit(self, row: AuditRow) -> None:
         self._last_audit += 1
@@ -394,6 +403,10 @@ class MemoryStore:
     def tokens(self) -> list[Token]:
         """All tokens, by id."""
         return sorted(self._tokens.values(), key=attrgetter("id"))
+
+    def identities(self) -> list[Identity]:
+        """How nodes are known, by kind and id."""
+        return [identity for _, identity in sorted(self._identities.items(), key=itemgetter(0))]
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
         """Records with their numbers, the newest first."""

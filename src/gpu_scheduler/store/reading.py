@@ -15,6 +15,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.node_key import Identity
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -26,6 +27,7 @@ from gpu_scheduler.store import making
 from gpu_scheduler.store.codec import NODE, PROMISE, SERVICE, TENANT, WINDOW, decode_events
 from gpu_scheduler.store.dialect import Dialect
 from gpu_scheduler.store.finding import count_statements, is_counted, page_statement
+from gpu_scheduler.store.identities import identity_of
 from gpu_scheduler.store.job_reader import job_row
 from gpu_scheduler.store.job_values import number_in
 from gpu_scheduler.store.questions import AuditQuery, JobQuery, SweepCount
@@ -213,6 +215,10 @@ class SqlReads(ABC):
     def tokens(self) -> list[Token]:
         """All tokens, by id."""
         return self._rows(making.token, self._dialect.reading("tokens"))
+
+    def identities(self) -> list[Identity]:
+        """How nodes are known, by kind and id."""
+        return self._rows(identity_of, self._dialect.reading("identities"))
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:
         """Records with their numbers, the newest first."""

@@ -12,6 +12,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.node_key import Authority, Identity, JoinToken, NodeKey
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -358,6 +359,9 @@ Write = (
     | Tenant
     | RemovedTenant
     | Token
+    | Authority
+    | JoinToken
+    | NodeKey
     | AuditRow
     | PoolQuota
     | WeekUsageRow
@@ -474,6 +478,10 @@ class Store(Protocol):
 
     def tokens(self) -> list[Token]:
         """All tokens, by id."""
+        ...
+
+    def identities(self) -> list[Identity]:
+        """How nodes are known: the authority, tokens to join with and keys, by kind and id."""
         ...
 
     def audit(self, query: AuditQuery) -> list[tuple[int, AuditRow]]:

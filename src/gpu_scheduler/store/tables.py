@@ -14,6 +14,7 @@ from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.node_key import Authority, JoinToken, NodeKey
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
@@ -31,6 +32,7 @@ from gpu_scheduler.store.codec import (
     VARIABLES,
     WINDOW,
 )
+from gpu_scheduler.store.identities import identity_values
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
@@ -304,6 +306,15 @@ TABLES: dict[type, Table] = {
         key=("id",),
         columns=("id", "tenant"),
         values=lambda row: (row.id, TENANT.encode(row)),
+    ),
+    **dict.fromkeys(
+        (Authority, JoinToken, NodeKey),
+        Table(
+            "identities",
+            key=("kind", "id"),
+            columns=("kind", "id", "identity"),
+            values=identity_values,
+        ),
     ),
     Token: Table(
         "tokens",

@@ -10,6 +10,8 @@ from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadi
 from gpu_scheduler.wire import agent_pb2 as pb
 
 PROTOCOL = 1
+LEAST_PROTOCOL = 1
+"""The oldest version that is still spoken."""
 SESSION_METHOD = "/gpu_scheduler.v1.AgentService/Session"
 
 

@@ -151,6 +151,9 @@ SELECT
     last_used_ms, revoked_ms
 FROM tokens ORDER BY id
 
+-- name: identities
+SELECT kind, identity FROM identities ORDER BY kind, id
+
 -- name: audit
 SELECT number, at_ms, "user", origin, via, action, target, outcome, code, detail, count FROM audit
 WHERE

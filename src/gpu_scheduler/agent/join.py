@@ -1,0 +1,362 @@
+"""How a machine becomes a node: it shows its token once, and has a key of its own from then on.
+
+The key is made here and never leaves the machine. The token's pin says which authority is the right
+one, so that nothing else has to be brought along. Keys are renewed in time, without anybody's help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import os
+import random
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gpu_scheduler import __version__
+from gpu_scheduler.agent.channels import Credentials, open_channel
+from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest
+from gpu_scheduler.wire import nodes_pb2 as nodes
+from gpu_scheduler.wire.node_proof import (
+    JOIN_METHOD,
+    RENEW_METHOD,
+    SERVER_NAME,
+    SIGNED_BY,
+    JoinText,
+    pin_of,
+    renewal_text,
+    secret_hash,
+    session_text,
+    written_proof,
+)
+from gpu_scheduler.wire.orders import LEAST_PROTOCOL, PROTOCOL
+
+IDENTITY_FILE = "identity.json"
+PATIENCE_S = 10.0
+RENEW_AT = 2 / 3
+"""Of a key's life, that much may pass before there is a new one."""
+LONGEST_WAIT_S = 3600.0
+TRY_AGAIN_S = 60.0
+FINAL = frozenset(
+    {
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
+DER, PEM = serialization.Encoding.DER, serialization.Encoding.PEM
+log = structlog.get_logger("agent")
+
+
+class NotJoined(ClusterError):
+    """The machine cannot become a node; the text says why."""
+
+    code = "not_joined"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this node is: its key and certificate, and the authority that it believes, as PEM.
+
+    `token` is a hash of the token that it joined with: with another one it joins anew.
+    """
+
+    node: str
+    key: str
+    certificate: str
+    authority: str
+    expires_ms: int
+    issued_ms: int
+    plain: bool = False
+    token: str = ""
+
+    def proof(self, challenge: bytes, node: str, instance: str) -> str:
+        """What a hello must hold to be believed."""
+        signature = self._private.sign(session_text(challenge, node, instance), SIGNED_BY)
+        return written_proof(self._der, signature)
+
+    def channel_credentials(self) -> Credentials:
+        """How servers are reached and known, and what is shown to those that ask."""
+        return Credentials(
+            authority=self.authority.encode(),
+            key=self.key.encode(),
+            certificate=self.certificate.encode(),
+            plain=self.plain,
+        )
+
+    def renewal(self, key: ec.EllipticCurvePrivateKey) -> nodes.RenewRequest:
+        """The request to be known by another key."""
+        at_ms, request = _now_ms(), _request(key, self.node)
+        signature = self._private.sign(renewal_text(at_ms, request), SIGNED_BY)
+        return nodes.RenewRequest(
+            certificate=self._der, request=request, at_ms=at_ms, signature=signature
+        )
+
+    @property
+    def renew_in_s(self) -> float:
+        """How long until it should be renewed."""
+        due_ms = self.issued_ms + RENEW_AT * (self.expires_ms - self.issued_ms)
+        return (due_ms - _now_ms()) / 1000
+
+    @property
+    def _private(self) -> ec.EllipticCurvePrivateKey:
+        key = serialization.load_pem_private_key(self.key.encode(), None)
+        return cast(ec.EllipticCurvePrivateKey, key)
+
+    @property
+    def _der(self) -> bytes:
+        return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(DER)
+
+    def write(self, directory: Path) -> None:
+        """Keep it where only the owner can read it, whole or not at all."""
+        target = directory / IDENTITY_FILE
+        fresh = target.with_name(f"{IDENTITY_FILE}.new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(target)
+
+    @classmethod
+    def read(cls, directory: Path) -> Identity | None:
+        """What was kept; None if nothing was."""
+        file = directory / IDENTITY_FILE
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise InvalidInput(f"not the identity of a node: {error}", file=str(file)) from error
+
+
+class Keeper:
+    """The identity of a running agent, as it is renewed. Whoever opens a stream asks for it."""
+
+    def __init__(self, identity: Identity, directory: Path, targets: Sequence[str]) -> None:
+        """Renewals are asked of the targets, and kept in the directory."""
+        self.identity = identity
+        self._directory = directory
+        self._targets = tuple(targets)
+
+    async def run(self) -> None:
+        """Renew in time, for ever."""
+        while True:
+            wait_s = max(0.0, self.identity.renew_in_s)
+            if wait_s:
+                await asyncio.sleep(min(wait_s, LONGEST_WAIT_S))
+                continue
+            try:
+                await self.renew()
+            except NotJoined as error:
+                log.warning("the node's key is not renewed yet", error=str(error))
+                await asyncio.sleep(TRY_AGAIN_S * random.uniform(0.5, 1.0))
+
+    async def renew(self) -> None:
+        """Get a new key signed, and use it from now on."""
+        old = self.identity
+        key = ec.generate_private_key(ec.SECP256R1())
+        method = (RENEW_METHOD, nodes.RenewRequest.SerializeToString)
+        credentials = old.channel_credentials()
+        answer = await _ask_all(self._targets, credentials, method, old.renewal(key))
+        new = _identity(answer, key, plain=old.plain)
+        self.identity = replace(new, authority=old.authority, token=old.token)
+        self.identity.write(self._directory)
+        log.info("the node has a new key", node=new.node)
+
+
+async def identity_of(
+    node: str,
+    targets: Sequence[str],
+    directory: Path,
+    token: str = "",
+    *,
+    client: tuple[bytes, bytes] | None = None,
+) -> Identity:
+    """Who this node is: as it is kept here, or by joining with a token that was not used before.
+
+    `client` is a certificate with its key (PEM), for servers that want one from everybody.
+    """
+    known = Identity.read(directory)
+    used = secret_hash(token.strip()) if token else ""
+    if known is not None and known.node == node and used in {"", known.token}:
+        return known
+    if not token:
+        raise InvalidRequest(
+            f"node '{node}' has not joined yet; make a token on the server with 'tgpu node token "
+            "create' and start the agent with --token, or with agent.token_file"
+        )
+    identity = await join(node, targets, token, client=client)
+    identity.write(directory)
+    log.info("this machine has joined", node=node)
+    return identity
+
+
+async def join(
+    node: str, targets: Sequence[str], token: str, *, client: tuple[bytes, bytes] | None = None
+) -> Identity:
+    """Show a token to one of the servers, and have a new key signed."""
+    text = JoinText.read(token)
+    key = ec.generate_private_key(ec.SECP256R1())
+    asked = nodes.JoinRequest(
+        token=str(text),
+        node=node,
+        request=_request(key, node),
+        version=__version__,
+        protocol=PROTOCOL,
+        least_protocol=LEAST_PROTOCOL,
+    )
+    method = (JOIN_METHOD, nodes.JoinRequest.SerializeToString)
+    troubles = []
+    for target in targets:
+        try:
+            authority = b"" if text.plain else await asyncio.to_thread(_authority_at, target, text)
+            credentials = Credentials(authority=authority, plain=_checked_plain(text, target))
+            if client is not None:
+                credentials = replace(credentials, certificate=client[0], key=client[1])
+            answer = await _ask(target, credentials, method, asked)
+        except NotJoined as error:
+            troubles.append(f"{target}: {error}")
+            continue
+        if pin_of(answer.authority) != text.pin:
+            troubles.append(f"{target}: it is not a server of the cluster that the token is for")
+            continue
+        identity = _identity(answer, key, plain=text.plain)
+        return replace(identity, token=secret_hash(token.strip()))
+    raise NotJoined(f"node '{node}' could not join; " + "; ".join(troubles))
+
+
+def _identity(
+    answer: nodes.JoinAnswer, key: ec.EllipticCurvePrivateKey, *, plain: bool
+) -> Identity:
+    none = serialization.NoEncryption()
+    private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, none)
+    return Identity(
+        node=answer.node,
+        key=private.decode(),
+        certificate=_pem(answer.certificate).decode(),
+        authority=_pem(answer.authority).decode(),
+        expires_ms=answer.expires_ms,
+        issued_ms=_now_ms(),
+        plain=plain,
+    )
+
+
+def _request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(name)
+    return builder.sign(key, hashes.SHA256()).public_bytes(DER)
+
+
+# --- asking servers
+
+Method = tuple[str, Any]
+
+
+async def _ask_all(
+    targets: Sequence[str], credentials: Credentials, method: Method, asked: Any
+) -> nodes.JoinAnswer:
+    troubles = []
+    for target in targets:
+        try:
+            return await _ask(target, credentials, method, asked)
+        except NotJoined as error:
+            troubles.append(f"{target}: {error}")
+    raise NotJoined("; ".join(troubles))
+
+
+async def _ask(
+    target: str, credentials: Credentials, method: Method, asked: Any
+) -> nodes.JoinAnswer:
+    path, written = method
+    async with open_channel(target, credentials) as channel:
+        call = channel.unary_unary(
+            path,
+            request_serializer=written,
+            response_deserializer=nodes.JoinAnswer.FromString,
+        )
+        try:
+            return await call(asked, timeout=PATIENCE_S)
+        except grpc.aio.AioRpcError as error:
+            raise NotJoined(error.details() or error.code().name.lower()) from None
+
+
+def _checked_plain(text: JoinText, target: str) -> bool:
+    """A token that says so is believed only about this machine: others could read it on the way."""
+    if text.plain and not is_local(target):
+        raise NotJoined(
+            "the token is for a server without TLS, and those are only reached on their own "
+            "machine; set api.grpc_tls on the server and make another token"
+        )
+    return text.plain
+
+
+def is_local(target: str) -> bool:
+    """Tell whether an address is on this machine."""
+    host = target.rpartition(":")[0].strip("[]")
+    if target.startswith("unix:") or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _authority_at(target: str, text: JoinText) -> bytes:
+    """The certificate of the authority behind a server, if it is the one that the token names."""
+    host, _, port = target.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # what comes is compared with the pin instead
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname=SERVER_NAME) as secure,
+        ):
+            chain = _chain(secure)
+    except (OSError, ValueError) as error:
+        raise NotJoined(_why_not(error)) from None
+    for certificate in chain:
+        if pin_of(certificate) == text.pin:
+            return _pem(certificate)
+    raise NotJoined(
+        "it is not a server of the cluster that the token is for (another authority vouches for it)"
+    )
+
+
+def _chain(secure: ssl.SSLSocket) -> list[bytes]:
+    """All certificates that were shown, DER."""
+    found = getattr(secure, "get_unverified_chain", None)
+    if found is not None:
+        return list(found())
+    # Before Python 3.13 it is there, and not public.
+    certificates = cast(Any, secure)._sslobj.get_unverified_chain() or ()
+    return [ssl.PEM_cert_to_DER_cert(certificate.public_bytes()) for certificate in certificates]
+
+
+def _why_not(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "it does not speak TLS there"
+    return f"cannot be reached: {getattr(error, 'strerror', None) or error}"
+
+
+def _pem(certificate: bytes) -> bytes:
+    return x509.load_der_x509_certificate(certificate).public_bytes(PEM)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

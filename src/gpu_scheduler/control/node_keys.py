@@ -1,0 +1,134 @@
+"""Nodes join, renew their keys and are revoked: who may, and what is kept of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.key_ring import NodeKeys
+from gpu_scheduler.control.messages import (
+    CutOrder,
+    JoinNode,
+    KeepAuthority,
+    MakeJoinToken,
+    NodeKeyMessage,
+    Outcome,
+    RenewNode,
+    RevokeJoinToken,
+    RevokeNode,
+)
+from gpu_scheduler.model.errors import AlreadyExists, Forbidden, UnknownThing, WrongState
+from gpu_scheduler.model.node_key import Identity, JoinToken, NodeKey
+
+
+def change(book: Book, message: NodeKeyMessage, now_ms: int, outcome: Outcome) -> None:
+    """Do what the message says, or refuse it."""
+    keys = book.node_keys
+    changed: tuple[Identity, ...] = ()
+    match message:
+        case KeepAuthority(authority):
+            if keys.authority is not None:
+                raise AlreadyExists("there is an authority for nodes already")
+            changed = (authority,)
+        case MakeJoinToken() | RevokeJoinToken():
+            changed = (_changed_token(keys, message, now_ms),)
+        case JoinNode():
+            changed = _joined(book, message, now_ms)
+            outcome.effects.append(CutOrder(message.node_id))
+        case RenewNode():
+            changed = (_renewed(keys, message, now_ms),)
+        case RevokeNode(node_id):
+            changed = (_revoked(keys, node_id, now_ms),)
+            outcome.effects.append(CutOrder(node_id))
+    keys.keep(*changed)
+    outcome.writes += changed
+
+
+def _changed_token(
+    keys: NodeKeys, message: MakeJoinToken | RevokeJoinToken, now_ms: int
+) -> JoinToken:
+    if isinstance(message, MakeJoinToken):
+        if message.token.id in keys.tokens:
+            raise AlreadyExists(f"join token {message.token.id} exists; try again")
+        return message.token
+    token = _token(keys, message.token_id)
+    if token.revoked_ms:
+        raise WrongState(f"join token {token.id} has been revoked already")
+    return replace(token, revoked_ms=max(1, now_ms))
+
+
+def check_token(keys: NodeKeys, token_id: str, now_ms: int) -> JoinToken:
+    """The token, if a node may join with it now."""
+    token = _token(keys, token_id)
+    if token.revoked_ms:
+        raise Forbidden(f"join token {token_id} has been revoked; ask for another one")
+    if token.expires_ms <= now_ms:
+        raise Forbidden(f"join token {token_id} has expired; ask for another one")
+    if token.used >= token.uses:
+        raise Forbidden(
+            f"join token {token_id} was for {token.uses} node(s), and so many have joined with it; "
+            "ask for another one"
+        )
+    return token
+
+
+def _joined(book: Book, message: JoinNode, now_ms: int) -> tuple[JoinToken, NodeKey]:
+    keys, node_id = book.node_keys, message.node_id
+    token = check_token(keys, message.token_id, now_ms)
+    if token.nodes and node_id not in token.nodes:
+        raise Forbidden(
+            f"join token {token.id} is for {', '.join(token.nodes)} and not for '{node_id}'"
+        )
+    old = keys.nodes.get(node_id)
+    has_key = old is not None and not old.revoked_ms
+    is_known = node_id in book.picture.index.by_id
+    if not token.nodes and (has_key or (is_known and old is None)):
+        raise Forbidden(
+            f"there is a node '{node_id}' already, and nobody may take its place with a token that "
+            f"is for any node; make one with 'tgpu node token create --node {node_id}', or first "
+            f"'tgpu node revoke {node_id}'"
+        )
+    key = NodeKey(
+        node=node_id,
+        fingerprint=message.fingerprint,
+        token_id=token.id,
+        issued_ms=now_ms,
+        expires_ms=message.expires_ms,
+    )
+    return replace(token, used=token.used + 1), key
+
+
+def _renewed(keys: NodeKeys, message: RenewNode, now_ms: int) -> NodeKey:
+    key = _key(keys, message.node_id)
+    if not key.is_good(message.former):
+        raise Forbidden(f"this is not the key of node '{message.node_id}', or it has been revoked")
+    return replace(
+        key,
+        fingerprint=message.fingerprint,
+        former=message.former,
+        issued_ms=now_ms,
+        expires_ms=message.expires_ms,
+    )
+
+
+def _revoked(keys: NodeKeys, node_id: str, now_ms: int) -> NodeKey:
+    key = _key(keys, node_id)
+    if key.revoked_ms:
+        raise WrongState(f"the key of node '{node_id}' has been revoked already")
+    return replace(key, revoked_ms=max(1, now_ms))
+
+
+def _token(keys: NodeKeys, token_id: str) -> JoinToken:
+    token = keys.tokens.get(token_id)
+    if token is None:
+        raise UnknownThing(
+            f"join token '{token_id}' is not known; 'tgpu node token list' shows all"
+        )
+    return token
+
+
+def _key(keys: NodeKeys, node_id: str) -> NodeKey:
+    key = keys.nodes.get(node_id)
+    if key is None:
+        raise UnknownThing(f"node '{node_id}' has no key here; 'tgpu nodes' shows all nodes")
+    return key

@@ -1,0 +1,28 @@
+"""The authority for nodes: made by the first leader, kept in the store, read by every server."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import KeepAuthority
+from gpu_scheduler.model.node_key import Authority
+from gpu_scheduler.store.rows import Store
+
+LOOK_AGAIN_S = 0.5
+
+
+async def ensure_authority(loop: Loop) -> None:
+    """Make the authority if there is none yet."""
+    if loop.core.book.node_keys.authority is None:
+        await loop.apply(KeepAuthority(new_authority(loop.now_ms())))
+
+
+async def stored_authority(store: Store) -> NodeAuthority:
+    """The authority of this database; a standby may have to wait for the first leader."""
+    while True:
+        for found in await asyncio.to_thread(store.identities):
+            if isinstance(found, Authority):
+                return NodeAuthority(found)
+        await asyncio.sleep(LOOK_AGAIN_S)

@@ -1,0 +1,102 @@
+"""What nodes show and servers check: join tokens, proofs of a key, and the bytes that are signed.
+
+A join token is `tgpn_SECRET.PIN`, where PIN is the hash of the authority's certificate; so whoever
+has the token knows the right servers without having anything else. `.plain` behind it says that
+they do not speak TLS, which is only believed for addresses of the same machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from dataclasses import dataclass
+
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from gpu_scheduler.model.errors import InvalidRequest
+
+PREFIX = "tgpn_"
+PLAIN = "plain"
+SERVER_NAME = "servers.gpu-scheduler.internal"
+"""What servers are called in the certificates that agents check, wherever they are."""
+CHALLENGE = "tgpu-challenge-bin"
+JOIN_METHOD = "/gpu_scheduler.v1.NodeService/Join"
+RENEW_METHOD = "/gpu_scheduler.v1.NodeService/Renew"
+SIGNED_BY = ec.ECDSA(hashes.SHA256())
+_TOKEN = re.compile(r"tgpn_([A-Za-z0-9_-]{43})\.([A-Za-z0-9_-]{43})(\.plain)?")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinText:
+    """A join token, taken apart."""
+
+    secret: str
+    pin: str
+    plain: bool = False
+
+    def __str__(self) -> str:
+        """As people carry it."""
+        return f"{PREFIX}{self.secret}.{self.pin}{'.' + PLAIN if self.plain else ''}"
+
+    @classmethod
+    def read(cls, text: str) -> JoinText:
+        """Take a token apart."""
+        match = _TOKEN.fullmatch(text.strip())
+        if match is None:
+            raise InvalidRequest(
+                f"this is no join token; it begins with '{PREFIX}', and 'tgpu node token create' "
+                "on the server makes one"
+            )
+        return cls(match[1], match[2], bool(match[3]))
+
+
+def secret_hash(secret: str) -> str:
+    """What is kept of a secret. It has 256 bits of chance, so that a plain hash is enough."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def pin_of(certificate: bytes) -> str:
+    """The pin of an authority, by its certificate (DER)."""
+    return encoded(hashlib.sha256(certificate).digest())
+
+
+def fingerprint_of(key: ec.EllipticCurvePublicKey) -> str:
+    """The name of a public key."""
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
+
+
+def session_text(challenge: bytes, node: str, instance: str) -> bytes:
+    """What a node signs to open a session."""
+    return b"\n".join((b"gpu-scheduler session 1", challenge, node.encode(), instance.encode()))
+
+
+def renewal_text(at_ms: int, request: bytes) -> bytes:
+    """What a node signs to renew its key."""
+    return b"gpu-scheduler renewal 1\n" + str(at_ms).encode() + b"\n" + request
+
+
+def written_proof(certificate: bytes, signature: bytes) -> str:
+    """A certificate and a signature by its key, as Hello.token has them."""
+    return f"{encoded(certificate)}.{encoded(signature)}"
+
+
+def read_proof(text: str) -> tuple[bytes, bytes] | None:
+    """Certificate and signature; None if it is nothing like that."""
+    certificate, dot, signature = text.partition(".")
+    try:
+        return (_decoded(certificate), _decoded(signature)) if dot else None
+    except (ValueError, binascii.Error):
+        return None
+
+
+def encoded(data: bytes) -> str:
+    """Bytes as text that passes everywhere."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
