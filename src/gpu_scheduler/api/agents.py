@@ -157,10 +157,14 @@ class Agents:
                     self._send_to_node(node_id, pb.ServerMessage(trust=trust))
 
     def reconnect_all(self) -> None:
-        """What was believed of the agents may be wrong: let all of them begin anew."""
+        """What was believed of the agents may be wrong: let all of them begin anew.
+
+        That a node is silent may have been said to a store that was away, so it is looked for anew.
+        """
         self._members = Members()
         for session in list(self._sessions.values()):
             session.close()
+        self.expect_nodes()
 
     def close(self) -> None:
         """Send all away, and wait for nobody any more."""

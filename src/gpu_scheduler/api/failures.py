@@ -50,6 +50,7 @@ STATUS = {
     "cluster_error": 503,
     "not_leader": 503,
     "unavailable": 503,
+    "outcome_unknown": 503,
 }
 RETRY_AFTER = {503: "5", 429: "1"}
 

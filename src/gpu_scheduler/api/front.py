@@ -35,7 +35,13 @@ from gpu_scheduler.api.pace import Pace
 from gpu_scheduler.api.refusals import Refusals, is_kept
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
 from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.errors import Forbidden, InternalError, SchedulerError, UnknownThing
+from gpu_scheduler.model.errors import (
+    Forbidden,
+    InternalError,
+    SchedulerError,
+    StoreUnavailable,
+    UnknownThing,
+)
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 READING = frozenset({"GET", "HEAD"})
@@ -134,6 +140,8 @@ class Front:
             if not peer.local:
                 self._pace.take(f"address {peer.host}")
             return NOBODY
+        if away := self._context.service.away:
+            raise StoreUnavailable(f"{away}. Running jobs go on; try again in a moment")
         caller = self._caller(scope, headers)
         if not caller.may_change and operation.method not in READING:
             raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")

@@ -81,6 +81,15 @@ def _store(context: Context) -> Iterator[Finding]:
     try:
         context.service.store.last_event()
     except SchedulerError as error:
+        if away := context.service.away:
+            yield Finding(
+                "store",
+                DEGRADED,
+                away,
+                "bring the database back; until then requests are refused, running jobs go on, "
+                "nothing that was acknowledged is lost, and it goes on by itself",
+            )
+            return
         yield Finding(
             "store",
             UNHEALTHY,

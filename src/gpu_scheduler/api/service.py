@@ -66,6 +66,11 @@ class Service(Protocol):
         """Why the last commit failed; empty if it did not."""
         ...
 
+    @property
+    def away(self) -> str:
+        """Why nothing can be asked or changed now: the store is away. Empty if it is not."""
+        ...
+
     def note(self, row: AuditRow) -> None:
         """Keep a record with one of the next commits; nobody waits for it."""
         ...

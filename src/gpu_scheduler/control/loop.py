@@ -37,7 +37,13 @@ from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.control.together import Kind, joined, neighbours
 from gpu_scheduler.model.caller import SYSTEM, Caller
-from gpu_scheduler.model.errors import ClusterError, InternalError, NotLeader, SchedulerError
+from gpu_scheduler.model.errors import (
+    ClusterError,
+    InternalError,
+    NotLeader,
+    SchedulerError,
+    StoreUnavailable,
+)
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Store, Write
@@ -101,6 +107,7 @@ class Loop:
         self._batch: list[_Request] = []
         self._notes: list[Write] = []
         self.trouble = ""
+        self._unreadable: SchedulerError | None = None
         self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self.core = self._read_core()
@@ -147,9 +154,18 @@ class Loop:
                 or ClusterError("the scheduler is shutting down; try again in a moment")
             )
             return answer
+        if self._unreadable is not None or (caller is not SYSTEM and self.away):
+            # Whoever tells facts begins anew after the reload, or is heard when the store is back.
+            answer.set_exception(self._unreadable or StoreUnavailable(self.away))
+            return answer
         self._requests.append(_Request(message, caller, also, answer))
         self._hurry()
         return answer
+
+    @property
+    def away(self) -> str:
+        """Why nothing can be asked or changed now: the store is away. Empty if it is not."""
+        return self.store.trouble() or str(self._unreadable or "")
 
     async def apply_many(
         self,
@@ -456,9 +472,7 @@ class Loop:
         self._deposed = error
         self.trouble = str(error)
         waiting, self._requests = [*self._batch, *self._requests], []
-        for request in waiting:
-            if not request.answer.done():
-                request.answer.set_exception(error)
+        _refuse(waiting, error)
         for told in self._on_deposed:
             told()
 
@@ -468,18 +482,21 @@ class Loop:
         A store that cannot even be read is asked until it can: without it nothing may go on.
         """
         self.tallies.failed_commits += 1
-        for request in self._batch:
-            if not request.answer.done():
-                request.answer.set_exception(error)
+        _refuse(self._batch, error)
         while True:
             try:
                 self.core = self._read_core()
                 break
             except SchedulerError as unreadable:
-                log.error("the store cannot be read", error=str(unreadable))  # noqa: TRY400
+                if self._unreadable is None:
+                    log.error("the store cannot be read", error=str(unreadable))  # noqa: TRY400
+                self._unreadable = unreadable
+                waiting, self._requests = self._requests, []
+                _refuse(waiting, unreadable)
                 if self._closing:
                     return
                 await asyncio.sleep(PAUSE_AFTER_BUG_S)
+        self._unreadable = None
         for reload in self._on_reload:
             reload()
 
@@ -507,6 +524,13 @@ class Loop:
         core = self._new_core()
         restore(core.book, self.store, self._now_ms())
         return core
+
+
+def _refuse(requests: Sequence[_Request], error: SchedulerError) -> None:
+    """Tell those who wait that nothing was done."""
+    for request in requests:
+        if not request.answer.done():
+            request.answer.set_exception(error)
 
 
 def _events(writes: list[Write]) -> list[EventRow]:

@@ -66,6 +66,11 @@ class StandbyService:
         self._reading: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
 
+    @property
+    def away(self) -> str:
+        """Why nothing can be asked now: the store is away. Empty if it is not."""
+        return self.store.trouble()
+
     def now_ms(self) -> int:
         """The time by which the core goes."""
         return self._now_ms()

@@ -554,6 +554,10 @@ class MemoryStore:
             del self._estimates[job_id]
         return len(old) + len(unnamed) + len(hours) + past + len(outdated) + len(judged)
 
+    def trouble(self) -> str:
+        """There is none."""
+        return ""
+
     def close(self) -> None:
         """There is nothing to let go of."""
 

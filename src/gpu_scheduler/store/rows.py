@@ -581,6 +581,10 @@ class Store(Protocol):
         """
         ...
 
+    def trouble(self) -> str:
+        """Why it cannot be asked at all now, as far as is known; empty if it can."""
+        ...
+
     def close(self) -> None:
         """Let go of files and connections."""
         ...

@@ -73,6 +73,10 @@ class SqliteStore(SqlReads):
             limit=limit,
         )
 
+    def trouble(self) -> str:
+        """A file is there, or each statement says why not."""
+        return ""
+
     def close(self) -> None:
         """Let go of the file. A reader that is at work lets go when it is done."""
         self._closed = True

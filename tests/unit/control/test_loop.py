@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ from tests.builders import a_core, a_job, a_node, a_request, after, an_array
 
 VISION = frozenset({"vision"})
 ANN = Caller(user="ann", uid=1000, tenant="vision", tenants=VISION)
+ROOT = Caller(user="root", role=Role.ADMIN)
 BOB = Caller(user="bob", uid=1001, tenant="vision", tenants=VISION)
 CHIEF = Caller(user="eve", role=Role.TENANT_ADMIN, tenants=VISION, administers=VISION)
 SPECTATOR = replace(ANN, role=Role.VIEWER)
@@ -242,11 +244,54 @@ def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
         bench.store.full, bench.store.unreadable = True, 3
         with pytest.raises(StoreUnavailable):
             await bench.loop.apply(a_submission(gpus=1))
+        assert bench.loop.away == "reading failed"
+        with pytest.raises(StoreUnavailable, match="reading failed"):
+            await bench.loop.apply(a_submission(gpus=1))
         bench.store.full = False
+        while bench.loop.away:
+            await asyncio.sleep(0)
         assert (await bench.loop.apply(a_submission(gpus=1))).jobs[0].id == "job-1"
         assert (bench.store.unreadable, bench.reloads) == (0, 1)
 
     with_loop(test)
+
+
+class Away(Disk):
+    """A store that is away for a while, in the middle of a commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.why = ""
+        self.back = Event()
+        self.back.set()
+
+    def trouble(self) -> str:
+        return self.why
+
+    def commit(self, writes: list[Write]) -> int:
+        self.back.wait()
+        return super().commit(writes)
+
+
+def test_who_comes_while_a_commit_waits_for_its_store_is_refused_and_facts_are_kept() -> None:
+    async def test(bench: Bench) -> None:
+        store = bench.store
+        assert isinstance(store, Away)
+        store.back.clear()
+        first = bench.loop.post(a_submission(gpus=1), ROOT)
+        await asyncio.sleep(0)
+        store.why = "it is being restarted"
+        with pytest.raises(StoreUnavailable, match="restarted"):
+            await bench.loop.apply(a_submission(gpus=1), ROOT)
+        fact = bench.loop.post(a_submission(gpus=1))
+        assert not first.done()
+        assert not fact.done()
+        store.why = ""
+        store.back.set()
+        assert (await first).jobs[0].id == "job-1"
+        assert (await fact).jobs[0].id == "job-2"
+
+    with_loop(test, Away())
 
 
 def test_a_bug_costs_one_batch_and_not_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,11 +155,11 @@ class Writer:
 
     def _begin(self, connection: Connection) -> None:
         connection.execute("BEGIN")
+        if self.guard is not None:
+            self.guard(connection)
         row = connection.execute(SQL["lock"]).fetchone()
         if row is None:
             raise InternalError("the table meta has no row; restore a backup")
-        if self.guard is not None:
-            self.guard(connection)
         commits, next_number, last_event = row
         if commits != self._seen_commits:
             # Somebody else has written, or we do not know what we wrote.
