@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
+from gpu_scheduler.model.allocation import Allocation, DeviceShare, Meeting, Placement
 from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
@@ -354,6 +354,8 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         attempt=COUNT,
         placements=PLACEMENTS,
         start_ms=TIME,
+        meeting=st.none()
+        | st.builds(Meeting, at_ms=TIME, port=COUNT, hosts=st.lists(TEXT, max_size=3).map(tuple)),
     ),
     "node": st.builds(
         Node,

@@ -6,6 +6,7 @@ import pwd
 from collections.abc import Mapping
 
 from gpu_scheduler.agent.devices.inventory import FoundDevice
+from gpu_scheduler.agent.rendezvous import RENDEZVOUS_NAMES, rendezvous_environment
 from gpu_scheduler.agent.work import WorkDevice
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -16,7 +17,7 @@ NEVER_PASSED = (
     *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
     *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
-    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *RENDEZVOUS_NAMES,
 )
 """A job that is submitted from within a job must not inherit the outer one's devices."""
 
@@ -44,7 +45,7 @@ def job_environment(
     if start.HasField("task"):
         variables["TGPU_ARRAY_INDEX"] = str(start.task)
     if start.HasField("rendezvous"):
-        variables |= _rendezvous(start.rendezvous, master_port)
+        variables |= rendezvous_environment(start.rendezvous, master_port, scratch_dir)
     return variables
 
 
@@ -113,18 +114,3 @@ def _devices(devices: tuple[WorkDevice, ...]) -> dict[str, str]:
         if limits:
             variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
     return variables
-
-
-def _rendezvous(rendezvous: pb.Rendezvous, master_port: int) -> dict[str, str]:
-    hosts = list(rendezvous.hosts)
-    here = hosts[rendezvous.rank] if rendezvous.rank < len(hosts) else ""
-    before = [host for host in hosts[: rendezvous.rank] if host == here]
-    alone = len(set(hosts)) <= 1
-    return {
-        "MASTER_ADDR": "127.0.0.1" if alone else rendezvous.master_address,
-        "MASTER_PORT": str(rendezvous.master_port or master_port),
-        "RANK": str(rendezvous.rank),
-        "WORLD_SIZE": str(rendezvous.world_size),
-        "LOCAL_RANK": str(len(before)),
-        "LOCAL_WORLD_SIZE": str(hosts.count(here) or 1),
-    }

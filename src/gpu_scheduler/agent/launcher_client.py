@@ -122,6 +122,13 @@ class Launcher:
             }
         )
 
+    async def commit(
+        self, allocation_id: str, member: int, environment: dict[str, str], files: dict[str, str]
+    ) -> None:
+        """Let prepared work run, with these variables and files; refused if it waits no more."""
+        name = {"allocation_id": allocation_id, "member": member}
+        await self._ask({"do": "commit", **name, "environment": environment, "files": files})
+
     async def warn(self, allocation_id: str, member: int, text: str) -> None:
         """Write a line into the log of a job."""
         order = {"do": "warn", "allocation_id": allocation_id, "member": member, "text": text}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import Telemetry
-from gpu_scheduler.agent.work import Began, Over, Report
+from gpu_scheduler.agent.work import Began, Over, Prepared, Report
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
 def fact_of(report: Report) -> pb.Fact:
     """What happened to one member."""
     fact = pb.Fact(at_ms=report.at_ms, allocation_id=report.allocation_id, member=report.member)
-    if isinstance(report, Began):
+    if isinstance(report, Prepared):
+        fact.prepared.CopyFrom(pb.Prepared(port=report.port))
+    elif isinstance(report, Began):
         fact.began.CopyFrom(pb.Began(pid=report.pid))
     elif isinstance(report, Over):
         fact.over.CopyFrom(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.environment import PLAIN_PATH, job_environment, work_devices
+from gpu_scheduler.agent.interfaces import free_port, interface_of
+from gpu_scheduler.agent.rendezvous import Adapter, nccl_hints, rendezvous_files
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -26,17 +27,19 @@ class Orders:
         """For one node."""
         self._config = config
         self._devices = {device.index: device for device in found.devices}
+        self._adapters: tuple[Adapter, ...] = ()
         self._chosen = Chosen(Path(config.dir))
 
     def work(self, order: pb.Order) -> Work:
         """What the launcher needs to run one member."""
         config, start = self._config, order.start
-        name = f"{order.allocation_id}.{order.member}"
-        scratch = f"{config.scratch_dir}/{name}"
+        scratch = self.scratch_dir(order.allocation_id, order.member)
         held = {device.index: device for device in start.devices}
         slices = self._take_slices(order)
         devices = work_devices(held, self._devices, slices)
-        environment = job_environment(order, devices, scratch, self._port(order))
+        port = self.port_of(order.allocation_id) if self._picks_port(start) else 0
+        environment = job_environment(order, devices, scratch, port)
+        environment = {**self._hints(start, held), **environment}
         workdir = start.workdir or _home(environment)
         closed = tuple(
             device.path
@@ -85,7 +88,13 @@ class Orders:
             terminal=_terminal(start),
             members_here=int(environment.get("LOCAL_WORLD_SIZE", 1)),
             lease_ms=start.lease_ms,
+            prepare_ms=max(1, start.prepare_ms) if start.prepare_only else 0,
+            files=rendezvous_files(start.rendezvous) if start.HasField("rendezvous") else {},
         )
+
+    def scratch_dir(self, allocation_id: str, member: int) -> str:
+        """The directory that a member shares with the launcher."""
+        return f"{self._config.scratch_dir}/{allocation_id}.{member}"
 
     def log_path(self, job_id: str, allocation_id: str, member: int) -> str:
         """Where the output of a member is kept."""
@@ -120,17 +129,26 @@ class Orders:
             near.update(device.cpus)
         return tuple(sorted(near))
 
-    def _port(self, order: pb.Order) -> int:
+    def port_of(self, allocation_id: str) -> int:
         """A port that was free a moment ago, the same one for all members of an allocation."""
-        if not order.start.HasField("rendezvous"):
-            return 0
-        port = self._chosen.ports.get(order.allocation_id)
+        port = self._chosen.ports.get(allocation_id)
         if port is None:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = int(probe.getsockname()[1])
-            self._chosen.set_port(order.allocation_id, port)
+            port = free_port(self._chosen.ports.values())
+            self._chosen.set_port(allocation_id, port)
         return port
+
+    def _picks_port(self, start: pb.Start) -> bool:
+        """Tell whether a port is to be chosen here: by the first, and by a gang on one node."""
+        return start.HasField("rendezvous") and (
+            start.rendezvous.rank == 0 or not start.prepare_only
+        )
+
+    def _hints(self, start: pb.Start, held: Iterable[int]) -> dict[str, str]:
+        """What NCCL should use to reach other nodes."""
+        if not start.prepare_only:
+            return {}
+        near = [self._devices[index].numa_node for index in held if index in self._devices]
+        return nccl_hints(self._adapters, near, interface_of(self._config.address))
 
     def _take_slices(self, order: pb.Order) -> dict[int, str]:
         """MIG slices of the right profile that no other work holds, by device."""

@@ -30,8 +30,9 @@ from gpu_scheduler.agent.machine import Machine, ThisMachine
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
 from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
 from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
-from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
+from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import PROTOCOL
 
@@ -100,6 +101,9 @@ class Agent:
         async for report in self._launcher.reports():
             if isinstance(report, Over):
                 self._over(report)
+            elif isinstance(report, Prepared):
+                port = self._orders.port_of(report.allocation_id) if report.member == 0 else 0
+                self._note(replace(report, port=port))
             else:
                 self._note(report)
 
@@ -212,7 +216,7 @@ class Agent:
                 await call.write(pb.AgentMessage(hello=await self._hello()))
                 self._outbox = asyncio.Queue()
                 for reports in self._known.values():
-                    for report in reports:
+                    for report in _still_true(reports):
                         self._send(fact_of(report))
                 if self._telemetry is not None:
                     self._send(self._telemetry)
@@ -229,13 +233,16 @@ class Agent:
     async def _hello(self) -> pb.Hello:
         await self._replace_launcher()
         held = await self._launcher.held()
-        self._orders.keep_only((work[0], work[1]) for work in held)
+        self._orders.keep_only([*((work[0], work[1]) for work in held), *self._starting])
         await self._mps.keep_only((work[0], work[1]) for work in held if work[2] is None)
         now_ms = self._machine.wall_ms()
         for allocation_id, member, over in held:
-            # Whatever is held and not over has begun, or will say so itself in a moment.
-            self._note(Began(allocation_id=allocation_id, member=member, pid=0, at_ms=now_ms))
+            # What has begun or is prepared, the launcher says itself; it may also wait for others.
+            self._known.setdefault((allocation_id, member), [])
             if over is not None:
+                if over.ran:
+                    began = Began(allocation_id=allocation_id, member=member, pid=0, at_ms=now_ms)
+                    self._note(began)
                 self._over(over)
         return pb.Hello(
             node=self._config.node,
@@ -318,6 +325,8 @@ class Agent:
                 self._known.setdefault(key, [])
                 self._starting.add(key)
                 self._prepare(order)
+            case "commit":
+                self._in_background(self._commit(order))
             case "stop":
                 self._in_background(self._launcher.stop(*key, order.stop.why))
             case "warn":
@@ -362,6 +371,17 @@ class Agent:
             self._refused(key, str(error))
         finally:
             self._starting.discard(key)
+
+    async def _commit(self, order: pb.Order) -> None:
+        """Let a member run that was prepared; one that was given up by now never does."""
+        key, rendezvous = (order.allocation_id, order.member), order.commit.rendezvous
+        scratch = self._orders.scratch_dir(*key)
+        environment = rendezvous_environment(rendezvous, 0, scratch)
+        try:
+            await self._launcher.commit(*key, environment, rendezvous_files(rendezvous))
+        except OrderRefused as error:
+            log.warning("a commit was refused", allocation=key[0], member=key[1], error=str(error))
+            self._refused(key, f"it was committed too late: {error}")
 
     def _refused(self, key: Key, detail: str) -> None:
         """This work has never run and never will."""
@@ -446,6 +466,12 @@ class Agent:
         for reader in list(self._readers.values()):
             reader.cancel()
         self._readers.clear()
+
+
+def _still_true(reports: list[Report]) -> list[Report]:
+    """What a server must hear that may know nothing: who has begun is not held back any more."""
+    is_on = any(not isinstance(report, Prepared) for report in reports)
+    return [report for report in reports if not (is_on and isinstance(report, Prepared))]
 
 
 def _mps(config: AgentConfig, launcher: Launcher, found: Found) -> Mps:

@@ -42,7 +42,9 @@ class Work:
     device nodes of GPUs that the job must not open. A `limit_ms` of 0 means no limit. Prolog and
     epilog run as the launcher's own user. `log_of_user`: the log path was named by the user, so it
     is opened with the user's rights and not capped. Work with a `lease_ms` may run for so
-    long after `leased_ms` (by CLOCK_BOOTTIME), or after the last renewal.
+    long after `leased_ms` (by CLOCK_BOOTTIME), or after the last renewal. `files` are written into
+    the scratch directory. With `prepare_ms` the command runs only after a commit, and is given up
+    if none comes for so long after all is prepared.
     """
 
     allocation_id: str
@@ -84,6 +86,18 @@ class Work:
     members_here: int = 1
     lease_ms: int = 0
     leased_ms: int = 0
+    prepare_ms: int = 0
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """All that the command needs is there; it waits for the commit. `port` is for who meets."""
+
+    allocation_id: str
+    member: int
+    at_ms: int
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,4 +140,4 @@ class Saved:
     at_ms: int
 
 
-Report = Began | Over | Saved
+Report = Prepared | Began | Over | Saved

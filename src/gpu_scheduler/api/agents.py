@@ -15,11 +15,13 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.api.gangs import Gangs
 from gpu_scheduler.api.node_logs import NodeLogs
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
     Checkpointed,
+    CommitOrder,
     CutOrder,
     DeviceRead,
     DevicesRead,
@@ -27,6 +29,7 @@ from gpu_scheduler.control.messages import (
     Ended,
     Fact,
     NodeFound,
+    NodeGone,
     NodeSilent,
     Outcome,
     Started,
@@ -72,6 +75,7 @@ class Session:
 
     node: str
     runners: tuple[str, ...] = ()
+    address: str = ""
     heard: bool = True
     ordered: set[str] = field(default_factory=set)
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
@@ -109,6 +113,7 @@ class Agents:
         self.problems: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._members = Members()
+        self._gangs = Gangs(loop, self._members, self, self._tell, self._member_over)
         self._arrival = asyncio.Event()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answers: set[asyncio.Future[Outcome]] = set()
@@ -145,6 +150,10 @@ class Agents:
             match effect:
                 case StartOrder():
                     self._send_start(effect)
+                case CommitOrder():
+                    self._gangs.commit(effect)
+                case NodeGone(node_id):
+                    self._gangs.node_gone(node_id)
                 case StopOrder():
                     self._send_stop(effect)
                 case WarnOrder():
@@ -161,7 +170,7 @@ class Agents:
 
         That a node is silent may have been said to a store that was away, so it is looked for anew.
         """
-        self._members = Members()
+        self._members.clear()
         for session in list(self._sessions.values()):
             session.close()
         self.expect_nodes()
@@ -188,7 +197,9 @@ class Agents:
             session = self._sessions.get(placement.node_id)
             if session is not None and only in {None, placement.node_id}:
                 session.ordered.add(allocation.id)
-                session.send(start_order(allocation, placement, job, launch, captured, limit_ms))
+                start = start_order(allocation, placement, job, launch, captured, limit_ms)
+                self._gangs.complete_start(start, allocation, placement)
+                session.send(start)
 
     def _environment(self, name: str) -> dict[str, str] | None:
         """A captured environment; the last one is remembered, as jobs come in series."""
@@ -201,6 +212,7 @@ class Agents:
         if running is not None:
             allocation = running.running.allocation
             self._stop_members(allocation, [p.member for p in allocation.placements], order.why)
+            self._gangs.stopping(allocation, order.why)
 
     def _stop_members(self, allocation: Allocation, members: Iterable[int], why: str) -> None:
         nodes = {placement.member: placement.node_id for placement in allocation.placements}
@@ -219,6 +231,18 @@ class Agents:
                 session.send(
                     pb.Order(allocation_id=order.allocation_id, member=placement.member, warn=warn)
                 )
+
+    def order(self, node_id: str, order: pb.Order) -> bool:
+        """Send an order to a node; False if its agent is not connected."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.send(order)
+        return session is not None
+
+    def address(self, node_id: str) -> str:
+        """Where other nodes reach this one: as its agent says, else by its name."""
+        session = self._sessions.get(node_id)
+        return node_id if session is None else session.address or node_id
 
     def _send_to_node(self, node_id: str, message: pb.ServerMessage) -> bool:
         session = self._sessions.get(node_id)
@@ -258,8 +282,9 @@ class Agents:
         old = self._sessions.get(node_id)
         if old is not None:
             old.close()
-        session = Session(node_id, tuple(hello.runners))
+        session = Session(node_id, tuple(hello.runners), hello.address)
         self._sessions[node_id] = session
+        self._gangs.node_back(node_id)
         timer = self._timers.pop(node_id, None)
         if timer is not None:
             timer.cancel()
@@ -286,6 +311,7 @@ class Agents:
             return
         log.warning("agent is silent", node=session.node, seconds=self._silent_after_s)
         self._tell(NodeSilent(session.node))
+        self._gangs.node_silent(session.node)
         session.close()
 
     def _watch_silence(self, node_id: str) -> None:
@@ -299,6 +325,7 @@ class Agents:
         del self._timers[node_id]
         if node_id not in self._sessions:
             self._tell(NodeSilent(node_id))
+            self._gangs.node_silent(node_id)
 
     async def _listen(
         self, session: Session, hello: pb.Hello, requests: AsyncIterator[pb.AgentMessage]
@@ -376,7 +403,9 @@ class Agents:
                 session.send(_forget(fact.allocation_id, fact.member))
             return
         allocation = running.running.allocation
-        if kind == "began":
+        if kind == "prepared":
+            self._gangs.hear_prepared(allocation, fact.member, fact.prepared.port)
+        elif kind == "began":
             if self._members.began(allocation, fact.member):
                 self._tell(Started(allocation.id))
         elif kind == "saved":

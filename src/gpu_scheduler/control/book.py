@@ -40,7 +40,8 @@ class Limits:
 
     With `nodes_keep_limits` the nodes themselves stop jobs at their time limits, also while nobody
     reaches them; else the core orders it. An attempt that has not begun after `start_timeout_ms`
-    (0: any time) is given up and tried again, `max_misstarts` times.
+    (0: any time) is given up and tried again, `max_misstarts` times. A gang over several nodes has
+    `prepare_timeout_ms` until all its members are prepared, then `gang_start_timeout_ms` to begin.
     A device above `hot_above_c` (0: never) gets no new work until it is `hot_hysteresis_c` below.
     One on which `quarantine_after` (0: never) attempts in a row died within `quarantine_within_ms`
     is set aside.
@@ -50,6 +51,8 @@ class Limits:
     remembered_ends: int = 100_000
     nodes_keep_limits: bool = False
     start_timeout_ms: int = 0
+    prepare_timeout_ms: int = 0
+    gang_start_timeout_ms: int = 0
     max_misstarts: int = 5
     backoff_ms: int = 10_000
     max_backoff_ms: int = 10 * MINUTE_MS

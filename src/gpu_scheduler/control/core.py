@@ -8,6 +8,7 @@ from gpu_scheduler.control import (
     commands,
     estimates,
     fleet,
+    gangs,
     node_keys,
     nodes,
     observe,
@@ -41,6 +42,7 @@ from gpu_scheduler.control.messages import (
     NoteEstimates,
     Outcome,
     PauseDevice,
+    Prepared,
     Record,
     Release,
     RemoveNode,
@@ -93,7 +95,7 @@ class Core:
                 submit_all(self.book, submissions, now_ms, outcome)
             case RunCycle():
                 run_cycle(self.book, now_ms, outcome)
-            case Started() | Ended() | Checkpointed() | ReplicaChecked():
+            case Prepared() | Started() | Ended() | Checkpointed() | ReplicaChecked():
                 self._hear_of_attempt(message, now_ms, outcome)
             case NodeFound() | NodeSilent() | DevicesRead() | NodeFenced():
                 self._hear_of_node(message, now_ms, outcome)
@@ -130,11 +132,13 @@ class Core:
 
     def _hear_of_attempt(
         self,
-        message: Started | Ended | Checkpointed | ReplicaChecked,
+        message: Prepared | Started | Ended | Checkpointed | ReplicaChecked,
         now_ms: int,
         outcome: Outcome,
     ) -> None:
         match message:
+            case Prepared():
+                gangs.commit(self.book, message, now_ms, outcome)
             case Started(allocation_id):
                 observe.started(self.book, allocation_id, now_ms, outcome)
             case Ended():

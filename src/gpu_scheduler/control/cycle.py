@@ -17,6 +17,7 @@ from gpu_scheduler.control.eligible import (
     with_tasks,
 )
 from gpu_scheduler.control.estimates import fulfil
+from gpu_scheduler.control.gangs import BEGUN, PREPARED, give_up, resized, set_start_timers
 from gpu_scheduler.control.limits import spent
 from gpu_scheduler.control.messages import Outcome, StartOrder
 from gpu_scheduler.control.promises import hold_unheard, write_promises
@@ -33,7 +34,6 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow
 
 LIMIT = "limit"
-BEGUN = "begun"
 TICK = "tick"
 LEAST_STEP_MS = 1_000
 LEAST_STEP_PERCENT = 1
@@ -168,7 +168,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
             protected=task.protected,
         )
     )
-    set_attempt_timers(book, allocation.id, limit_ms, now_ms)
+    set_attempt_timers(book, allocation, limit_ms)
     book.count_queued(job, -1)
     gpu_milli = allocation.gpu_milli
     book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
@@ -182,15 +182,16 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
         allocation,
         life.row(),
         EventRow(at_ms=now_ms, kind="scheduled", job_id=job.id, task=start.task, user=job.user),
+        *resized(job, task, len(allocation.placements), now_ms),
     ]
     outcome.effects.append(StartOrder(allocation, job))
 
 
-def set_attempt_timers(book: Book, allocation_id: str, limit_ms: int, now_ms: int) -> None:
+def set_attempt_timers(book: Book, allocation: Allocation, limit_ms: int) -> None:
+    """What is due in the life of an attempt: its limit, and by when it must have begun."""
     if not book.limits.nodes_keep_limits:
-        book.set_timer(now_ms + limit_ms, LIMIT, allocation_id)
-    if book.limits.start_timeout_ms:
-        book.set_timer(now_ms + book.limits.start_timeout_ms, BEGUN, allocation_id)
+        book.set_timer(allocation.start_ms + limit_ms, LIMIT, allocation.id)
+    set_start_timers(book, allocation)
 
 
 def _commit_eviction(book: Book, eviction: Eviction, now_ms: int, outcome: Outcome) -> None:
@@ -235,18 +236,23 @@ def _handle_timers(book: Book, now_ms: int, outcome: Outcome) -> None:
             services.look_again(book, timer.name)
         elif timer.kind == nodes.DRAIN:
             nodes.on_timer(book, timer.name, now_ms, outcome)
-        elif timer.kind == BEGUN:
-            _give_up_start(book, timer.name, now_ms, outcome)
+        elif timer.kind in {BEGUN, PREPARED}:
+            _give_up_start(book, timer, now_ms, outcome)
         elif timer.name in book.lives:
             _handle_timer(book, timer, now_ms, outcome)
 
 
-def _give_up_start(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
+def _give_up_start(book: Book, timer: Timer, now_ms: int, outcome: Outcome) -> None:
     """An attempt that should have begun long ago is stopped, unless its node is out of reach."""
+    allocation_id = timer.name
     found = book.running(allocation_id)
     if found is None or found[2].state is not JobState.SCHEDULED:
         return
-    placements = book.picture.running[allocation_id].running.allocation.placements
+    allocation = book.picture.running[allocation_id].running.allocation
+    if allocation.spans_nodes:
+        give_up(book, allocation_id, timer.kind, outcome)
+        return
+    placements = allocation.placements
     nodes = [book.picture.index.slot(placement.node_id).node for placement in placements]
     if all(node.state is not NodeState.LOST for node in nodes):
         stop(book, allocation_id, NOT_BEGUN, outcome)

@@ -24,7 +24,8 @@ class TaskLife:
     """One task of an array, or the whole of a plain job.
 
     `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
-    when its pause after a failure ends, and 0 if it does not pause.
+    when its pause after a failure ends, and 0 if it does not pause; `members` is with how many it
+    started last.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class TaskLife:
         "exit_code",
         "failures",
         "first_start_ms",
+        "members",
         "misstarts",
         "preemptions",
         "protected",
@@ -53,6 +55,7 @@ class TaskLife:
         self.attempt = attempt
         self.failures = 0
         self.misstarts = 0
+        self.members = 0
         self.preemptions = 0
         self.protected = False
         self.attained_ms = 0

@@ -1,12 +1,13 @@
 """From what the members of an attempt report to what the core hears of the attempt as a whole.
 
-An attempt has begun when all its members have, and is over when all of them are. When one of
-several fails, the others are to be stopped; the attempt then ends as the first one that failed by
-itself, in whatever order the ends are told: after a restart they come in any.
+An attempt is prepared, or has begun, when all its members are; it is over when all of them are.
+When one of several fails, the others are to be stopped; the attempt then ends as the first one that
+failed by itself, in whatever order the ends are told: after a restart they come in any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gpu_scheduler.control.messages import Ended
@@ -35,10 +36,12 @@ class MemberEnd:
 
 @dataclass(slots=True)
 class _Attempt:
-    members: frozenset[int]
+    nodes: dict[int, str]
+    prepared: dict[int, int] = field(default_factory=dict)
     began: set[int] = field(default_factory=set)
     ends: dict[int, MemberEnd] = field(default_factory=dict)
     told_to_stop: bool = False
+    late: str = ""
 
 
 class Members:
@@ -48,30 +51,47 @@ class Members:
         """Start with none."""
         self._attempts: dict[str, _Attempt] = {}
 
+    def prepared(self, allocation: Allocation, member: int, port: int) -> int | None:
+        """A member is prepared; the port of the first one, if all of them are by now."""
+        attempt = self._of(allocation)
+        if member in attempt.nodes:
+            attempt.prepared[member] = port
+        if attempt.prepared.keys() != attempt.nodes.keys() or attempt.ends:
+            return None
+        return attempt.prepared[min(attempt.nodes)]
+
     def began(self, allocation: Allocation, member: int) -> bool:
         """A member runs; True if that was the last one to begin."""
         attempt = self._of(allocation)
-        if member in attempt.began or member not in attempt.members:
+        if member in attempt.began or member not in attempt.nodes:
             return False
         attempt.began.add(member)
-        return attempt.began == attempt.members
+        return attempt.began == attempt.nodes.keys()
 
     def over(self, allocation: Allocation, member: int, end: MemberEnd) -> Ended | None:
         """A member is over; the end of the whole attempt, if it was the last one."""
         attempt = self._of(allocation)
-        if member in attempt.members:
+        if member in attempt.nodes:
             attempt.ends.setdefault(member, end)
-        if attempt.ends.keys() != attempt.members:
+        if attempt.ends.keys() != attempt.nodes.keys():
             return None
-        failed = [e for e in attempt.ends.values() if not e.went_well]
-        decisive = min(failed, key=lambda e: (e.stopped_by == GANG, e.at_ms), default=end)
+        failed = [number for number, one in attempt.ends.items() if not one.went_well]
+        decisive = min(
+            failed,
+            key=lambda number: (
+                attempt.ends[number].stopped_by == GANG,
+                attempt.ends[number].at_ms,
+            ),
+            default=member,
+        )
+        found = attempt.ends[decisive]
         return Ended(
             allocation.id,
-            exit_code=decisive.exit_code,
-            signal=decisive.signal,
-            ran=decisive.ran,
-            stopped_by="" if decisive.stopped_by == GANG else decisive.stopped_by,
-            detail=decisive.detail,
+            exit_code=found.exit_code,
+            signal=found.signal,
+            ran=found.ran,
+            stopped_by="" if found.stopped_by == GANG else found.stopped_by,
+            detail=attempt.late or _told(attempt, decisive),
         )
 
     def to_stop(self, allocation: Allocation) -> list[int]:
@@ -80,12 +100,42 @@ class Members:
         if attempt.told_to_stop or all(end.went_well for end in attempt.ends.values()):
             return []
         attempt.told_to_stop = True
-        return sorted(attempt.members - attempt.ends.keys())
+        return sorted(attempt.nodes.keys() - attempt.ends.keys())
+
+    def not_over(self, allocation: Allocation) -> list[int]:
+        """The members of whose end nothing was heard."""
+        attempt = self._of(allocation)
+        return sorted(attempt.nodes.keys() - attempt.ends.keys())
+
+    def note_late(self, allocation: Allocation, out_of_reach: Iterable[str], after_ms: int) -> str:
+        """A gang over nodes has not begun in time: says whose fault that is, and remembers it."""
+        attempt = self._of(allocation)
+        committed = allocation.meeting is not None
+        there = attempt.began if committed else attempt.prepared.keys()
+        silent = set(out_of_reach)
+        what = "did not begin" if committed else "was not prepared"
+        missing = [
+            f"member {number} on {node} {what} within {after_ms / 1000:g} s"
+            + (", and its node does not answer" if node in silent else "")
+            for number, node in sorted(attempt.nodes.items())
+            if number not in there and number not in attempt.ends
+        ]
+        attempt.late = "; ".join(missing)
+        return attempt.late
+
+    def progress(self, allocation_id: str) -> tuple[list[int], list[int]]:
+        """The members that are prepared, and those that have begun, as far as was heard."""
+        attempt = self._attempts.get(allocation_id)
+        return ([], []) if attempt is None else (sorted(attempt.prepared), sorted(attempt.began))
 
     def reconnected(self) -> None:
         """Orders to stop may have been lost with an agent: let them be told again."""
         for attempt in self._attempts.values():
             attempt.told_to_stop = False
+
+    def clear(self) -> None:
+        """Whatever was heard may be wrong: it is told again."""
+        self._attempts.clear()
 
     def forget(self, allocation_id: str) -> None:
         """The attempt has ended for the core too."""
@@ -94,6 +144,19 @@ class Members:
     def _of(self, allocation: Allocation) -> _Attempt:
         attempt = self._attempts.get(allocation.id)
         if attempt is None:
-            members = frozenset(placement.member for placement in allocation.placements)
-            attempt = self._attempts[allocation.id] = _Attempt(members)
+            nodes = {placement.member: placement.node_id for placement in allocation.placements}
+            attempt = self._attempts[allocation.id] = _Attempt(nodes)
         return attempt
+
+
+def _told(attempt: _Attempt, number: int) -> str:
+    """How the attempt ended; of a gang, with whose end that was."""
+    end = attempt.ends[number]
+    if len(attempt.nodes) == 1 or end.went_well:
+        return end.detail
+    what = end.detail
+    if not what and end.exit_code is not None:
+        what = f"exit code {end.exit_code}"
+    elif not what and end.signal is not None:
+        what = f"signal {end.signal}"
+    return f"member {number} on {attempt.nodes[number]}: {what}" if what else ""

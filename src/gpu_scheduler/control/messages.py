@@ -364,6 +364,18 @@ class RunCycle:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """Every member of a gang over several nodes is prepared, and none of them runs yet.
+
+    `port` is free on the node of the first member, `hosts` are their nodes' addresses by rank.
+    """
+
+    allocation_id: str
+    port: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """Every member of an allocation runs."""
 
@@ -479,11 +491,25 @@ class StartOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitOrder:
+    """Let the members of a gang run: all of them are prepared, and that is stored."""
+
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
 class StopOrder:
     """Stop an attempt; for the grounds see `control.cycle`."""
 
     allocation_id: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node is dead for certain: no word of it about its work is to be waited for."""
+
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,7 +574,8 @@ Command = (
     | RunCycle
 )
 Fact = (
-    Started
+    Prepared
+    | Started
     | Ended
     | Checkpointed
     | ReplicaChecked
@@ -557,7 +584,7 @@ Fact = (
     | DevicesRead
     | NodeFenced
 )
-Effect = StartOrder | StopOrder | WarnOrder | TrustOrder | CutOrder
+Effect = StartOrder | CommitOrder | StopOrder | NodeGone | WarnOrder | TrustOrder | CutOrder
 
 
 @dataclass(slots=True)

@@ -14,8 +14,9 @@ from gpu_scheduler.control.eligible import (
     update_tasks,
     waiting_clock,
 )
+from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
-from gpu_scheduler.control.messages import Ended, Outcome
+from gpu_scheduler.control.messages import Ended, NodeGone, Outcome
 from gpu_scheduler.control.stopping import (
     CANCELLED,
     GPU_IDLE,
@@ -71,6 +72,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     task.served_ms += elapsed_ms
     task.stop_why = task.stop_why or fact.stopped_by
+    fact = _of_a_gang(running, task, fact)
     state = _state_after(book, life, task, fact, elapsed_ms)
     is_kept = state is JobState.COMPLETED or life.job.service
     progress_ms = elapsed_ms if is_kept else min(elapsed_ms, fact.progress_ms)
@@ -144,7 +146,8 @@ def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None
         if found is None:
             continue
         life, _, task = found
-        why = PREEMPTED if life.job.requeue_on_node_loss else NODE_LOST
+        goes_on = life.job.requeue_on_node_loss or is_elastic(life.job)
+        why = PREEMPTED if goes_on else NODE_LOST
         placements = book.picture.running[allocation_id].running.allocation.placements
         dead = book.fenced.setdefault(allocation_id, set())
         dead.add(node_id)
@@ -153,6 +156,14 @@ def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None
             ended(book, Ended(allocation_id, exit_code=None), now_ms, outcome)
         else:
             stop(book, allocation_id, why, outcome)
+    outcome.effects.append(NodeGone(node_id))
+
+
+def _of_a_gang(running: Running, task: TaskLife, fact: Ended) -> Ended:
+    """A gang over nodes that did not begin as a whole has not run, whoever of it was the first."""
+    if task.stop_why == NOT_BEGUN and running.allocation.spans_nodes:
+        return replace(fact, ran=False)
+    return fact
 
 
 def _state_after(
@@ -181,9 +192,19 @@ def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobS
         return JobState.PENDING
     if fact.exit_code == 0 and fact.signal is None:
         return JobState.COMPLETED
+    return _after_failure(book, life, task, fact)
+
+
+def _after_failure(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobState:
+    """What follows when an attempt failed by itself."""
     if task.failures < life.job.retries and _may_help(life, fact):
         task.failures += 1
         return JobState.PENDING
+    is_unknown = fact.exit_code is None and fact.signal is None
+    if is_elastic(life.job) and fact.ran and is_unknown:
+        # A member is gone with its node or its record: the others go on without it.
+        task.misstarts += 1
+        return JobState.PENDING if task.misstarts < book.limits.max_misstarts else JobState.FAILED
     return JobState.FAILED
 
 
@@ -240,7 +261,8 @@ def _why_ended(task: TaskLife, fact: Ended, measured: list[AttemptMeasure]) -> R
     if task.stop_why == NODE_LOST:
         return Reason(ReasonCode.NODE_LOST)
     if task.stop_why == NOT_BEGUN:
-        return Reason(ReasonCode.NOT_STARTED, (("detail", "no agent began it in time"),))
+        late = fact.detail or "no agent began it in time"
+        return Reason(ReasonCode.NOT_STARTED, (("detail", late),))
     if task.stop_why:
         return None
     if not fact.ran:

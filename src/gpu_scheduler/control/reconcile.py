@@ -1,7 +1,8 @@
 """What the core believes, and what a node says that it holds: where they differ, what is to do.
 
 Reads only. Work that a node has no record of either never began there (it is ordered again, which
-is safe), or its record is gone (its end can never be known, and is not guessed). What is to stop is
+is safe), or its record is gone (its end can never be known, and is not guessed). A member of a gang
+that was committed had been prepared, so that its record must have been there. What is to stop is
 ordered to stop also where there is no record: an order to start it may still be on its way, and
 the node then never follows that one.
 """
@@ -62,7 +63,7 @@ def _compare(
     allocation = book.picture.running[allocation_id].running.allocation
     members = [p.member for p in allocation.placements if p.node_id == node_id]
     missing = [member for member in members if (allocation_id, member) not in held]
-    if missing and task.state is JobState.RUNNING:
+    if missing and (task.state is JobState.RUNNING or allocation.meeting is not None):
         repairs.gone += [(allocation_id, member) for member in missing]
     elif task.stop_why:
         repairs.stops.append(StopOrder(allocation_id, task.stop_why))

@@ -350,7 +350,8 @@ def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
             protected=task.protected,
         )
     )
-    set_attempt_timers(book, allocation.id, limit_ms, allocation.start_ms)
+    set_attempt_timers(book, allocation, limit_ms)
+    task.members = len(allocation.placements)
     book.predictor.begin(job, allocation.start_ms)
 
 

@@ -37,8 +37,23 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """That every member of a gang was prepared, and where they meet: from then on they may run.
+
+    `hosts` are the addresses of the members' nodes in the order of ranks; all meet at the first.
+    """
+
+    at_ms: int
+    port: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """All that one attempt of a job (or of one task of an array) holds, from when."""
+    """All that one attempt of a job (or of one task of an array) holds, from when.
+
+    While a gang over several nodes has no `meeting`, no command of its members runs anywhere.
+    """
 
     id: str
     job_id: str
@@ -46,6 +61,23 @@ class Allocation:
     attempt: int
     placements: tuple[Placement, ...]
     start_ms: int
+    meeting: Meeting | None = None
+
+    @property
+    def by_rank(self) -> tuple[Placement, ...]:
+        """Where the members are, in the order of their ranks."""
+        return tuple(sorted(self.placements, key=lambda placement: placement.member))
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Tell whether its members are on several nodes, so that only a commit lets them run."""
+        first = self.placements[0].node_id if self.placements else ""
+        return any(placement.node_id != first for placement in self.placements)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Tell whether nothing of it can have run, whatever its nodes say or do not say."""
+        return self.spans_nodes and self.meeting is None
 
     @property
     def gpu_milli(self) -> int:

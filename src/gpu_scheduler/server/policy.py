@@ -55,6 +55,8 @@ def limits_of(settings: Settings) -> Limits:
         hot_hysteresis_c=round(scheduler.thermal_hysteresis),
         nodes_keep_limits=True,
         start_timeout_ms=round(scheduler.worker_timeout_s * 1000),
+        prepare_timeout_ms=round(settings.gangs.prepare_timeout_s * 1000),
+        gang_start_timeout_ms=round(settings.gangs.start_timeout_s * 1000),
         max_misstarts=settings.jobs.max_assignment_attempts,
         usage_half_life_ms=round(settings.policy.usage_half_life_hours * HOUR_MS),
         gpu_rules=gpu_rules_of(settings.gpu),

@@ -121,3 +121,23 @@ class AgentSettings:
     lost_after_s: float = setting(
         60.0, "An agent that was silent for this long is lost.", least=1, most=DAY_S
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSettings:
+    """Jobs whose members run on several nodes and start together."""
+
+    prepare_timeout_s: float = setting(
+        60.0,
+        "A gang over several nodes whose members are not all prepared by then is given up and "
+        "tried again.",
+        least=1,
+        most=DAY_S,
+    )
+    start_timeout_s: float = setting(
+        60.0,
+        "When all members were prepared and told to run, and one of them has not begun by then, "
+        "all are stopped.",
+        least=1,
+        most=DAY_S,
+    )

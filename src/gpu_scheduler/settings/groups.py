@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_scheduler.settings.access import AuthSettings, TenantEntry
-from gpu_scheduler.settings.cluster import LAST_PORT, AgentSettings, DatabaseSettings
+from gpu_scheduler.settings.cluster import (
+    LAST_PORT,
+    AgentSettings,
+    DatabaseSettings,
+    GangSettings,
+)
 from gpu_scheduler.settings.field import setting, table
 from gpu_scheduler.settings.forms import Price, Target
 from gpu_scheduler.settings.policy import LimitSettings, PolicySettings
@@ -502,6 +507,7 @@ class Settings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
+    gangs: GangSettings = field(default_factory=GangSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
@@ -523,6 +529,7 @@ GROUPS: dict[str, type] = {
     "security": SecuritySettings,
     "database": DatabaseSettings,
     "agent": AgentSettings,
+    "gangs": GangSettings,
     "retention": RetentionSettings,
     "policy": PolicySettings,
     "limits": LimitSettings,

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from gpu_scheduler.model.allocation import Placement
+from gpu_scheduler.model.allocation import Meeting, Placement
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
@@ -120,6 +120,7 @@ LAUNCH = Part(Launch, columns=frozenset(), optional="argv")
 
 WORDS: Whole[tuple[str, ...]] = Whole(tuple[str, ...])
 PLACEMENTS: Whole[tuple[Placement, ...]] = Whole(tuple[Placement, ...])
+MEETING: Whole[Meeting] = Whole(Meeting)
 VARIABLES: Whole[tuple[tuple[str, str], ...]] = Whole(tuple[tuple[str, str], ...])
 TOTALS: Whole[tuple[int, ...]] = Whole(tuple[int, ...])
 MODELS: Whole[tuple[tuple[str, int], ...]] = Whole(tuple[tuple[str, int], ...])

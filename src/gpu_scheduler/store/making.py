@@ -18,6 +18,7 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.store.codec import (
     LAUNCH,
+    MEETING,
     MODELS,
     PLACEMENTS,
     STATES,
@@ -168,6 +169,7 @@ def allocation(row: tuple[Any, ...]) -> Allocation:
         attempt=row[3],
         placements=PLACEMENTS.decode(row[4]),
         start_ms=row[5],
+        meeting=MEETING.decode(row[6]) if row[6] else None,
     )
 
 

@@ -21,6 +21,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.codec import (
+    MEETING,
     MODELS,
     NODE,
     PLACEMENTS,
@@ -267,7 +268,7 @@ TABLES: dict[type, Table] = {
     Allocation: Table(
         "allocations",
         key=("id",),
-        columns=("id", "job_id", "task", "attempt", "start_ms", "placements"),
+        columns=("id", "job_id", "task", "attempt", "start_ms", "placements", "meeting"),
         values=lambda row: (
             row.id,
             row.job_id,
@@ -275,6 +276,7 @@ TABLES: dict[type, Table] = {
             row.attempt,
             row.start_ms,
             PLACEMENTS.encode(row.placements),
+            "" if row.meeting is None else MEETING.encode(row.meeting),
         ),
     ),
     PromiseRow: Table(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpu_scheduler.model.allocation import Allocation, Placement
+from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.node import Device, DeviceMode
@@ -66,7 +69,7 @@ def start_order(
         grace_ms=launch.grace_ms,
     )
     if job.is_gang:
-        start.rendezvous.CopyFrom(_rendezvous(allocation, placement))
+        start.rendezvous.CopyFrom(rendezvous_of(allocation, placement))
     return pb.Order(allocation_id=allocation.id, member=placement.member, start=start)
 
 
@@ -83,14 +86,32 @@ def _terminal(launch: Launch) -> pb.Terminal | None:
     )
 
 
-def _rendezvous(allocation: Allocation, placement: Placement) -> pb.Rendezvous:
-    """Ranks go by member; the first member's node is where all meet."""
-    members = sorted(allocation.placements, key=lambda p: p.member)
+def rendezvous_of(
+    allocation: Allocation, placement: Placement, hosts: Sequence[str] = (), port: int = 0
+) -> pb.Rendezvous:
+    """Ranks go by member; the first member's node is where all meet. Without hosts, by name."""
+    members = allocation.by_rank
+    names = list(hosts) or [member.node_id for member in members]
     return pb.Rendezvous(
         rank=members.index(placement),
         world_size=len(members),
-        master_address=members[0].node_id,
-        hosts=[member.node_id for member in members],
+        master_address=names[0],
+        master_port=port,
+        hosts=names,
+        gpus=[len(member.devices) for member in members],
+    )
+
+
+def commit_order(allocation: Allocation, placement: Placement) -> pb.Order:
+    """Let a member run, with where all of them meet."""
+    meeting = allocation.meeting
+    if meeting is None:
+        raise InternalError(f"allocation {allocation.id} was not committed")
+    rendezvous = rendezvous_of(allocation, placement, meeting.hosts, meeting.port)
+    return pb.Order(
+        allocation_id=allocation.id,
+        member=placement.member,
+        commit=pb.Commit(rendezvous=rendezvous),
     )
 
 

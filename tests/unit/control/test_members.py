@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control.members import MemberEnd, Members
 from gpu_scheduler.control.messages import Ended
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.allocation import Allocation, Meeting
 from tests.builders import on
 
 WELL = MemberEnd(exit_code=0, signal=None)
@@ -35,7 +35,8 @@ def test_when_one_member_fails_the_others_are_stopped_once_and_its_failure_count
     assert members.to_stop(gang) == [0, 2]
     assert members.to_stop(gang) == []
     assert members.over(gang, 0, STOPPED) is None
-    assert members.over(gang, 2, STOPPED) == Ended("j.1", exit_code=3)
+    blamed = "member 1 on n0: exit code 3"
+    assert members.over(gang, 2, STOPPED) == Ended("j.1", exit_code=3, detail=blamed)
 
 
 def test_the_member_that_failed_by_itself_decides_also_when_its_end_is_told_last() -> None:
@@ -43,7 +44,8 @@ def test_the_member_that_failed_by_itself_decides_also_when_its_end_is_told_last
     stopped = replace(STOPPED, stopped_by="gang", at_ms=30)
     assert members.over(gang, 0, stopped) is None
     assert members.over(gang, 1, replace(FAILED, exit_code=4, at_ms=20)) is None
-    assert members.over(gang, 2, replace(FAILED, at_ms=10)) == Ended("j.1", exit_code=3)
+    ended = members.over(gang, 2, replace(FAILED, at_ms=10))
+    assert ended == Ended("j.1", exit_code=3, detail="member 2 on n0: exit code 3")
 
 
 def test_members_that_must_stop_are_told_again_when_their_agent_has_come_back() -> None:
@@ -59,7 +61,8 @@ def test_a_repeated_report_changes_nothing() -> None:
     members, gang = Members(), an_allocation(2)
     members.over(gang, 0, FAILED)
     assert members.over(gang, 0, WELL) is None
-    assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=3)
+    ended = members.over(gang, 1, WELL)
+    assert ended == Ended("j.1", exit_code=3, detail="member 0 on n0: exit code 3")
 
 
 def test_an_end_that_nobody_saw_is_not_a_success() -> None:
@@ -68,3 +71,44 @@ def test_an_end_that_nobody_saw_is_not_a_success() -> None:
     ended = members.over(alone, 0, unknown)
     assert ended is not None
     assert (ended.exit_code, ended.detail) == (None, "the launcher had died")
+
+
+def over_nodes(members: int) -> Allocation:
+    placements = tuple(replace(on(f"n{i}", [0]), member=i) for i in range(members))
+    return replace(an_allocation(1), placements=placements)
+
+
+def test_a_gang_is_prepared_with_its_last_member_and_meets_at_the_port_of_the_first() -> None:
+    members, gang = Members(), over_nodes(3)
+    said = [members.prepared(gang, number, port) for number, port in ((1, 0), (0, 4711), (1, 0))]
+    assert said == [None, None, None]
+    assert members.prepared(gang, 2, 0) == 4711
+    assert members.progress(gang.id) == ([0, 1, 2], [])
+
+
+def test_a_gang_is_not_prepared_when_one_of_those_that_were_is_over() -> None:
+    members, gang = Members(), over_nodes(2)
+    members.prepared(gang, 0, 4711)
+    members.over(gang, 0, replace(FAILED, ran=False, exit_code=None))
+    assert members.prepared(gang, 1, 0) is None
+
+
+def test_who_was_late_is_named_with_the_node_and_whether_it_answers() -> None:
+    members, gang = Members(), over_nodes(3)
+    members.prepared(gang, 0, 4711)
+    late = members.note_late(gang, {"n2"}, 60_000)
+    assert late == (
+        "member 1 on n1 was not prepared within 60 s; "
+        "member 2 on n2 was not prepared within 60 s, and its node does not answer"
+    )
+    stopped = MemberEnd(exit_code=None, signal=None, ran=False, stopped_by="not_begun")
+    ends = [members.over(gang, number, stopped) for number in range(3)]
+    assert ends[2] is not None
+    assert ends[2].detail == late
+
+
+def test_after_the_commit_it_is_who_did_not_begin_that_is_late() -> None:
+    members = Members()
+    gang = replace(over_nodes(2), meeting=Meeting(at_ms=5, port=4711, hosts=("a", "b")))
+    members.began(gang, 0)
+    assert members.note_late(gang, (), 1_500) == "member 1 on n1 did not begin within 1.5 s"

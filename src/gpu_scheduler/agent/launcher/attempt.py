@@ -32,7 +32,8 @@ class Attempt:
 
     For a session that is the shim, `opener` the child of ours that opened it, and `job_pid` the
     command itself by the shim's word, with `job_ticks`, when it began. `adopted` attempts were
-    begun by a launcher that has died; we are not the parent of their processes.
+    begun by a launcher that has died; we are not the parent of their processes. What came with the
+    commit is the `late_environment`.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class Attempt:
         "began_wall_ms",
         "checkpoint_ns",
         "closing",
+        "committed",
         "details",
         "empty_looks",
         "ended_ms",
@@ -52,12 +54,14 @@ class Attempt:
         "key",
         "kill_at_ms",
         "killed",
+        "late_environment",
         "listener",
         "opener",
         "over",
         "phase",
         "pid",
         "pidfd",
+        "prepared",
         "recorded",
         "records",
         "runner",
@@ -87,6 +91,9 @@ class Attempt:
         self.gate: socket.socket | None = None
         self.listener: socket.socket | None = None
         self.said_go = False
+        self.prepared = False
+        self.committed = False
+        self.late_environment: dict[str, str] = {}
         self.began_ms = 0
         self.began_wall_ms = 0
         self.ended_ms = 0
@@ -108,6 +115,11 @@ class Attempt:
     def name(self) -> str:
         """Names files and control groups."""
         return f"{self.key[0]}.{self.key[1]}"
+
+    @property
+    def waits_at_gate(self) -> bool:
+        """Tell whether it waits for others when it is ready."""
+        return self.work.members_here > 1 or self.work.prepare_ms > 0
 
     @property
     def is_session(self) -> bool:
@@ -141,6 +153,7 @@ def kept_work(work: Work) -> Form:
     form = work_form(work)
     form["environment"] = hook_environment(work)
     form.pop("script", None)
+    form.pop("files", None)
     form["argv"] = work.argv[:1] or ("script",)
     return form
 

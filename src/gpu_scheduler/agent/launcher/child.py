@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpu_scheduler.agent.launcher.spawn import Launch
 
 GO = b"g"
+LATE = b"l"
+"""Said at the gate before the word to go, and behind it variables that were not known before."""
 READY = b"r"
 """Said at the gate by members of a gang: all is done up to the command itself."""
 LOG = b"l"
@@ -106,7 +108,11 @@ def become_job(launch: Launch, gate: int) -> None:
         program, argv = _program(launch)
         if launch.says_ready:
             os.write(gate, READY)
-        if os.read(gate, 1) != GO:
+        word = os.read(gate, 1)
+        if word == LATE:
+            _take_late(launch, gate)
+            word = os.read(gate, 1)
+        if word != GO:
             os._exit(NEVER_RAN)
         try:
             os.execve(program, argv, launch.environment)
@@ -118,6 +124,17 @@ def become_job(launch: Launch, gate: int) -> None:
         os.write(gate, f"cannot run the job: {error}".encode(errors="replace")[:_MOST_WORDS])
     finally:
         os._exit(NEVER_RAN)
+
+
+def _take_late(launch: Launch, gate: int) -> None:
+    """Variables that came with the word to go; a container's engine reads all as lines."""
+    late = {name: str(value) for name, value in _asked(gate).items()}
+    if not launch.stdin:
+        launch.environment = {**launch.environment, **late}
+        return
+    lines = [line for line in launch.stdin.splitlines() if line.partition("=")[0] not in late]
+    lines += [f"{name}={value}" for name, value in late.items()]
+    os.dup2(_holding("".join(f"{line}\n" for line in lines)), 0)
 
 
 def _prepare(launch: Launch) -> None:

@@ -133,6 +133,10 @@ class Door:
             supervisor.stop(
                 _key(order), str(order["why"]), None if grace is None else int(grace), answer
             )
+        elif what == "commit":
+            supervisor.commit(
+                _key(order), _texts(order, "environment"), _texts(order, "files"), answer
+            )
         elif what == "forget":
             supervisor.forget(_key(order), answer)
         elif what == "held":
@@ -233,3 +237,13 @@ def listen(path: str) -> socket.socket:
 
 def _key(order: Form) -> tuple[str, int]:
     return str(order["allocation_id"]), int(order.get("member", 0))
+
+
+def _texts(order: Form, name: str) -> dict[str, str]:
+    """Texts by name, as an order holds them."""
+    found = order.get(name) or {}
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise ValueError(f"{name} must hold texts")
+    if any("\0" in text for pair in found.items() for text in pair):
+        raise ValueError(f"{name} must not hold NUL characters")
+    return found

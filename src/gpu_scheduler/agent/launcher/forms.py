@@ -9,7 +9,16 @@ from __future__ import annotations
 import json
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work, WorkDevice, WorkTerminal
+from gpu_scheduler.agent.work import (
+    Began,
+    Over,
+    Prepared,
+    Report,
+    Saved,
+    Work,
+    WorkDevice,
+    WorkTerminal,
+)
 
 # ruff: noqa: TRY004
 # Whatever is wrong with a line is one kind of error to its reader: a bad line.
@@ -42,7 +51,8 @@ _NOTHING = Work(allocation_id="")
 _WORK_DEFAULTS = {name: getattr(_NOTHING, name) for name in Work.__slots__}
 _DEVICE_FIELDS = tuple(WorkDevice.__slots__)
 _TERMINAL_FIELDS = tuple(WorkTerminal.__slots__)
-_REPORTS: dict[str, type[Began] | type[Over] | type[Saved]] = {
+_REPORTS: dict[str, type[Prepared] | type[Began] | type[Over] | type[Saved]] = {
+    "prepared": Prepared,
     "began": Began,
     "over": Over,
     "saved": Saved,
@@ -145,7 +155,7 @@ def _check(work: Work) -> None:
         if not isinstance(getattr(work, name), str):
             raise ValueError(f"{name} must be text")
     numbers = ("member", "uid", "gid", "umask", "limit_ms", "grace_ms", "warn_before_ms")
-    for name in (*numbers, "lease_ms", "leased_ms"):
+    for name in (*numbers, "lease_ms", "leased_ms", "prepare_ms"):
         if not isinstance(getattr(work, name), int):
             raise ValueError(f"{name} must be a whole number")
     if not work.allocation_id or "/" in work.allocation_id or work.allocation_id[0] == ".":

@@ -11,6 +11,7 @@ import os
 
 from gpu_scheduler.agent.launcher import journal, processes
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.commits import NOT_BEGUN
 from gpu_scheduler.agent.launcher.forms import Form, Key, over_from, work_from
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms
@@ -109,6 +110,9 @@ def _take_over(kit: Kit, supervisor: Supervisor, attempt: Attempt) -> None:
     attempt.adopted = True
     if attempt.pid == 0:
         attempt.began_ms = now_ms()
+        if attempt.work.prepare_ms:
+            # Nothing of the gang has run, so that it can be tried again.
+            attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         supervisor.closer.ended(attempt, Ending(ran=False, detail=NEVER_BEGAN))
         return
     if attempt.pid < 0:

@@ -16,7 +16,8 @@ STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
 _TERMINAL = ("terminal_host.py", "terminal_use.py", "terminal.sock")
 _SESSION = ("shim.py", "end.json", "tmux.sock")
-_KNOWN = frozenset({STOP_FILE, CHECKPOINT_FILE, "script", *_SESSION, *_TERMINAL})
+_GANG = ("hostfile", "machinefile")
+_KNOWN = frozenset({STOP_FILE, CHECKPOINT_FILE, "script", *_SESSION, *_TERMINAL, *_GANG})
 _PRIVATE = 0o700
 _DAY_NS = 86_400 * 10**9
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -36,6 +37,16 @@ def make(work: Work, files: dict[str, str], spares: Spares) -> None:
             os.fchown(directory, work.uid, work.gid)
         for name, text in files.items():
             _write(directory, name, text, work, 0o700)
+    finally:
+        os.close(directory)
+
+
+def add(work: Work, files: dict[str, str]) -> None:
+    """Write files into a directory that was made before, in place of those of these names."""
+    directory = os.open(work.scratch_dir, _DIRECTORY)
+    try:
+        for name, text in files.items():
+            _write(directory, name, text, work, 0o600)
     finally:
         os.close(directory)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.agent.launcher.child import GO, LENGTH, LOG, become_job
+from gpu_scheduler.agent.launcher.child import GO, LATE, LENGTH, LOG, become_job
 from gpu_scheduler.agent.launcher.zygote import Zygote, ZygoteDied
 
 
@@ -198,9 +198,14 @@ def _own_fork(launch: Launch) -> Spawned | OSError:
     return Spawned(pid, ours)
 
 
-def say_go(gate: socket.socket) -> None:
+def say_go(gate: socket.socket, late: dict[str, str] | None = None) -> None:
+    """Let it run, with variables that were not known before; they are few, so one write does."""
+    data = b""
+    if late:
+        values = marshal.dumps(late)
+        data = LATE + LENGTH.pack(len(values)) + values
     try:
-        gate.send(GO)
+        gate.send(data + GO)
     except OSError:
         return
 

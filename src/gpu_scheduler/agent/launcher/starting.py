@@ -16,19 +16,20 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
 from gpu_scheduler.agent.launcher.child import READY
+from gpu_scheduler.agent.launcher.commits import Commits
 from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_order
 from gpu_scheduler.agent.launcher.gangs import Gangs
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
 from gpu_scheduler.agent.launcher.seats import Seat
+from gpu_scheduler.agent.launcher.shims import Session
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, refusal, say_go
 from gpu_scheduler.agent.runners.contract import Command, Ending
-from gpu_scheduler.agent.work import Began, Work
+from gpu_scheduler.agent.work import Began, Report, Work
 
 SHIM_TIMEOUT_MS = 15_000
 ORDER_TIMEOUT_MS = 60_000
 """From the order to the shim's word: a working directory may be slow to enter."""
-MOST_WORD_BYTES = 65_536
 MOST_ERROR = 2_000
 MOST_PID = 1 << 22
 NO_SHIM = "the session did not answer as it should, and was ended"
@@ -47,6 +48,10 @@ class Starter:
         self._ended = ended
         self._ready = ready
         self.gangs = Gangs(kit.attempts, kit.loop.call)
+        self.commits = Commits(kit.attempts, kit.loop, self._report)
+
+    def _report(self, report: Report) -> None:
+        self._kit.report(report)
 
     def begin(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
         """Take the first step. `recorded` is called when the attempt is on disk, or over."""
@@ -54,7 +59,7 @@ class Starter:
         if problem:
             recorded("")
             self._refuse(attempt, problem)
-        elif attempt.work.prolog or attempt.work.members_here > 1:
+        elif attempt.work.prolog or attempt.waits_at_gate:
             attempt.phase = Phase.PROLOG
             record = attempt.record("accepted", work=kept_work(attempt.work))
             self._kit.journal.append(record, lambda bad: self._run_prolog(attempt, bad, recorded))
@@ -160,7 +165,7 @@ class Starter:
             os.close(log)
         attempt.pid = child.pid
         self._kit.loop.at_exit(child.pid, lambda status: self._child_ended(attempt, status))
-        if attempt.work.members_here > 1:
+        if attempt.waits_at_gate:
             self._kit.loop.add(child.gate.fileno(), lambda: self._gate_answers(attempt))
         else:
             self._record(attempt, lambda bad: self._go(attempt, bad, recorded))
@@ -172,10 +177,21 @@ class Starter:
             return
         self._kit.loop.drop(attempt.gate.fileno())
         if said == READY.decode():
-            self.gangs.meet(attempt, lambda why: self._all_ready(attempt, why))
+            self._meet(attempt, lambda why: self._all_ready(attempt, why))
         else:
             attempt.details.append(said)
             self._close_gate(attempt)
+
+    def _meet(self, attempt: Attempt, step: Callable[[str], None]) -> None:
+        """Wait for the members on this node, and for the commit if there are others elsewhere."""
+
+        def all_here(why: str) -> None:
+            if why:
+                step(why)
+            else:
+                self.commits.wait(attempt, step)
+
+        self.gangs.meet(attempt, all_here)
 
     def _all_ready(self, attempt: Attempt, why: str) -> None:
         def go(bad: str) -> None:
@@ -184,7 +200,14 @@ class Starter:
         if why or attempt.stopped_by:
             go(why)
         else:
-            self._record(attempt, lambda bad: go(bad) if bad else self.gangs.meet(attempt, go))
+            self._record(attempt, lambda bad: self._recorded_member(attempt, bad, go))
+
+    def _recorded_member(self, attempt: Attempt, bad: str, go: Callable[[str], None]) -> None:
+        """After a commit nobody waits any more; without one, members wait for all records."""
+        if bad or attempt.committed:
+            go(bad)
+        else:
+            self.gangs.meet(attempt, go)
 
     def _prepare(self, attempt: Attempt, seat: Seat | None) -> Command:
         """Scratch directory, files and control group."""
@@ -193,7 +216,7 @@ class Starter:
             raise OSError("no runner")
         command = runner.command(work, self._environment(work))
         if work.scratch_dir:
-            scratch.make(work, command.files, self._kit.spares)
+            scratch.make(work, {**work.files, **command.files}, self._kit.spares)
         if seat is not None:
             attempt.group = seat.group
         elif work.runner != "container":
@@ -239,7 +262,7 @@ class Starter:
         if command.job:
             self._listen(attempt, launch)
         else:
-            launch.says_ready = work.members_here > 1
+            launch.says_ready = attempt.waits_at_gate
         return launch
 
     def _record(self, attempt: Attempt, done: Callable[[str], None]) -> None:
@@ -272,7 +295,7 @@ class Starter:
             self._close_gate(attempt)
             return
         attempt.said_go = True
-        say_go(gate)
+        say_go(gate, attempt.late_environment)
         self._kit.loop.add(gate.fileno(), lambda: self._gate_moved(attempt))
 
     def _gate_moved(self, attempt: Attempt) -> None:
@@ -345,7 +368,7 @@ class Starter:
         log: int,
         recorded: Callable[[str], None],
     ) -> None:
-        session = _Session(self._environment(attempt.work), command.job, log, recorded)
+        session = Session(self._environment(attempt.work), command.job, log, recorded)
         attempt.opener = opener
         record = attempt.record("accepted", work=kept_work(attempt.work))
 
@@ -372,7 +395,7 @@ class Starter:
         if listener is not None:
             self._kit.loop.add(listener.fileno(), lambda: self._shim_asks(attempt, session))
 
-    def _shim_asks(self, attempt: Attempt, session: _Session) -> None:
+    def _shim_asks(self, attempt: Attempt, session: Session) -> None:
         if attempt.listener is None:
             return
         try:
@@ -391,16 +414,17 @@ class Starter:
         attempt.pidfd = processes.open_pidfd(pid, processes.start_ticks(pid))
         session.shim.close()
         session.shim = shim
-        self.gangs.meet(attempt, lambda why: self._all_open(attempt, session, why))
+        self._meet(attempt, lambda why: self._all_open(attempt, session, why))
 
-    def _all_open(self, attempt: Attempt, session: _Session, why: str) -> None:
+    def _all_open(self, attempt: Attempt, session: Session, why: str) -> None:
         def go(bad: str) -> None:
             self._send_order(attempt, session, bad)
 
         if why or attempt.stopped_by:
             go(why)
         else:
-            self._record(attempt, lambda bad: go(bad) if bad else self.gangs.meet(attempt, go))
+            session.environment.update(attempt.late_environment)
+            self._record(attempt, lambda bad: self._recorded_member(attempt, bad, go))
 
     def _of_session(self, pid: int, attempt: Attempt) -> bool:
         """Below the opener, or below a daemon that it left to us; not out of another job."""
@@ -408,7 +432,7 @@ class Starter:
         known = self._kit.loop.known_children.keys() - {attempt.opener}
         return bool(above) and above[-1] not in known
 
-    def _send_order(self, attempt: Attempt, session: _Session, bad: str) -> None:
+    def _send_order(self, attempt: Attempt, session: Session, bad: str) -> None:
         if bad or attempt.stopped_by or attempt.pidfd < 0 or attempt.phase is not Phase.GATE:
             self._give_up(attempt, session, bad)
             return
@@ -432,7 +456,7 @@ class Starter:
         )
         self._listen_to_shim(attempt, session)
 
-    def _listen_to_shim(self, attempt: Attempt, session: _Session) -> None:
+    def _listen_to_shim(self, attempt: Attempt, session: Session) -> None:
         """From the last byte of the order on the job may run."""
         attempt.said_go = not session.unsent
         self._kit.loop.add(
@@ -441,7 +465,7 @@ class Starter:
             writing=bool(session.unsent),
         )
 
-    def _shim_moved(self, attempt: Attempt, session: _Session) -> None:
+    def _shim_moved(self, attempt: Attempt, session: Session) -> None:
         """It takes more of the order, or says its one word: began, or why not."""
         if not attempt.said_go:
             if attempt.stopped_by:
@@ -463,20 +487,20 @@ class Starter:
         else:
             self._drop_shim(attempt, session, NO_SHIM)
 
-    def _drop_shim(self, attempt: Attempt, session: _Session, why: str) -> None:
+    def _drop_shim(self, attempt: Attempt, session: Session, why: str) -> None:
         """It cannot be relied on: it is ended, and with it the attempt."""
         attempt.details.append(why)
         self._hang_up(attempt, session)
         processes.kill_exactly(attempt.pidfd)
 
-    def _hang_up(self, attempt: Attempt, session: _Session) -> None:
+    def _hang_up(self, attempt: Attempt, session: Session) -> None:
         """Nothing that the session says after its one word is listened to."""
         attempt.cancel_timers()
         if session.shim.fileno() >= 0:
             self._kit.loop.drop(session.shim.fileno())
             session.shim.close()
 
-    def _shim_ended(self, attempt: Attempt, session: _Session) -> None:
+    def _shim_ended(self, attempt: Attempt, session: Session) -> None:
         """Its last word may have come in the same moment."""
         if session.shim.fileno() >= 0:
             self._shim_moved(attempt, session)
@@ -493,7 +517,7 @@ class Starter:
         else:
             self._ended(attempt, Ending())
 
-    def _give_up(self, attempt: Attempt, session: _Session, why: str) -> None:
+    def _give_up(self, attempt: Attempt, session: Session, why: str) -> None:
         attempt.cancel_timers()
         self._close_gate(attempt)
         self._stop_listening(attempt)
@@ -535,53 +559,3 @@ def _understood(word: bytes) -> tuple[int, str]:
     if isinstance(error, str):
         return 0, error[:MOST_ERROR].encode(errors="replace").decode()
     return (pid if type(pid) is int and 1 < pid < MOST_PID else 0), ""
-
-
-class _Session:
-    """What the shim will be told, and the log to hand over."""
-
-    def __init__(
-        self,
-        environment: dict[str, str],
-        argv: tuple[str, ...],
-        log: int,
-        recorded: Callable[[str], None],
-    ) -> None:
-        self.environment = environment
-        self.argv = argv
-        self.log = log
-        self.unsent = b""
-        self._heard = b""
-        self._recorded: Callable[[str], None] | None = recorded
-        self.shim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-
-    def send(self) -> None:
-        """As much of the order as goes, and with its first part the log."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", self.log))]
-        try:
-            sent = self.shim.sendmsg([self.unsent], rights if self.log >= 0 else [])
-        except OSError:
-            return
-        self.unsent = self.unsent[sent:]
-
-    def word(self) -> bytes | None:
-        """The first line that came; None while there is none, and what there is at the end."""
-        try:
-            part = self.shim.recv(MOST_WORD_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            part = b""
-        self._heard += part
-        if part and b"\n" not in self._heard and len(self._heard) < MOST_WORD_BYTES:
-            return None
-        return self._heard.partition(b"\n")[0]
-
-    def finish(self) -> None:
-        """The log is handed over or not needed; whoever waits for the record is told."""
-        if self.log >= 0:
-            os.close(self.log)
-            self.log = -1
-        if self._recorded is not None:
-            self._recorded("")
-            self._recorded = None

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, concerned
 from gpu_scheduler.agent.launcher.closing import BROKEN, Closer
+from gpu_scheduler.agent.launcher.commits import prepared_report
 from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE
@@ -92,11 +93,24 @@ class Supervisor:
         elif attempt.phase is Phase.GATE and not attempt.said_go:
             attempt.stopped_by = attempt.stopped_by or why
             self.starter.gangs.leave(attempt)
+            self.starter.commits.leave(attempt)
         elif attempt.phase is Phase.GATE:
             self._wanted_stops[key] = (why, grace_ms)
         else:
             self.stopper.stop(attempt, why, grace_ms)
         done("")
+
+    def commit(
+        self, key: Key, environment: dict[str, str], files: dict[str, str], done: Done
+    ) -> None:
+        """Let a prepared member run, with what was not known when it was prepared."""
+
+        def prepare(attempt: Attempt) -> None:
+            attempt.late_environment = environment
+            if attempt.work.scratch_dir and files:
+                scratch.add(attempt.work, files)
+
+        done(self.starter.commits.commit(key, prepare))
 
     def warn(self, key: Key, text: str, done: Done) -> None:
         """Write a line into the log of what runs; into a file that the user named, as the user."""
@@ -166,6 +180,8 @@ class Supervisor:
         for attempt in self._kit.attempts.values():
             if attempt.over is not None:
                 found.append(attempt.over)
+            elif attempt.prepared:
+                found.append(prepared_report(attempt))
             elif attempt.phase is Phase.RUNNING:
                 found.append(_began(attempt))
                 if attempt.checkpoint_ns:
@@ -238,6 +254,7 @@ class Supervisor:
         """It is at its end; heard at least once of each."""
         self._kit.leases.gone(attempt)
         self.starter.gangs.gone(attempt)
+        self.starter.commits.gone(attempt)
 
     def _runs(self, attempt: Attempt) -> None:
         """The command has begun."""

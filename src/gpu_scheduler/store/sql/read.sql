@@ -191,7 +191,7 @@ SELECT pool, percent, elastic FROM pools ORDER BY pool
 SELECT node FROM nodes ORDER BY ordinal, id
 
 -- name: allocations
-SELECT id, job_id, task, attempt, placements, start_ms FROM allocations ORDER BY id
+SELECT id, job_id, task, attempt, placements, start_ms, meeting FROM allocations ORDER BY id
 
 -- name: promises
 SELECT promise FROM promises ORDER BY number

@@ -1,0 +1,69 @@
+"""This machine's network: by which interface an address is reached, and which ports are free."""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import socket
+import struct
+from collections.abc import Collection
+from pathlib import Path
+
+SIOCGIFADDR = 0x8915
+NAME_BYTES = 15
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LEAST_PORT = 20_000
+USUAL_EPHEMERAL = 32_768
+TRIES = 64
+
+
+def interface_of(address: str) -> str:
+    """The interface that has this address or host name; "" if none has, or only loopback."""
+    try:
+        wanted = socket.gethostbyname(address) if address else ""
+    except OSError:
+        return ""
+    if not wanted or wanted.startswith("127."):
+        return ""
+    for _, name in socket.if_nameindex():
+        if _address_of(name) == wanted:
+            return name
+    return ""
+
+
+def free_port(taken: Collection[int] = ()) -> int:
+    """A port that nobody listens on, and that the system gives to no outgoing connection."""
+    below = max(LEAST_PORT + TRIES, _first_ephemeral())
+    for _ in range(TRIES):
+        port = random.randrange(LEAST_PORT, below)
+        if port not in taken and _is_free(port):
+            return port
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _first_ephemeral() -> int:
+    try:
+        return int(EPHEMERAL.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return USUAL_EPHEMERAL
+
+
+def _address_of(name: str) -> str:
+    request = struct.pack("256s", name.encode()[:NAME_BYTES])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            answer = fcntl.ioctl(asked.fileno(), SIOCGIFADDR, request)
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])

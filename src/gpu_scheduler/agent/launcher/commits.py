@@ -1,0 +1,97 @@
+"""Members of gangs over several nodes wait here, prepared up to the command, for their commit.
+
+Only the commit lets one run. It comes once from the server when the members on all nodes are
+prepared and that is stored. Without it the member is given up after its own time, whoever is away;
+a commit that comes later is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpu_scheduler.agent.launcher.attempt import Attempt
+from gpu_scheduler.agent.launcher.forms import Key
+from gpu_scheduler.agent.launcher.loop import Loop, Timer, wall_ms
+from gpu_scheduler.agent.work import Prepared
+
+NOT_BEGUN = "not_begun"
+"""Why a member is given up that waited in vain; the server uses the same word."""
+GANG = "gang"
+Step = Callable[[str], None]
+
+
+class Commits:
+    """Who waits. Each step is called once: with "" at the commit, or with why there is none."""
+
+    def __init__(
+        self, attempts: dict[Key, Attempt], loop: Loop, report: Callable[[Prepared], None]
+    ) -> None:
+        """`attempts` is the launcher's own table."""
+        self._attempts = attempts
+        self._loop = loop
+        self._report = report
+        self._waiting: dict[Key, tuple[Attempt, Step, Timer]] = {}
+
+    def wait(self, attempt: Attempt, step: Step) -> None:
+        """Say that all is prepared, and wait; work that needs no commit goes on at once."""
+        if not attempt.work.prepare_ms or attempt.stopped_by:
+            step("")
+            return
+        attempt.prepared = True
+        timer = self._loop.after(attempt.work.prepare_ms, lambda: self._give_up(attempt))
+        self._waiting[attempt.key] = (attempt, step, timer)
+        self._report(prepared_report(attempt))
+
+    def commit(self, key: Key, prepare: Callable[[Attempt], None]) -> str:
+        """Let it run; says why not if it cannot. `prepare` does what was only known now."""
+        attempt = self._attempts.get(key)
+        if attempt is None:
+            return f"{key[0]} member {key[1]} is not known on this node"
+        if attempt.committed:
+            return ""
+        if key not in self._waiting:
+            return f"{key[0]} member {key[1]} does not wait for a commit any more"
+        try:
+            prepare(attempt)
+        except OSError as error:
+            self._end(attempt, f"cannot prepare the job: {error}")
+            return ""
+        attempt.committed = True
+        self._end(attempt, "")
+        return ""
+
+    def leave(self, attempt: Attempt) -> None:
+        """It is told to stop: it takes its step, which will see that."""
+        self._end(attempt, "")
+
+    def gone(self, attempt: Attempt) -> None:
+        """A member has come to its end: those of its gang that wait here do so in vain."""
+        self._forget(attempt)
+        name = attempt.key[0]
+        for key in sorted(key for key in self._waiting if key[0] == name):
+            other = self._waiting[key][0]
+            other.stopped_by = other.stopped_by or GANG
+            self._end(other, f"member {attempt.key[1]} of the gang did not get ready")
+
+    def _give_up(self, attempt: Attempt) -> None:
+        attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
+        seconds = attempt.work.prepare_ms / 1000
+        self._end(attempt, f"it was prepared, and no commit came within {seconds:g} s")
+
+    def _end(self, attempt: Attempt, why: str) -> None:
+        step = self._forget(attempt)
+        if step is not None:
+            self._loop.call(step, why)
+
+    def _forget(self, attempt: Attempt) -> Step | None:
+        found = self._waiting.pop(attempt.key, None)
+        if found is None:
+            return None
+        found[2].cancel()
+        attempt.prepared = False
+        return found[1]
+
+
+def prepared_report(attempt: Attempt) -> Prepared:
+    """That it waits for its commit."""
+    return Prepared(allocation_id=attempt.key[0], member=attempt.key[1], at_ms=wall_ms())

@@ -1,0 +1,92 @@
+"""Gangs over several nodes: prepared everywhere, committed in the store, then let run.
+
+An attempt whose members are on several nodes is `held back` until its meeting is stored. Before
+that no command of it runs anywhere, so it can be given up without asking who is out of reach; from
+then on its members may run, and each of them must be heard of. A server that is started again, or
+another one that takes over, reads which of the two is the case, and goes on from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.life import TaskLife
+from gpu_scheduler.control.messages import CommitOrder, Outcome, Prepared
+from gpu_scheduler.control.stopping import NOT_BEGUN, stop
+from gpu_scheduler.model.allocation import Allocation, Meeting
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.rows import EventRow
+
+PREPARED = "prepared"
+"""The timer of an attempt that is held back."""
+BEGUN = "begun"
+"""The timer of an attempt that may run and has not begun."""
+
+
+def set_start_timers(book: Book, allocation: Allocation) -> None:
+    """By when an attempt must be prepared or have begun, counted from what is stored."""
+    limits = book.limits
+    if allocation.is_held_back and limits.prepare_timeout_ms:
+        due_ms = allocation.start_ms + limits.prepare_timeout_ms
+        book.set_timer(due_ms, PREPARED, allocation.id)
+    elif allocation.meeting is not None and limits.gang_start_timeout_ms:
+        due_ms = allocation.meeting.at_ms + limits.gang_start_timeout_ms
+        book.set_timer(due_ms, BEGUN, allocation.id)
+    elif not allocation.spans_nodes and limits.start_timeout_ms:
+        book.set_timer(allocation.start_ms + limits.start_timeout_ms, BEGUN, allocation.id)
+
+
+def commit(book: Book, fact: Prepared, now_ms: int, outcome: Outcome) -> None:
+    """Decide once that the gang runs, unless it is being stopped. The order follows the write."""
+    found = book.running(fact.allocation_id)
+    if found is None:
+        return
+    life, number, task = found
+    running = book.picture.running[fact.allocation_id].running
+    if task.stop_why or not running.allocation.is_held_back:
+        return
+    meeting = Meeting(at_ms=now_ms, port=fact.port, hosts=fact.hosts)
+    allocation = replace(running.allocation, meeting=meeting)
+    book.picture.revise(replace(running, allocation=allocation))
+    set_start_timers(book, allocation)
+    outcome.writes += [
+        allocation,
+        EventRow(
+            at_ms=now_ms,
+            kind="prepared",
+            job_id=life.job.id,
+            task=number,
+            user=life.job.user,
+            data=(
+                ("members", len(allocation.placements)),
+                ("nodes", ", ".join(dict.fromkeys(p.node_id for p in allocation.by_rank))),
+            ),
+        ),
+    ]
+    outcome.effects.append(CommitOrder(allocation))
+
+
+def give_up(book: Book, allocation_id: str, timer: str, outcome: Outcome) -> None:
+    """A gang over nodes is late: it is stopped as a whole, also where a node is out of reach."""
+    found = book.running(allocation_id)
+    if found is None or found[2].state is not JobState.SCHEDULED:
+        return
+    allocation = book.picture.running[allocation_id].running.allocation
+    if (timer == PREPARED) == allocation.is_held_back:
+        stop(book, allocation_id, NOT_BEGUN, outcome)
+
+
+def is_elastic(job: Job) -> bool:
+    """Tell whether the job can go on with fewer members than it has."""
+    return job.min_members < len(job.members)
+
+
+def resized(job: Job, task: TaskLife, members: int, now_ms: int) -> list[EventRow]:
+    """What to write when an elastic gang starts with another number of members than before."""
+    before, task.members = task.members, members
+    if not before or before == members:
+        return []
+    data = (("from", before), ("to", members), ("minimum", job.min_members))
+    return [EventRow(at_ms=now_ms, kind="resized", job_id=job.id, user=job.user, data=data)]
