@@ -1,0 +1,191 @@
+"""What really happened, written down by the machines themselves, and held against the promises.
+
+Nothing here asks the scheduler what it believes, except at the end, when everything has come to
+rest and what is stored must agree with what was seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gpu_scheduler.agent.work import Work
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+Key = tuple[str, int]
+"""Allocation id and member."""
+WRITTEN_S = 0.5
+"""So long after its end, an exit code is on disk."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One process, from its beginning to its end."""
+
+    node: str
+    key: Key
+    job_id: str
+    task: int | None
+    attempt: int
+    devices: tuple[tuple[int, int, int], ...]
+    began_s: float
+    ended_s: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    unwatched: bool = False
+    """Nobody was there to learn its exit code: launcher or machine had died under it."""
+
+    @property
+    def gpu_milli(self) -> int:
+        return sum(share for _, share, _ in self.devices)
+
+
+@dataclass(slots=True)
+class Rules:
+    """What the audit must know to judge: sizes of nodes, quotas, gangs."""
+
+    device_memory_mb: dict[tuple[str, int], int] = field(default_factory=dict)
+    tenant_milli: dict[str, int] = field(default_factory=dict)
+    tenant_of: dict[str, str] = field(default_factory=dict)
+    at_once: dict[str, int] = field(default_factory=dict)
+    """Arrays: how many of their tasks may run at once."""
+    after_ok: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Audit:
+    """The record of one run of the world."""
+
+    def __init__(self, *, keep_trace: bool = False) -> None:
+        self.rules = Rules()
+        self.problems: list[str] = []
+        self.runs: list[Run] = []
+        self._alive: dict[Key, Run] = {}
+        self._ever: dict[Key, Run] = {}
+        self._hash = hashlib.sha256()
+        self.trace: list[str] | None = [] if keep_trace else None
+        self.now = lambda: 0.0
+        self.counts: dict[str, int] = {}
+        self.is_closed = False
+
+    # --- what is told
+
+    def note(self, kind: str, *details: object) -> None:
+        """Something happened; the hash of all this is the fingerprint of the run."""
+        if self.is_closed:
+            return
+        line = f"{self.now():.6f} {kind} {' '.join(map(str, details))}"
+        self._hash.update(line.encode() + b"\n")
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if self.trace is not None:
+            self.trace.append(line)
+
+    def problem(self, text: str) -> None:
+        """A promise is broken."""
+        if self.is_closed:
+            return
+        self.problems.append(f"at {self.now():.3f} s: {text}")
+        self.note("PROBLEM", text)
+
+    @property
+    def fingerprint(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+    def began(self, node: str, work: Work) -> Run:
+        """A process has begun on a node."""
+        key = (work.allocation_id, work.member)
+        devices = tuple((d.index, d.share_milli, d.memory_mb) for d in work.devices)
+        run = Run(node, key, work.job_id, work.task, work.attempt, devices, self.now())
+        self.note("began", node, *key, work.job_id, work.task, devices)
+        self._check_once(run)
+        self._check_alone(run)
+        self._alive[key] = run
+        self._ever[key] = run
+        self.runs.append(run)
+        self._check_devices(run)
+        self._check_quota(run)
+        self._check_array(run)
+        self._check_dependencies(run)
+        return run
+
+    def ended(self, run: Run, exit_code: int | None, signal: int | None) -> None:
+        """A process is gone."""
+        run.ended_s, run.exit_code, run.signal = self.now(), exit_code, signal
+        if self._alive.get(run.key) is run:
+            del self._alive[run.key]
+        self.note("ended", run.node, *run.key, exit_code, signal)
+
+    def unwatched(self, run: Run) -> None:
+        """Whoever watches processes is gone: the end of this one may not have been kept yet."""
+        if run.ended_s is None or run.ended_s > self.now() - WRITTEN_S:
+            run.unwatched = True
+
+    @property
+    def alive(self) -> list[Run]:
+        return list(self._alive.values())
+
+    def run_of(self, allocation_id: str, member: int) -> Run | None:
+        return self._ever.get((allocation_id, member))
+
+    # --- promises, checked with every beginning
+
+    def _check_once(self, run: Run) -> None:
+        before = self._ever.get(run.key)
+        if before is not None:
+            self.problem(
+                f"{run.key[0]} member {run.key[1]} began a second time, on {run.node}; "
+                f"the first was on {before.node} at {before.began_s:.3f} s"
+            )
+
+    def _check_alone(self, run: Run) -> None:
+        for other in self._alive.values():
+            if (other.job_id, other.task) == (run.job_id, run.task) and other.key[0] != run.key[0]:
+                self.problem(
+                    f"{run.key[0]} began on {run.node} while {other.key[0]} of the same job "
+                    f"still runs on {other.node}"
+                )
+
+    def _check_devices(self, run: Run) -> None:
+        for index, _, _ in run.devices:
+            held = [
+                device
+                for other in self._alive.values()
+                if other.node == run.node
+                for device in other.devices
+                if device[0] == index
+            ]
+            share = sum(device[1] for device in held)
+            memory_mb = sum(device[2] for device in held)
+            if share > WHOLE_MILLI:
+                self.problem(f"GPU {index} of {run.node} bears {share} thousandths of itself")
+            limit_mb = self.rules.device_memory_mb[run.node, index]
+            if memory_mb > limit_mb:
+                self.problem(f"GPU {index} of {run.node} bears {memory_mb} of {limit_mb} MiB")
+
+    def _check_quota(self, run: Run) -> None:
+        tenant = self.rules.tenant_of.get(run.job_id, "")
+        quota = self.rules.tenant_milli.get(tenant)
+        if quota is None:
+            return
+        used = sum(
+            other.gpu_milli
+            for other in self._alive.values()
+            if self.rules.tenant_of.get(other.job_id) == tenant
+        )
+        if used > quota:
+            self.problem(f"tenant {tenant} runs on {used} of {quota} thousandths of a GPU")
+
+    def _check_array(self, run: Run) -> None:
+        most = self.rules.at_once.get(run.job_id, 0)
+        running = {other.key[0] for other in self._alive.values() if other.job_id == run.job_id}
+        if most and len(running) > most:
+            self.problem(f"{len(running)} tasks of {run.job_id} run, and {most} may")
+
+    def _check_dependencies(self, run: Run) -> None:
+        for job_id in self.rules.after_ok.get(run.job_id, ()):
+            runs = [other for other in self.runs if other.job_id == job_id]
+            if not any(other.exit_code == 0 for other in runs):
+                self.problem(f"{run.job_id} began, and {job_id} before it has not ended well")
+
+    def member_runs(self, allocation_id: str) -> Iterable[Run]:
+        return [run for key, run in self._ever.items() if key[0] == allocation_id]

@@ -1,0 +1,128 @@
+"""When everything has come to rest: does what is stored agree with what was seen?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.store.rows import AttemptRow
+
+if TYPE_CHECKING:
+    from tests.faults.world import World
+
+
+def is_settled(world: World) -> bool:
+    """Nothing waits, nothing runs, nobody remembers anything that is over."""
+    rows = world.disk.rows
+    return (
+        not rows.live_jobs()
+        and not rows.allocations()
+        and not world.audit.alive
+        and not any(node.journal.held() for node in world.nodes)
+    )
+
+
+def check_rest(world: World) -> None:
+    """Judge the end of a run."""
+    _check_settled(world)
+    _check_acknowledged(world)
+    _check_attempts(world)
+    _check_free(world)
+    _check_events(world)
+
+
+def _check_settled(world: World) -> None:
+    audit, rows = world.audit, world.disk.rows
+    for row in rows.live_jobs():
+        audit.problem(f"{row.job.id} is still {row.state.value}: {row.reason}")
+    for allocation in rows.allocations():
+        nodes = sorted({placement.node_id for placement in allocation.placements})
+        audit.problem(f"{allocation.id} still holds devices on {', '.join(nodes)}")
+    for run in audit.alive:
+        audit.problem(f"{run.key[0]} member {run.key[1]} still runs on {run.node}")
+    for node in world.nodes:
+        for key in sorted(node.journal.held()):
+            audit.problem(f"{node.name} still keeps a record of {key[0]} member {key[1]}")
+
+
+def _check_acknowledged(world: World) -> None:
+    """Each acknowledged submission is there, once, and has ended."""
+    audit, rows = world.audit, world.disk.rows
+    seen: dict[str, str] = {}
+    for wish in world.client.wishes:
+        if not wish.job_id:
+            continue
+        if wish.job_id in seen:
+            audit.problem(f"{wish.key} and {seen[wish.job_id]} were both told {wish.job_id}")
+        seen[wish.job_id] = wish.key
+        row = rows.job(wish.job_id)
+        if row is None:
+            audit.problem(f"{wish.job_id} was acknowledged and is lost")
+        elif row.job.command != wish.argv:
+            audit.problem(f"{wish.job_id} was acknowledged and is another job")
+    submitted = len(rows.jobs())
+    if submitted > len(seen):
+        audit.problem(f"{submitted} jobs are stored, and {len(seen)} were submitted")
+
+
+def _check_attempts(world: World) -> None:
+    """How attempts are said to have ended is how they did, wherever anybody could see it."""
+    audit, rows = world.audit, world.disk.rows
+    told: dict[str, AttemptRow] = {}
+    for row in rows.jobs():
+        for attempt in rows.attempts(row.job.id):
+            told[attempt.allocation_id] = attempt
+            _check_attempt(world, attempt)
+        if row.state not in ENDED:
+            continue
+        if row.state is JobState.COMPLETED and row.job.array is None:
+            _check_completed(world, row.job.id)
+    for run in audit.runs:
+        if run.key[0] not in told:
+            audit.problem(f"{run.key[0]} ran on {run.node}, and no attempt says so")
+
+
+def _check_attempt(world: World, attempt: AttemptRow) -> None:
+    runs = list(world.audit.member_runs(attempt.allocation_id))
+    if attempt.exit_code is not None or attempt.signal is not None:
+        ends = {(run.exit_code, run.signal) for run in runs}
+        if (attempt.exit_code, attempt.signal) not in ends:
+            world.audit.problem(
+                f"{attempt.allocation_id} is said to have ended with {attempt.exit_code}, signal "
+                f"{attempt.signal}, and its processes with {sorted(map(str, ends))}"
+            )
+    elif runs and not any(run.unwatched for run in runs) and not _was_stopped(attempt, runs):
+        world.audit.problem(
+            f"the exit code of {attempt.allocation_id} was not learnt "
+            f"({[(run.exit_code, run.signal) for run in runs]}): {attempt.detail}"
+        )
+
+
+def _was_stopped(attempt: AttemptRow, runs: list[object]) -> bool:
+    """A gang of which one member never ran has no exit code that is its own."""
+    return len(runs) < len(attempt.placements)
+
+
+def _check_completed(world: World, job_id: str) -> None:
+    last = world.disk.rows.attempts(job_id)[-1]
+    runs = list(world.audit.member_runs(last.allocation_id))
+    if len(runs) != len(last.placements) or any(run.exit_code != 0 for run in runs):
+        ends = [(run.exit_code, run.signal) for run in runs]
+        world.audit.problem(f"{job_id} is said to have completed, and ended so: {ends}")
+
+
+def _check_free(world: World) -> None:
+    """The scheduler itself believes that all devices are free."""
+    for server in world.servers:
+        if server.loop is not None:
+            for allocation_id in sorted(server.loop.core.book.picture.running):
+                world.audit.problem(f"{server.name} believes that {allocation_id} runs")
+
+
+def _check_events(world: World) -> None:
+    """Times that are written never go back, whatever clocks do."""
+    last_ms = 0
+    for number, event in world.disk.rows.events(0):
+        if event.at_ms < last_ms:
+            world.audit.problem(f"event {number} is {last_ms - event.at_ms} ms before the last")
+        last_ms = max(last_ms, event.at_ms)

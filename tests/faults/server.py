@@ -1,0 +1,175 @@
+"""A server: the real control loop and the real agents' service, with a life that can end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.exchange import Answer
+from gpu_scheduler.api.repeats import Repeats
+from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import Command, Outcome
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import ClusterError, SchedulerError
+from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.settings.groups import Settings
+from tests.faults.audit import Audit
+from tests.faults.disk import Disk, DiskWriter, Rows
+from tests.faults.network import Broken, Connection
+from tests.faults.node import VirtualMachine
+from tests.faults.virtual_loop import Part, VirtualLoop
+
+T = TypeVar("T")
+START_AGAIN_S = 1.0
+SILENT_AFTER_S = 15.0
+
+
+class NoContext:
+    """In the place of what gRPC knows of a call."""
+
+    async def abort(self, code: object, text: str) -> None:
+        raise ClusterError(f"{code}: {text}")
+
+
+class VirtualServer:
+    """One server process after another, on the same database."""
+
+    def __init__(self, loop: VirtualLoop, audit: Audit, disk: Disk, name: str) -> None:
+        self.name = name
+        self.machine = VirtualMachine(loop)
+        self.part = Part(name)
+        self.part.is_dead = True
+        self.loop: Loop | None = None
+        self.agents: Agents | None = None
+        self._repeats: Repeats | None = None
+        self._writer: DiskWriter | None = None
+        self._events = loop
+        self._audit = audit
+        self._disk = disk
+
+    # --- life
+
+    def start(self) -> None:
+        if self.part.is_dead:
+            self._audit.note("server starts", self.name)
+            self.part = Part(self.name)
+            self._events.start(self.part, self._live())
+
+    async def _live(self) -> None:
+        while True:
+            try:
+                loop = self._new_loop()
+                break
+            except SchedulerError:
+                await asyncio.sleep(START_AGAIN_S)
+        agents = Agents(loop, silent_after_s=SILENT_AFTER_S)
+        loop.start()
+        agents.expect_nodes()
+        self.loop, self.agents, self._repeats = loop, agents, Repeats(loop)  # type: ignore[arg-type]
+
+    def _new_loop(self) -> Loop:
+        rows: Any = Rows(self._disk)
+        self._writer = DiskWriter(self._disk, self.part)
+        clock = SteadyClock(wall_ms=self.machine.wall_ms, monotonic_ms=self.machine.monotonic_ms)
+        events = rows.events(max(0, rows.last_event() - 1))
+        clock.not_before(events[-1][1].at_ms if events else 0)
+        return Loop(rows, new_core, clock.now_ms, writer=self._writer)
+
+    def kill(self) -> None:
+        if not self.part.is_dead:
+            self._audit.note("server dies", self.name)
+            self._events.kill(self.part)
+            self.loop = self.agents = self._repeats = None
+            if self._writer is not None:
+                self._writer.die()
+
+    # --- agents
+
+    @property
+    def is_listening(self) -> bool:
+        return self.agents is not None
+
+    def accept(self, connection: Connection) -> None:
+        """An agent has connected."""
+        task = self._events.start(self.part, self._serve(connection))
+        connection.on_server_end = task.cancel
+
+    async def _serve(self, connection: Connection) -> None:
+        if self.agents is None:
+            return
+        context: Any = NoContext()
+        try:
+            async for message in self.agents.session(connection.requests(), context):
+                connection.answer(message)
+        except SchedulerError as error:
+            self._audit.note("session refused", self.name, connection.link[0], error)
+        finally:
+            connection.lose("server", "the stream has ended")
+
+    # --- people
+
+    async def apply_once(self, key: str, command: Command, caller: Caller) -> str:
+        """What the API does with a request that has an Idempotency-Key; the id of its job."""
+        loop, repeats = self.loop, self._repeats
+        if loop is None or repeats is None:
+            raise Broken("connection refused")
+        call: Any = SimpleNamespace(
+            headers={b"idempotency-key": key.encode()},
+            caller=caller,
+            scope={"method": "POST", "path": "/"},
+        )
+
+        def act(also: Any) -> Awaitable[Outcome]:
+            return loop.apply(command, caller, also=also)
+
+        def tell(outcome: Outcome) -> Answer:
+            return Answer(",".join(job.id for job in outcome.jobs).encode())
+
+        return (await repeats.once(call, key.encode(), act, tell)).body.decode()
+
+
+def new_core() -> Core:
+    """As the server itself makes it. GPUs are not set aside, as there is no admin to look."""
+    settings = Settings()
+    limits = replace(limits_of(settings), quarantine_after=0)
+    return Core(policy_of(settings), History(), limits)
+
+
+async def request(
+    events: VirtualLoop,
+    server: VirtualServer,
+    delay_s: Callable[[], float],
+    work: Callable[[], Awaitable[T]],
+) -> T:
+    """Ask a server for something over the network. TimeoutError: nobody knows what became of it."""
+    await asyncio.sleep(delay_s())
+    if not server.is_listening:
+        raise Broken("connection refused")
+    answer: asyncio.Future[T] = events.create_future()
+
+    async def handle() -> None:
+        try:
+            result = await work()
+        except (SchedulerError, Broken) as error:
+            events.tell(None, delay_s(), _settle, answer, None, error)
+        else:
+            events.tell(None, delay_s(), _settle, answer, result, None)
+
+    events.start(server.part, handle())
+    async with asyncio.timeout(10):
+        return await answer
+
+
+def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if not answer.done():
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)

@@ -1,0 +1,27 @@
+"""The audit notices schedulers that are broken on purpose."""
+
+import pytest
+
+from tests.faults.variants import VARIANTS
+from tests.faults.world import run_world
+
+CLIMATES = {
+    "acknowledge-before-commit": ("server killed", "database slow"),
+    "forget-before-commit": ("server killed", "database fails"),
+    "orders-not-idempotent": ("agent killed", "launcher killed"),
+    "begin-before-the-record": ("launcher killed", "power lost"),
+    "requeue-what-is-silent": ("node cut off", "agent frozen"),
+    "orders-are-not-repeated": ("connection reset", "agent killed"),
+}
+"""The faults that bring each of them to light soonest."""
+MOST_WORLDS = 60
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS))
+def test_a_scheduler_that_is_broken_is_caught(name: str) -> None:
+    for seed in range(MOST_WORLDS):
+        with VARIANTS[name]():
+            verdict = run_world(seed, climate=CLIMATES[name])
+        if verdict.problems:
+            return
+    pytest.fail(f"{name} went unnoticed in {MOST_WORLDS} worlds")

@@ -1,0 +1,68 @@
+"""The scheduler in worlds full of faults, on virtual time."""
+
+import os
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from tests.faults.kept_seeds import KEPT
+from tests.faults.world import Verdict, run_world
+
+WORLDS = 200
+AT_ONCE = 20
+
+
+@cache
+def world(seed: int) -> Verdict:
+    return run_world(seed)
+
+
+def must_be_well(seeds: range | list[int]) -> None:
+    failed = [verdict for verdict in map(world, seeds) if verdict.problems]
+    told = [f"{verdict.replay} --trace: {verdict.problems[0]}" for verdict in failed]
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.parametrize("first", range(0, WORLDS, AT_ONCE))
+def test_every_promise_is_kept_whatever_breaks(first: int) -> None:
+    must_be_well(range(first, first + AT_ONCE))
+
+
+def test_worlds_that_once_went_wrong_go_well() -> None:
+    must_be_well(sorted(KEPT))
+
+
+def test_worlds_are_full_of_faults_and_of_work() -> None:
+    counts: dict[str, int] = {}
+    for seed in range(40):
+        for kind, number in world(seed).counts.items():
+            counts[kind] = counts.get(kind, 0) + number
+    assert counts["fault"] > 200
+    assert counts["began"] > 200
+    assert counts["acknowledged"] > 200
+    for kind in ("server dies", "agent dies", "launcher dies", "power off", "cancelled"):
+        assert counts[kind] > 5, kind
+
+
+@pytest.mark.parametrize("seed", [3, 29])
+def test_the_same_seed_gives_the_same_world_in_every_process(seed: int) -> None:
+    here = run_world(seed, keep_trace=True)
+    again = run_world(seed, keep_trace=True)
+    assert here.trace == again.trace
+    assert here.fingerprint == again.fingerprint
+    for hash_seed in ("1", "2"):
+        code = f"from tests.faults.world import run_world; print(run_world({seed}).fingerprint)"
+        told = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert told.stdout.strip() == here.fingerprint
+
+
+def test_other_seeds_give_other_worlds() -> None:
+    assert len({world(seed).fingerprint for seed in range(5)}) == 5

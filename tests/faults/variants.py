@@ -1,0 +1,136 @@
+"""Schedulers that are broken on purpose, each in one way, to show that the audit would notice.
+
+Each variant patches a single decision of the real code, or of what stands for a real part, for as
+long as its block lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from gpu_scheduler.agent.service import Agent
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.control.messages import NodeFenced, Outcome
+from gpu_scheduler.model.allocation import Allocation
+from tests.faults.disk import DiskWriter
+from tests.faults.launcher import Attempt, ModelLauncher
+
+Variant = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def acknowledge_before_commit() -> Iterator[None]:
+    """Whoever submits is told so at once, and the commit follows."""
+    run = DiskWriter.run
+
+    def run_later(self: DiskWriter, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        run(self, work)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(0)
+        return answer
+
+    with patch.object(DiskWriter, "run", run_later):
+        yield
+
+
+@contextmanager
+def forget_before_commit() -> Iterator[None]:
+    """A node may forget an end as soon as the server has heard of it."""
+    over = Agents._member_over
+
+    def forget_first(
+        self: Agents, allocation: Allocation, member: int, end: Any, saved: Any
+    ) -> None:
+        heard: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        heard.set_result(Outcome())
+        self._forget_members(allocation, heard)
+        over(self, allocation, member, end, saved)
+
+    with patch.object(Agents, "_member_over", forget_first):
+        yield
+
+
+@contextmanager
+def orders_not_idempotent() -> Iterator[None]:
+    """An order that is said again is followed again."""
+
+    def start_again(self: ModelLauncher, work: Any, done: Callable[..., None]) -> None:
+        key = (work.allocation_id, work.member)
+        attempt = self.attempts[key] = Attempt(key, work)
+        attempt.recorded.append(done)
+        self._later(0.01, self._record, attempt)
+
+    with patch.object(ModelLauncher, "_do_start", start_again):
+        yield
+
+
+@contextmanager
+def begin_before_the_record() -> Iterator[None]:
+    """A command begins at once, and its record follows."""
+
+    def begin(self: ModelLauncher, attempt: Attempt) -> None:
+        if attempt.over is None:
+            attempt.is_recorded = True
+            self._answer(attempt)
+            self._go(attempt)
+            self._later(0.5, self._journal.write, "accepted", attempt.key, attempt.work)
+
+    with patch.object(ModelLauncher, "_record", begin):
+        yield
+
+
+@contextmanager
+def requeue_what_is_silent() -> Iterator[None]:
+    """A node of which nothing is heard is taken for dead."""
+    gone = Agents._gone_silent
+
+    def fence(self: Agents, node_id: str) -> None:
+        gone(self, node_id)
+        if node_id not in self._sessions:
+            self._tell(NodeFenced(node_id))
+
+    with patch.object(Agents, "_gone_silent", fence):
+        yield
+
+
+@contextmanager
+def orders_are_not_repeated() -> Iterator[None]:
+    """What an agent holds when it comes back is not compared with what it should."""
+
+    def nothing(*_: object) -> Any:
+        from gpu_scheduler.control.reconcile import Repairs
+
+        return Repairs()
+
+    with patch("gpu_scheduler.api.agents.reconcile", nothing):
+        yield
+
+
+@contextmanager
+def facts_are_told_once() -> Iterator[None]:
+    """An agent tells what has happened when it happens, and not again on a new stream."""
+    session = Agent._session
+
+    async def without_memory(self: Agent) -> None:
+        known, self._known = self._known, {}
+        try:
+            await session(self)
+        finally:
+            self._known |= known
+
+    with patch.object(Agent, "_session", without_memory):
+        yield
+
+
+VARIANTS: dict[str, Variant] = {
+    "acknowledge-before-commit": acknowledge_before_commit,
+    "forget-before-commit": forget_before_commit,
+    "orders-not-idempotent": orders_not_idempotent,
+    "begin-before-the-record": begin_before_the_record,
+    "requeue-what-is-silent": requeue_what_is_silent,
+    "orders-are-not-repeated": orders_are_not_repeated,
+}

@@ -1,0 +1,260 @@
+"""An asyncio event loop on virtual time, whose parts can be killed and frozen.
+
+Nothing waits: when nothing is ready, the clock goes on to the next timer. There are no threads, no
+sockets and no chance, so the same program does the same things in the same order, always.
+
+Whatever runs belongs to a part (an agent, a server), which its context names. What a dead part
+still had to do is never done, not even its `finally` blocks: that is what SIGKILL is like. What a
+frozen part has to do is done when it thaws.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+MOST_CALLS = 3_000_000
+"""A run that has not come to its end after so many calls never will."""
+
+
+class Endless(Exception):
+    """It will never come to its end; the text says why."""
+
+
+class Part:
+    """Something that lives and dies as a whole, like a process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_dead = False
+        self.is_frozen = False
+        self.parked: list[Call] = []
+
+
+_PART: ContextVar[Part | None] = ContextVar("part", default=None)
+
+
+class Call:
+    """Something to do, now or later; what asyncio calls a handle."""
+
+    __slots__ = ("args", "at", "callback", "context", "is_cancelled", "part")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, at: float
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.part = context.get(_PART)
+        self.at = at
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self.at
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """Runs calls in the order in which they are due, and those due together as they came."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._ready: deque[Call] = deque()
+        self._timers: list[tuple[float, int, Call]] = []
+        self._numbers = itertools.count()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._graves: list[Call] = []
+        self._is_ending = False
+        self.calls = 0
+        self.failures: list[str] = []
+        self._nobody = copy_context()
+
+    # --- what asyncio asks of a loop
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Any:
+        call = Call(callback, args, copy_context() if context is None else context, self._now)
+        self._ready.append(call)
+        return call
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> Any:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> Any:
+        call = Call(callback, args, copy_context() if context is None else context, when)
+        heapq.heappush(self._timers, (when, next(self._numbers), call))
+        return call
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Any,
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+        **_: Any,
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None), context=self._nobody)
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.failures.append(f"{context['message']}: {error!r}")
+
+    # --- parts
+
+    def start(self, part: Part, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Let a part do this."""
+        return self.create_task(work, context=self._context_of(part))
+
+    def tell(
+        self, part: Part | None, delay: float, callback: Callable[..., object], *args: Any
+    ) -> Any:
+        """Let a part hear something after a while; None is nobody, who never dies."""
+        context = self._nobody if part is None else self._context_of(part)
+        return self.call_later(delay, callback, *args, context=context)
+
+    def freeze(self, part: Part) -> None:
+        part.is_frozen = True
+
+    def thaw(self, part: Part) -> None:
+        """Let it do all that it has missed, in order."""
+        part.is_frozen = False
+        self._ready.extend(part.parked)
+        part.parked.clear()
+
+    def kill(self, part: Part) -> None:
+        part.is_dead = True
+        for call in part.parked:
+            self._bury(call)
+        part.parked.clear()
+
+    def _bury(self, call: Call) -> None:
+        """Steps of tasks are kept: a task that lost one could not even be ended at the end."""
+        if isinstance(getattr(call.callback, "__self__", None), asyncio.Task):
+            self._graves.append(call)
+
+    def _context_of(self, part: Part) -> Context:
+        context = self._nobody.copy()
+        context.run(_PART.set, part)
+        return context
+
+    # --- running
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run until this is done."""
+        with _running(self):
+            task = self.create_task(work)
+            try:
+                while not task.done():
+                    if not self._ready and not self._advance():
+                        raise Endless("everybody waits and nothing can happen any more")
+                    self._turn()
+                return task.result()
+            finally:
+                self._end()
+
+    def _advance(self) -> bool:
+        """Go on to the next timer."""
+        while self._timers:
+            when, _, call = self._timers[0]
+            if call.is_cancelled:
+                heapq.heappop(self._timers)
+                continue
+            self._now = max(self._now, when)
+            while self._timers and self._timers[0][0] <= self._now:
+                self._ready.append(heapq.heappop(self._timers)[2])
+            return True
+        return False
+
+    def _turn(self) -> None:
+        self.calls += 1
+        if self.calls > MOST_CALLS:
+            raise Endless(f"no end after {MOST_CALLS} calls")
+        call = self._ready.popleft()
+        if call.is_cancelled:
+            return
+        part = call.part
+        if part is not None and not self._is_ending:
+            if part.is_dead:
+                self._bury(call)
+                return
+            if part.is_frozen:
+                part.parked.append(call)
+                return
+        try:
+            call.context.run(call.callback, *call.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a callback that fails is a finding
+            self.failures.append(f"a callback failed: {error!r}")
+
+    def _end(self) -> None:
+        """Let go of whoever still waits, also the dead: what they do now, nobody sees."""
+        failures, self.failures = self.failures, []
+        self._is_ending = True
+        self._timers.clear()
+        for call in self._ready:
+            self._bury(call)
+        self._ready.clear()
+        for _ in range(3):
+            for task in list(self._tasks):
+                task.cancel()
+            self._ready.extend(self._graves)
+            self._graves.clear()
+            while self._ready:
+                self._turn()
+        for task in list(self._tasks):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.failures = failures
+
+
+@contextmanager
+def _running(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    before = events._get_running_loop()
+    events._set_running_loop(loop)
+    try:
+        yield
+    finally:
+        events._set_running_loop(before)

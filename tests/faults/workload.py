@@ -1,0 +1,142 @@
+"""People who submit jobs of every kind, cancel some, and ask again when nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from random import Random
+
+from gpu_scheduler.control.messages import Cancel, Command, Hold, Release, SetTenant, Submit
+from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError, StoreError
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.tenant import Quota, Tenant
+from tests.faults.audit import Audit
+from tests.faults.network import Broken
+from tests.faults.server import VirtualServer, request
+from tests.faults.virtual_loop import VirtualLoop
+
+ADMIN = Caller(user="ada", uid=1000, gid=1000, role=Role.ADMIN)
+TENANTS = ("one", "two")
+PAUSE_S = 2.0
+
+
+@dataclass(slots=True)
+class Wish:
+    """A submission: what it asks for, and what was answered."""
+
+    key: str
+    job: Job
+    argv: tuple[str, ...]
+    after: int | None = None
+    job_id: str = ""
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class Client:
+    """Everybody who talks to the servers."""
+
+    events: VirtualLoop
+    audit: Audit
+    random: Random
+    pick: Callable[[], VirtualServer]
+    delay_s: Callable[[], float]
+    wishes: list[Wish] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    _number: int = 0
+
+    async def ask(self, command: Command) -> str | None:
+        """Ask until there is an answer; None if it was refused for good."""
+        self._number += 1
+        key = f"key-{self._number}"
+        while True:
+            server = self.pick()
+            work = partial(server.apply_once, key, command, ADMIN)
+            try:
+                return await request(self.events, server, self.delay_s, work)
+            except (Broken, TimeoutError, ClusterError, StoreError, InternalError):
+                await asyncio.sleep(self.random.uniform(0.5, 2 * PAUSE_S))
+            except SchedulerError as error:
+                self.audit.note("refused", key, type(error).__name__)
+                return None
+
+    async def set_up(self, quotas: dict[str, int]) -> None:
+        for tenant, milli in quotas.items():
+            await self.ask(SetTenant(Tenant(id=tenant, name=tenant, quota=Quota(gpu_milli=milli))))
+
+    async def submit(self, wish: Wish, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        job = wish.job
+        if wish.after is not None:
+            before = self.wishes[wish.after].job_id
+            if before:
+                dependency = Dependency(DependencyKind.AFTER_OK, before)
+                job = replace(job, dependencies=(dependency,))
+        job_id = await self.ask(Submit(job, Launch(argv=wish.argv, workdir="/", uid=1000)))
+        if job_id:
+            wish.job_id = job_id
+            self.audit.note("acknowledged", wish.key, job_id)
+
+    async def cancel(self, wish: Wish, at_s: float) -> None:
+        await asyncio.sleep(at_s)
+        if wish.job_id and await self.ask(Cancel(wish.job_id)) is not None:
+            self.cancelled.append(wish.job_id)
+            self.audit.note("cancelled", wish.job_id)
+
+    async def pause(self, wish: Wish, at_s: float) -> None:
+        """Hold a job for a while."""
+        await asyncio.sleep(at_s)
+        if wish.job_id and await self.ask(Hold(wish.job_id)) is not None:
+            await asyncio.sleep(self.random.uniform(1, 60))
+            await self.ask(Release(wish.job_id))
+
+
+def wishes_of(random: Random, nodes: int, gpus: int) -> list[Wish]:
+    """Jobs of every kind, none of them too large for the nodes there are."""
+    return [_wish(random, number, nodes, gpus) for number in range(random.randint(4, 16))]
+
+
+def _wish(random: Random, number: int, nodes: int, gpus: int) -> Wish:
+    kind = random.choice(("single", "single", "part", "part", "wide", "gang", "gang", "array"))
+    members: tuple[Request, ...]
+    array = None
+    if kind == "part":
+        members = (Request.for_gpus(random.choice((250, 500, 1500 if gpus > 1 else 500))),)
+    elif kind == "wide":
+        members = (Request.for_gpus(1000 * random.randint(1, gpus)),)
+    elif kind == "gang":
+        size = random.randint(2, max(2, min(4, nodes * gpus)))
+        size = min(size, nodes * gpus)
+        members = (Request.for_gpus(1000),) * size
+    else:
+        members = (Request.for_gpus(1000),)
+    if kind == "array":
+        tasks = IntervalSet.parse(f"0-{random.randint(1, 4)}")
+        array = Array(tasks=tasks, max_running=random.choice((0, 0, 1, 2)))
+    codes = random.choice(("0", "0", "0", "0", "1", "1,0", "3,1,0"))
+    run_ms = round(random.expovariate(1) * random.choice((500, 8_000, 40_000))) + 20
+    stop_ms = random.choice((10, 500, 60_000))
+    job = Job(
+        id="",
+        number=0,
+        submit_ms=0,
+        tenant=random.choice(TENANTS),
+        user="ada",
+        members=members,
+        min_members=len(members),
+        priority=random.choice((250, 750, 750, 2500)),
+        estimate_ms=run_ms,
+        max_runtime_ms=random.choice((0, 0, 0, max(1_000, run_ms // 2))),
+        array=array,
+        retries=random.choice((0, 0, 1, 2)),
+        preemptible=True,
+    )
+    after = random.randrange(number) if number and random.random() < 0.15 else None
+    argv = ("act", str(run_ms), codes, str(stop_ms))
+    return Wish(f"wish-{number}", replace(job, command=argv), argv, after)

@@ -1,0 +1,188 @@
+"""One world from one seed: servers, nodes, a network, people, faults, and the audit of it all.
+
+The same seed gives the same world, call by call. `python -m tests.faults SEED` shows one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random as chance
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import structlog
+
+from gpu_scheduler.model.errors import SchedulerError
+from tests.faults.audit import Audit
+from tests.faults.disk import Disk
+from tests.faults.network import Connection, Network
+from tests.faults.node import Site, VirtualNode
+from tests.faults.rest import check_rest, is_settled
+from tests.faults.server import VirtualServer
+from tests.faults.virtual_loop import Endless, VirtualLoop
+from tests.faults.weather import Place, Weather
+from tests.faults.workload import TENANTS, Client, wishes_of
+
+PATIENCE_S = 4 * 3600.0
+"""After the last fault everything must have settled in this time, all of it virtual."""
+LOOK_S = 5.0
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How a world went."""
+
+    seed: int
+    fingerprint: str
+    problems: list[str]
+    virtual_s: float
+    calls: int
+    counts: dict[str, int] = field(default_factory=dict)
+    trace: list[str] | None = None
+
+    @property
+    def replay(self) -> str:
+        """What to type to see it again."""
+        return f"python -m tests.faults {self.seed}"
+
+
+class World:
+    """All parts of one run."""
+
+    def __init__(
+        self,
+        seed: int,
+        directory: Path,
+        *,
+        keep_trace: bool = False,
+        climate: tuple[str, ...] = (),
+    ) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop()
+        self.audit = Audit(keep_trace=keep_trace)
+        self.audit.now = self.loop.time
+        size = self._random("size")
+        self.network = Network(self.loop, self._random("network"))
+        self.disk = Disk(self.loop, self._random("disk"))
+        self.servers = [VirtualServer(self.loop, self.audit, self.disk, "s0")]
+        site = Site(self.loop, self.audit, directory, self._connect)
+        gpus = size.choice((1, 2, 4))
+        self.nodes = [
+            VirtualNode(site, f"n{number}", gpus, self._random(f"node {number}"))
+            for number in range(size.randint(1, 4))
+        ]
+        self.client = Client(
+            self.loop, self.audit, self._random("people"), self._pick, self.network.delay_s
+        )
+        everything = len(self.nodes) * gpus * 1000
+        self.quotas = {TENANTS[0]: max(1000, everything // 2), TENANTS[1]: everything}
+        self.audit.rules.tenant_milli.update(self.quotas)
+        self.client.wishes = wishes_of(self._random("wishes"), len(self.nodes), gpus)
+        place = Place(self.loop, self.network, self.disk, self.nodes, self.servers)
+        self.weather = Weather(place, self._random("weather"), self.audit.note, climate)
+        self.network.chance = self.disk.chance = self.weather.chance
+        self.stormy_s = size.choice((30.0, 90.0, 240.0))
+
+    def _random(self, name: str) -> Random:
+        """Each part has chance of its own, so that a change in one does not shift all others."""
+        return Random(f"{self.seed} {name}")
+
+    def _connect(self, node: str) -> AbstractAsyncContextManager[Connection]:
+        return self.network.connect(node, self.servers[0])
+
+    def _pick(self) -> VirtualServer:
+        return self.servers[0]
+
+    async def live(self) -> None:
+        """From the first start to the end of the last job."""
+        for server in self.servers:
+            server.machine.boot()
+            server.start()
+        for node in self.nodes:
+            node.power_on()
+        await self.client.set_up(self.quotas)
+        self.weather.schedule(self.stormy_s)
+        people = self._people()
+        await asyncio.sleep(self.stormy_s)
+        give_up_s = self.loop.time() + PATIENCE_S
+        while self.loop.time() < give_up_s:
+            await asyncio.sleep(LOOK_S)
+            if all(task.done() for task in people) and is_settled(self):
+                break
+        check_rest(self)
+
+    async def judged(self) -> None:
+        """Live; what is torn down afterwards is not looked at."""
+        await self.live()
+        self.audit.is_closed = True
+
+    def _people(self) -> list[asyncio.Task[None]]:
+        random, client = self._random("times"), self.client
+        tasks = []
+        for wish in client.wishes:
+            at_s = random.uniform(1, self.stormy_s)
+            tasks.append(self.loop.create_task(client.submit(wish, at_s)))
+            if random.random() < 0.2:
+                tasks.append(
+                    self.loop.create_task(client.cancel(wish, at_s + random.uniform(0, 60)))
+                )
+            elif random.random() < 0.1:
+                tasks.append(
+                    self.loop.create_task(client.pause(wish, at_s + random.uniform(0, 20)))
+                )
+        return tasks
+
+
+def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] = ()) -> Verdict:
+    """Let one world run, and judge it."""
+    with tempfile.TemporaryDirectory(prefix="faults") as directory, _quiet() as complaints:
+        world = World(seed, Path(directory), keep_trace=keep_trace, climate=climate)
+        audit = world.audit
+        try:
+            world.loop.run(world.judged())
+        except Endless as error:
+            audit.problem(str(error))
+        virtual_s, calls = world.loop.time(), world.loop.calls
+        audit.problems[:0] = [*world.loop.failures, *complaints]
+        verdict = Verdict(
+            seed, audit.fingerprint, audit.problems, virtual_s, calls, audit.counts, audit.trace
+        )
+        del world
+        gc.collect()
+    return verdict
+
+
+@contextmanager
+def _quiet() -> Iterator[list[str]]:
+    """Own chance for whoever asks the process's own, no logs, and whatever our code regrets."""
+    complaints: list[str] = []
+    state = chance.getstate()
+    chance.seed(0)
+    config = structlog.get_config()
+    structlog.configure(
+        processors=[_complaint(complaints)],
+        wrapper_class=structlog.make_filtering_bound_logger(40),
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield complaints
+    finally:
+        structlog.configure(**config)
+        chance.setstate(state)
+
+
+def _complaint(complaints: list[str]) -> Callable[..., Any]:
+    def hear(_: object, __: str, event: dict[str, Any]) -> Any:
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, SchedulerError):
+            complaints.append(f"our own code failed: {event['event']}: {error!r}")
+        raise structlog.DropEvent
+
+    return hear
