@@ -15,6 +15,8 @@ from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.store.memory import MemoryStore
 from tests.faults.virtual_loop import Part, VirtualLoop
 
+AWAY = "the database does not answer"
+
 
 class Disk:
     """The database, with its moods: chances are per commit."""
@@ -38,7 +40,7 @@ class Disk:
 
     def check(self) -> None:
         if self.is_away:
-            raise StoreUnavailable("the database does not answer")
+            raise StoreUnavailable(AWAY)
 
     def do(self, work: Callable[[], Any]) -> Any:
         """Commit something, or fail to, or fail to say so."""
@@ -56,6 +58,10 @@ class Rows:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+
+    def trouble(self) -> str:
+        """Why it cannot be asked now."""
+        return AWAY if self._disk.is_away else ""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._disk.rows, name)

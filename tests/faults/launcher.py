@@ -25,6 +25,7 @@ Key = tuple[str, int]
 SYNC_S = 0.1
 SLOW_CHANCE = 0.05
 """How often the launcher is too busy to read at once."""
+LEASE = "lease"
 NEVER_BEGAN = "the launcher died before the command began"
 RESTARTED = "the machine was restarted: exit code unknown"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
@@ -81,6 +82,8 @@ class Attempt:
     stopped_by: str = ""
     is_adopted: bool = False
     began_ms: int = 0
+    until_ms: int = 0
+    """By the clock since boot, for work with a lease."""
     recorded: list[Callable[[str], None]] = field(default_factory=list)
 
 
@@ -114,6 +117,11 @@ class ModelLauncher:
             done()
             return
         attempt = self.attempts[key] = Attempt(key, work)
+        if work.lease_ms and work.leased_ms + work.lease_ms <= self.node.machine.boot_ms():
+            done()
+            attempt.stopped_by = LEASE
+            self._close(attempt, None, None, ran=False, detail="its lease was over before")
+            return
         attempt.recorded.append(done)
         self._later(self._random.uniform(0.001, 0.03), self._record, attempt)
 
@@ -132,6 +140,17 @@ class ModelLauncher:
         else:
             attempt.stopped_by = attempt.stopped_by or why
             self._close(attempt, None, None, ran=False, detail="stopped before it began")
+
+    def _do_renew(self, asked_ms: int, done: Callable[..., None]) -> None:
+        """Leases that are not over begin anew from when that was asked for."""
+        now_ms = self.node.machine.boot_ms()
+        if asked_ms > now_ms:
+            done(f"a renewal from {asked_ms - now_ms} ms ahead")
+            return
+        for attempt in self.attempts.values():
+            if attempt.over is None and attempt.until_ms > now_ms:
+                self._lease(attempt, max(attempt.until_ms, asked_ms + attempt.work.lease_ms))
+        done()
 
     def _do_warn(
         self, allocation_id: str, member: int, text: str, done: Callable[..., None]
@@ -197,10 +216,34 @@ class ModelLauncher:
         attempt.runs = True
         attempt.began_ms = self.node.machine.wall_ms()
         self.node.begin(attempt.work)
+        attempt.until_ms = attempt.until_ms or attempt.work.leased_ms + attempt.work.lease_ms
         self._watch(attempt)
         self._report(self._began(attempt))
 
+    # --- leases
+
+    def _lease(self, attempt: Attempt, until_ms: int) -> None:
+        """It may run until then; a while before it is asked to end by itself."""
+        attempt.until_ms = until_ms
+        if attempt.runs:
+            self.node.lease(attempt.key, until_ms)
+        work = attempt.work
+        ask_ms = until_ms - min(work.grace_ms, work.lease_ms // 4)
+        left_s = (ask_ms - self.node.machine.boot_ms()) / 1000
+        self._later(max(0.0, left_s), self._look, attempt, until_ms)
+
+    def _look(self, attempt: Attempt, until_ms: int) -> None:
+        if attempt.over is not None or attempt.until_ms != until_ms:
+            return
+        if attempt.runs:
+            self._stop(attempt, LEASE)
+        else:
+            attempt.stopped_by = attempt.stopped_by or LEASE
+            self._close(attempt, None, None, ran=False, detail="its lease was over before")
+
     def _watch(self, attempt: Attempt) -> None:
+        if attempt.work.lease_ms:
+            self._lease(attempt, attempt.until_ms)
         limit_ms = attempt.work.limit_ms
         if limit_ms:
             self._later(limit_ms / 1000, self._stop, attempt, "timeout")
@@ -226,6 +269,8 @@ class ModelLauncher:
         """A process has ended; whose parent has died tells nobody how."""
         attempt = self.attempts.get(key)
         if attempt is not None and attempt.over is None:
+            if attempt.work.lease_ms and attempt.until_ms <= self.node.machine.boot_ms():
+                attempt.stopped_by = attempt.stopped_by or LEASE
             if attempt.is_adopted:
                 self._later(0.02, self._close_unknown, attempt, UNKNOWN)
             else:
@@ -295,6 +340,7 @@ class ModelLauncher:
         attempt.is_adopted = True
         if self.node.runs(attempt.key):
             attempt.runs = True
+            attempt.until_ms = self.node.leases.get(attempt.key, 0)
             self._watch(attempt)
             if attempt.stopped_by:
                 why, attempt.stopped_by = attempt.stopped_by, ""
@@ -325,6 +371,8 @@ class LauncherClient:
     """What an agent holds in its hand; the same methods as the real one."""
 
     capabilities: dict[str, Any] = {"runners": ["process"]}  # noqa: RUF012
+    keeps_leases = True
+    is_outdated = False
 
     def __init__(self, node: VirtualNode, part: Part, random: Random) -> None:
         self._node = node
@@ -342,6 +390,9 @@ class LauncherClient:
         self, allocation_id: str, member: int, why: str, grace_ms: int | None = None
     ) -> None:
         await self._ask("stop", allocation_id, member, why)
+
+    async def renew(self, asked_ms: int) -> None:
+        await self._ask("renew", asked_ms)
 
     async def warn(self, allocation_id: str, member: int, text: str) -> None:
         await self._ask("warn", allocation_id, member, text)

@@ -92,6 +92,8 @@ class VirtualNode:
         self._site = site
         self._random = random
         self._processes: dict[Key, Process] = {}
+        self.leases: dict[Key, int] = {}
+        """What the guard beside the launcher knows: until when a process may run."""
         site.audit.rules.device_memory_mb.update({(name, index): GPU_MB for index in range(gpus)})
 
     # --- power
@@ -117,6 +119,7 @@ class VirtualNode:
             if process.is_alive:
                 process.is_alive = False
                 self._site.audit.ended(process.run, None, None)
+        self.leases.clear()
         self.journal.lose_power(self._random)
 
     def wipe(self) -> None:
@@ -212,6 +215,16 @@ class VirtualNode:
             if self.launcher is not None:
                 launcher, key = self.launcher, process.run.key
                 self.loop.tell(launcher.part, 0.0, launcher.process_gone, key, exit_code, number)
+
+    def lease(self, key: Key, until_ms: int) -> None:
+        """The guard kills what runs longer, whoever is dead or frozen."""
+        self.leases[key] = until_ms
+        left_s = (until_ms - self.machine.boot_ms()) / 1000
+        self.loop.tell(None, max(0.0, left_s), self._guard, key, until_ms, self.machine.boots)
+
+    def _guard(self, key: Key, until_ms: int, boot: int) -> None:
+        if boot == self.machine.boots and self.leases.get(key) == until_ms:
+            self.signal(key, signal.SIGKILL)
 
     def runs(self, key: Key) -> bool:
         return key in self._processes and self._processes[key].is_alive
