@@ -24,7 +24,7 @@ export UV_SYSTEM_CERTS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test pytest parts chaos test-coverage lint fmt bench build proto pins clean
+.PHONY: help venv demo test pytest parts chaos test-coverage lint fmt bench build docker-build proto pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ bench: $(READY) ## every benchmark; each prints one line of JSON
 build: $(READY) ## source archive and wheel into dist/
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist
+
+# DOCKER=podman works as well.
+DOCKER ?= docker
+docker-build: build ## images of server and agent (DOCKER=podman builds without a daemon)
+	$(DOCKER) build --tag gpu-scheduler-server --file deploy/docker/server.Dockerfile .
+	$(DOCKER) build --tag gpu-scheduler-agent --file deploy/docker/agent.Dockerfile .
 
 proto: $(READY) ## write the Python form of src/gpu_scheduler/wire/*.proto anew
 	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/gpu_scheduler/wire/*.proto

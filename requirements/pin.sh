@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes the hashed pins. Comes in: pyproject.toml, UV (the uv to use), UPGRADE (1: newest versions).
-# Goes out: requirements/uv.txt and requirements/dev.txt. Must never write an address into them.
+# Goes out: requirements/uv.txt, run.txt (what a user needs) and dev.txt (all). Must never write an address into them.
 set -eu
 cd "$(dirname "$0")/.."
 UV=${UV:-uv}
@@ -22,3 +22,4 @@ pin() { # pin FILE SOURCE [OPTION...]
 
 pin requirements/uv.txt requirements/uv.in
 pin requirements/dev.txt pyproject.toml --group dev
+pin requirements/run.txt pyproject.toml --constraint requirements/dev.txt

@@ -21,3 +21,11 @@ def test_every_pin_is_exact_and_hashed(path: Path) -> None:
 def test_no_pin_file_names_an_address(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"://|--index-url|--extra-index-url|--find-links", text)
+
+
+def test_images_get_the_versions_that_are_tested() -> None:
+    def pinned(name: str) -> set[str]:
+        text = (REQUIREMENTS / name).read_text(encoding="utf-8")
+        return set(re.findall(r"^[a-z0-9][a-z0-9._-]*==[^ ]+", text, flags=re.MULTILINE))
+
+    assert pinned("run.txt") < pinned("dev.txt")
