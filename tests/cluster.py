@@ -81,6 +81,10 @@ class Process:
     def log(self) -> str:
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
+    def connections(self) -> int:
+        """How often an agent has said that it is connected."""
+        return self.log().count('"message": "connected"')
+
 
 class Cluster:
     """One server and its agents, below one directory. Make it with `a_cluster`."""

@@ -1,5 +1,6 @@
 """A server and agents as processes of their own, over TCP: jobs, outages, logs, names."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -23,3 +24,108 @@ def test_two_agents_join_over_tcp_and_both_run_jobs(cluster: Cluster) -> None:
     cluster.tgpu("wait", *jobs)
     assert {cluster.node_of(job) for job in jobs} == {"n1", "n2"}
     assert [cluster.tgpu("logs", job) for job in jobs] == ["here\n", "here\n"]
+
+
+def test_a_drain_is_shown_explained_and_undone(cluster: Cluster) -> None:
+    gate = cluster.directory / "drained"
+    waits = f"until [ -e {gate} ]; do sleep 0.1; done"
+    job = cluster.submit("--gpus", "8", "--", "sh", "-c", waits)
+    cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
+    node = cluster.node_of(job)
+    other = "n2" if node == "n1" else "n1"
+    told = cluster.tgpu("nodes", "drain", node, "--reason", "new driver", "--deadline", "1h")
+    assert told == f"{node} gets no new work; 1 still run: {job}; they are stopped in 60 min\n"
+    cluster.tgpu("nodes", "cordon", other)
+    assert "cordoned" in cluster.tgpu("nodes", "show", other)
+    late = cluster.submit("--", "true")
+    assert "1 x being drained, 1 x cordoned" in cluster.tgpu("explain", late)
+    assert "new driver" in cluster.tgpu("nodes", "show", node)
+    gate.touch()
+    assert f"{node} is drained" in cluster.tgpu("nodes", "drain", node, "--wait")
+    assert {one["state"] for one in cluster.nodes()} == {"drained", "cordoned"}
+    cluster.tgpu("nodes", "uncordon", "n1", "n2")
+    cluster.tgpu("wait", late)
+
+
+def test_a_drain_that_requeues_moves_a_job_to_another_node(cluster: Cluster) -> None:
+    job = cluster.submit("--", "sh", "-c", "echo began on $TGPU_ATTEMPT; exec sleep 600")
+    cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
+    node = cluster.node_of(job)
+    cluster.tgpu("nodes", "drain", node, "--requeue", "--wait")
+    cluster.until(lambda: cluster.node_of(job) != node, "it moves")
+    cluster.until(lambda: cluster.states(job) == {"running"}, "it runs again")
+    cluster.tgpu("nodes", "uncordon", node)
+    cluster.tgpu("cancel", job)
+    cluster.tgpu("wait", job, code=143)
+    assert cluster.tgpu("logs", job) == "began on 2\n"
+
+
+def test_labels_of_a_node_send_a_job_there(cluster: Cluster) -> None:
+    assert cluster.tgpu("nodes", "label", "n2", "disk=ssd") == "n2: disk=ssd\n"
+    job = cluster.submit("--label", "disk=ssd", "--", "true")
+    cluster.tgpu("wait", job)
+    assert cluster.node_of(job) == "n2"
+    assert cluster.tgpu("nodes", "label", "n2", "disk-") == "n2: no labels\n"
+
+
+def test_a_second_agent_of_the_same_name_is_refused_and_says_why(cluster: Cluster) -> None:
+    rival = cluster.agent("n1", "--work-dir", str(cluster.directory / "rival"))
+    rival.log_file = cluster.directory / "rival.log"
+    rival.start()
+    try:
+        cluster.until(lambda: "is connected already" in rival.log(), "it is refused")
+    finally:
+        rival.stop()
+    cluster.tgpu("wait", cluster.submit("--gpus", "8", "--", "true"))
+
+
+def test_agents_work_on_while_the_server_is_away_and_tell_all_when_it_is_back(
+    cluster: Cluster,
+) -> None:
+    """Jobs end, well and badly, while nobody listens; the server is away for more than 10 s."""
+    gate = cluster.directory / "away"
+    script = f"until [ -e {gate} ]; do sleep 0.1; done; echo told; exit $0"
+    jobs = [cluster.submit("--gpus", "4", "--", "sh", "-c", script, code) for code in "0123"]
+    cluster.until(lambda: cluster.states(*jobs) == {"running"}, "all run")
+    nodes = {job: cluster.node_of(job) for job in jobs}
+    cluster.server.kill()
+    gate.touch()
+    time.sleep(11)
+    cluster.start_server()
+    with cluster.client() as client:
+        ends = [client.wait(job, timeout=60) for job in jobs]
+    assert [end["exit_code"] for end in ends] == [0, 1, 2, 3]
+    assert {job: cluster.node_of(job) for job in jobs} == nodes
+    assert [cluster.tgpu("logs", job) for job in jobs] == ["told\n"] * 4
+
+
+def test_a_log_on_a_node_that_is_away_is_out_of_reach_and_says_so(cluster: Cluster) -> None:
+    job = cluster.submit("--", "echo", "kept")
+    cluster.tgpu("wait", job)
+    node = cluster.node_of(job)
+    before = cluster.agents[node].connections()
+    assert cluster.agents[node].stop() == 0
+    cluster.until(lambda: "disconnected" in cluster.server.log(), "the server has noticed")
+    told = cluster.tgpu("logs", job, code=1)
+    assert f"node '{node}' is not connected, so its logs are out of reach" in told
+    cluster.agents[node].start()
+    cluster.until(lambda: cluster.agents[node].connections() == before + 1, "it is back")
+    assert cluster.tgpu("logs", job) == "kept\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--server", "host"), "write HOST:PORT"),
+        (("--server", "host:99999"), "write HOST:PORT"),
+        ((), "no server is named"),
+        (("--server", "a:1", "--name", "a/b"), "use letters, digits"),
+        (("--server", "a:1", "--labels", "x"), "write NAME=VALUE"),
+        (("--server", "a:1", "--simulate", "many"), "expected COUNTxMODEL"),
+        (("--server", "a:1", "--cpus", "none"), "agent.cpu_cores"),
+    ],
+)
+def test_an_agent_that_could_never_work_says_so_at_once(
+    cluster: Cluster, words: tuple[str, ...], says: str
+) -> None:
+    assert says in cluster.tgpu("agent", *words, code=2)

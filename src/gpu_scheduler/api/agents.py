@@ -16,6 +16,7 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.gangs import Gangs
+from gpu_scheduler.api.node_found import introduction, node_found, refusal
 from gpu_scheduler.api.node_logs import NodeLogs
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
@@ -28,7 +29,6 @@ from gpu_scheduler.control.messages import (
     Effect,
     Ended,
     Fact,
-    NodeFound,
     NodeGone,
     NodeSilent,
     Outcome,
@@ -50,13 +50,11 @@ from gpu_scheduler.control.stopping import (
 )
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
-from gpu_scheduler.model.launch import runner_label
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import (
     PROTOCOL,
     SESSION_METHOD,
-    devices_of,
     readings_of,
     start_order,
 )
@@ -71,12 +69,15 @@ log = structlog.get_logger("agents")
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One agent, as long as its stream lasts. `ordered` is what it was told to start in it."""
+    """One agent, as long as its stream lasts. `ordered` is what it was told to start in it.
+
+    `hello` says who it is, and `heard_s` when it last said something, by the event loop's clock.
+    """
 
     node: str
-    runners: tuple[str, ...] = ()
-    address: str = ""
+    hello: pb.Hello = field(default_factory=pb.Hello)
     heard: bool = True
+    heard_s: float = 0.0
     ordered: set[str] = field(default_factory=set)
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
@@ -242,7 +243,7 @@ class Agents:
     def address(self, node_id: str) -> str:
         """Where other nodes reach this one: as its agent says, else by its name."""
         session = self._sessions.get(node_id)
-        return node_id if session is None else session.address or node_id
+        return node_id if session is None else session.hello.address or node_id
 
     def _send_to_node(self, node_id: str, message: pb.ServerMessage) -> bool:
         session = self._sessions.get(node_id)
@@ -265,6 +266,13 @@ class Agents:
         if hello.protocol < PROTOCOL:
             text = f"agent speaks protocol {hello.protocol}, this server {PROTOCOL}; update it"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        rival = self._sessions.get(hello.node)
+        if rival is not None:
+            silent_s = asyncio.get_running_loop().time() - rival.heard_s
+            if why := refusal(hello, rival.hello, silent_s):
+                log.warning("agent refused", node=hello.node, error=why)
+                yield pb.ServerMessage(goodbye=pb.Goodbye(reason=why))
+                return
         session = self._open(hello)
         listener = asyncio.create_task(self._listen(session, hello, requests))
         try:
@@ -282,7 +290,8 @@ class Agents:
         old = self._sessions.get(node_id)
         if old is not None:
             old.close()
-        session = Session(node_id, tuple(hello.runners), hello.address)
+        now_s = asyncio.get_running_loop().time()
+        session = Session(node_id, introduction(hello), heard_s=now_s)
         self._sessions[node_id] = session
         self._gangs.node_back(node_id)
         timer = self._timers.pop(node_id, None)
@@ -342,7 +351,7 @@ class Agents:
 
     async def _welcome(self, session: Session, hello: pb.Hello) -> None:
         """Take the agent in, then say so: one that is refused must not think that all is well."""
-        await self._loop.apply(_found(hello.node, hello.inventory, hello.runners))
+        await self._loop.apply(node_found(hello, hello.inventory))
         welcome = pb.Welcome(
             version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000, term=self._term
         )
@@ -383,6 +392,7 @@ class Agents:
 
     def _hear(self, session: Session, message: pb.AgentMessage) -> None:
         session.heard = True
+        session.heard_s = asyncio.get_running_loop().time()
         match message.WhichOneof("message"):
             case "facts":
                 for fact in message.facts.facts:
@@ -390,7 +400,7 @@ class Agents:
             case "telemetry":
                 self._hear_readings(session.node, message.telemetry)
             case "inventory":
-                self._tell(_found(session.node, message.inventory, session.runners))
+                self._tell(node_found(session.hello, message.inventory))
             case "log_chunk":
                 self.logs.hear(message.log_chunk)
 
@@ -532,18 +542,6 @@ async def _messages(session: Session, term: int) -> AsyncIterator[pb.ServerMessa
             return
         if isinstance(following, pb.ServerMessage):
             yield following
-
-
-def _found(node_id: str, inventory: pb.Inventory, runners: Iterable[str]) -> NodeFound:
-    labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in runners}}
-    return NodeFound(
-        node_id=node_id,
-        cpu_milli=inventory.cpu_milli,
-        memory_mb=inventory.memory_mb,
-        devices=devices_of(inventory),
-        labels=tuple(sorted(labels.items())),
-        rack=inventory.rack,
-    )
 
 
 def _forget(allocation_id: str, member: int) -> pb.Order:

@@ -34,8 +34,6 @@ from gpu_scheduler.wire.answers import (
     GpuForm,
     GpuList,
     GpuProcess,
-    NodeForm,
-    NodeList,
     QuotaForm,
     UsageForm,
     UsageList,
@@ -253,34 +251,6 @@ def _only_node(context: Context) -> str:
     return nodes[0].node.id
 
 
-async def list_nodes(context: Context, call: Call) -> Answer:
-    """All nodes, with what is free of them."""
-    context.query(call)
-    by_node = context.service.core.book.picture.by_node
-    forms = []
-    for slot in slots(context):
-        node = slot.node
-        found = context.service.telemetry.get(node.id)
-        forms.append(
-            NodeForm(
-                id=node.id,
-                state=node.state.value,
-                gpus=node.gpu_count,
-                free_gpus=free_gpus(slot),
-                cpu_cores=per(node.cpu_milli, 1000) or 0,
-                free_cpu_cores=per(slot.free_cpu, 1000) or 0,
-                memory_mb=node.memory_mb,
-                free_memory_mb=slot.free_memory,
-                gpu_models=sorted({device.model for device in node.devices}),
-                labels=dict(node.labels),
-                rack=node.rack,
-                running=len(by_node.get(node.ordinal, ())),
-                problem="" if found is None else found.problem,
-            )
-        )
-    return answer(NodeList(forms))
-
-
 # --- usage, quota
 
 
@@ -410,15 +380,6 @@ OPERATIONS = (
             ("pause", pause_gpu, "Give out a GPU no more; what runs there goes on (for admins)."),
             ("resume", resume_gpu, "Give out a GPU again (for admins)."),
         )
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/nodes",
-        handler=list_nodes,
-        name="list_nodes",
-        summary="All nodes, with what is free of them.",
-        tag="cluster",
-        answer=NodeList,
     ),
     Operation(
         method="GET",

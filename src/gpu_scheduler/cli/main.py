@@ -71,7 +71,7 @@ COMMANDS: dict[str, Command] = {
     "gpus": _row("gpus", "show the GPUs and who uses them"),
     "pause-gpu": _row("gpus", "give a GPU no new work", "pause"),
     "resume-gpu": _row("gpus", "use a paused GPU again", "resume"),
-    "nodes": _row("nodes", "list the nodes"),
+    "nodes": _row("nodes", "list, cordon, drain, label or remove nodes"),
     "tenants": _row("tenants", "list, create, show, change or delete tenants"),
     "token": _row("token", "make, list or revoke tokens for callers from elsewhere"),
     "whoami": _row("token", "say who the server takes you for", "whoami"),

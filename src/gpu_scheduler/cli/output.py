@@ -48,6 +48,8 @@ STATE_COLOURS = {
     "foreign": "yellow",
     "online": "green",
     "draining": "yellow",
+    "drained": "yellow",
+    "cordoned": "yellow",
     "lost": "red",
     "offline": "red",
     "healthy": "green",

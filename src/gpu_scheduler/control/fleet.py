@@ -47,6 +47,11 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
         closed=None if known is None else known.closed,
         found_labels=fact.labels,
         given_labels=given,
+        address=fact.address,
+        version=fact.version,
+        numa_nodes=fact.numa_nodes,
+        direct_storage=fact.direct_storage,
+        adapters=fact.adapters,
     )
     book.unsettled.pop(fact.node_id, None)
     if known is not None and not same_hardware(known, node):

@@ -10,7 +10,7 @@ from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.node import Device, Node
+from gpu_scheduler.model.node import Adapter, Device, Node
 from gpu_scheduler.model.node_key import Authority, JoinToken
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import DeviceProcess
@@ -428,6 +428,11 @@ class NodeFound:
     devices: tuple[Device, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     rack: str = ""
+    address: str = ""
+    version: str = ""
+    numa_nodes: int = 0
+    direct_storage: bool = False
+    adapters: tuple[Adapter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,18 @@ def hot_after(*, was_hot: bool, temperature_c: int, threshold_c: int, hysteresis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A port of a network adapter that NCCL can use; `link` is InfiniBand or Ethernet (RoCE)."""
+
+    name: str
+    port: int = 1
+    link: str = "InfiniBand"
+    rate_gbps: int = 0
+    numa_node: int = -1
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
     """People let a node take no new work. If it `drains`, it is to be empty.
 
@@ -139,7 +151,8 @@ class Node:
     """A machine. `ordinal` is given once, at registration, and decides ties between nodes.
 
     `labels` are those that its agent found, with what people changed about them: `given_labels`,
-    where None takes one away.
+    where None takes one away. `address` is where members of a gang on other nodes reach it, and
+    `version` that of its agent.
     """
 
     id: str
@@ -153,6 +166,11 @@ class Node:
     closed: Closed | None = None
     found_labels: tuple[tuple[str, str], ...] = ()
     given_labels: tuple[tuple[str, str | None], ...] = ()
+    address: str = ""
+    version: str = ""
+    numa_nodes: int = 0
+    direct_storage: bool = False
+    adapters: tuple[Adapter, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse negative amounts and device indices that are not unique."""

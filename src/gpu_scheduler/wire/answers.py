@@ -422,30 +422,6 @@ class GpuChanged(Struct):
     message: str
 
 
-class NodeForm(Struct):
-    """A node: what it has, and what is free of it."""
-
-    id: str
-    state: str
-    gpus: int
-    free_gpus: int
-    cpu_cores: float
-    free_cpu_cores: float
-    memory_mb: int
-    free_memory_mb: int
-    gpu_models: list[str]
-    labels: dict[str, str]
-    rack: str
-    running: int
-    problem: str = ""
-
-
-class NodeList(Struct):
-    """All nodes, in the order in which they joined."""
-
-    nodes: list[NodeForm]
-
-
 class UsageForm(Struct):
     """What an account has used. Without a user: all users of the tenant together."""
 

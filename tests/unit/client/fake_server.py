@@ -359,7 +359,17 @@ def fixed(body: Any) -> Any:
     return lambda handler: handler.answer(200, body)
 
 
-NODE = {"id": "box", "name": "box", "state": "online", "gpus": 2, "cpu_cores": 64, "labels": {}}
+NODE = {
+    "id": "box",
+    "state": "online",
+    "gpus": 2,
+    "free_gpus": 1,
+    "running": 1,
+    "cpu_cores": 64,
+    "memory_mb": 65_536,
+    "rack": "",
+    "labels": {},
+}
 USAGE = {"usage": [{"tenant_id": "default", "user": USER, "gpu_hours": 1.5, "jobs": 3}]}
 HEALTH = {"status": "healthy", "version": "0", "uptime_seconds": 3661, "checks": {"store": "ok"}}
 ROUTES: list[tuple[str, str, Any]] = [
