@@ -8,12 +8,14 @@ from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.messages import (
     DeviceRead,
     DevicesRead,
-    Drain,
     NodeFound,
     NodeSilent,
     PauseDevice,
     ResumeDevice,
     Submit,
+)
+from gpu_scheduler.control.node_messages import (
+    Drain,
 )
 from gpu_scheduler.model.errors import NeverFits, UnknownThing
 from gpu_scheduler.model.launch import Launch, Runner

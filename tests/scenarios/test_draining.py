@@ -3,11 +3,13 @@
 import pytest
 
 from gpu_scheduler.control.messages import (
+    NodeFound,
+    NodeSilent,
+)
+from gpu_scheduler.control.node_messages import (
     Cordon,
     Drain,
     LabelNode,
-    NodeFound,
-    NodeSilent,
     RemoveNode,
     Uncordon,
 )

@@ -1,6 +1,13 @@
 """Nodes that come late, get lost, drain or run hot, and the jobs on them."""
 
-from gpu_scheduler.control.messages import Drain, NodeFenced, SetNode, Uncordon
+from gpu_scheduler.control.messages import (
+    NodeFenced,
+    SetNode,
+)
+from gpu_scheduler.control.node_messages import (
+    Drain,
+    Uncordon,
+)
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, a_cluster, a_job, a_node

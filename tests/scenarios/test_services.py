@@ -10,7 +10,6 @@ from gpu_scheduler.control.messages import (
     Cancel,
     CreateService,
     DeleteService,
-    Drain,
     Ended,
     NodeFenced,
     NodeFound,
@@ -21,6 +20,9 @@ from gpu_scheduler.control.messages import (
     SetNode,
     Update,
     UpdateService,
+)
+from gpu_scheduler.control.node_messages import (
+    Drain,
 )
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.model.errors import (

@@ -10,7 +10,13 @@ from gpu_scheduler.api.cluster import free_gpus, slots
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import JSON, Answer, Asked, Call, answer, decode
 from gpu_scheduler.api.operations import V1, Operation
-from gpu_scheduler.control.messages import Cordon, Drain, LabelNode, RemoveNode, Uncordon
+from gpu_scheduler.control.node_messages import (
+    Cordon,
+    Drain,
+    LabelNode,
+    RemoveNode,
+    Uncordon,
+)
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.node import Node, NodeState

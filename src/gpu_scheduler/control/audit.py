@@ -6,12 +6,9 @@ import re
 
 from gpu_scheduler.control.messages import (
     Command,
-    Cordon,
     CreateService,
-    Drain,
     Fact,
     KeepAuthority,
-    LabelNode,
     MakeJoinToken,
     MakeToken,
     Outcome,
@@ -23,6 +20,11 @@ from gpu_scheduler.control.messages import (
     Submit,
     SubmitAll,
     Update,
+)
+from gpu_scheduler.control.node_messages import (
+    Cordon,
+    Drain,
+    LabelNode,
 )
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.store.rows import AuditRow

@@ -23,17 +23,14 @@ from gpu_scheduler.control.messages import (
     CancelReservation,
     Checkpointed,
     Command,
-    Cordon,
     CreateService,
     DeleteService,
     DevicesRead,
-    Drain,
     Ended,
     Fact,
     Hold,
     JoinNode,
     KeepAuthority,
-    LabelNode,
     MakeJoinToken,
     MakeToken,
     NodeFenced,
@@ -45,7 +42,6 @@ from gpu_scheduler.control.messages import (
     Prepared,
     Record,
     Release,
-    RemoveNode,
     RemoveTenant,
     RenewNode,
     ReplicaChecked,
@@ -65,10 +61,16 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
     SubmitAll,
-    Uncordon,
     Update,
     UpdateService,
     UseToken,
+)
+from gpu_scheduler.control.node_messages import (
+    Cordon,
+    Drain,
+    LabelNode,
+    RemoveNode,
+    Uncordon,
 )
 from gpu_scheduler.control.promises import write_promises
 from gpu_scheduler.control.submit import submit, submit_all

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpu_scheduler.control.node_messages import NodeCommand
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
@@ -214,50 +215,6 @@ class ResumeDevice:
 
     node_id: str
     index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cordon:
-    """Give a node no new work; what runs there goes on. `by` is who asks for it."""
-
-    node_id: str
-    by: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Let a node become empty: no new work, and what still runs after `within_ms` is stopped.
-
-    That waits again for a place elsewhere. Without `within_ms` it may end in its own time.
-    """
-
-    node_id: str
-    by: str = ""
-    reason: str = ""
-    within_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Uncordon:
-    """Give a node work again that was cordoned or drained."""
-
-    node_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class LabelNode:
-    """Set labels of a node, whatever its agent says; None takes one away."""
-
-    node_id: str
-    labels: tuple[tuple[str, str | None], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveNode:
-    """Forget a node; refused while its agent is there or something may run on it."""
-
-    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,11 +518,7 @@ Command = (
     | ServiceCommand
     | PauseDevice
     | ResumeDevice
-    | Cordon
-    | Drain
-    | Uncordon
-    | LabelNode
-    | RemoveNode
+    | NodeCommand
     | Record
     | MakeToken
     | RevokeToken

@@ -12,10 +12,13 @@ from dataclasses import replace
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.fleet import set_node
 from gpu_scheduler.control.messages import (
+    Outcome,
+)
+from gpu_scheduler.control.node_messages import (
     Cordon,
     Drain,
     LabelNode,
-    Outcome,
+    NodeCommand,
     RemoveNode,
     Uncordon,
 )
@@ -32,7 +35,6 @@ OWN_LABELS = "tgpu."
 MOST_LABELS = 100
 LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9._/:@+ -]{0,63}")
-NodeCommand = Cordon | Drain | Uncordon | LabelNode | RemoveNode
 
 
 def change(book: Book, message: NodeCommand, now_ms: int, outcome: Outcome) -> None:
