@@ -7,10 +7,11 @@ rest and what is stored must agree with what was seen.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from gpu_scheduler.agent.work import Work
+from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 Key = tuple[str, int]
@@ -67,6 +68,9 @@ class Audit:
         self.now = lambda: 0.0
         self.counts: dict[str, int] = {}
         self.is_closed = False
+        self._prepared: set[Key] = set()
+        self.stored: Callable[[str], Allocation | None] = lambda _: None
+        """What is committed of an allocation, asked when one of its processes begins."""
 
     # --- what is told
 
@@ -106,7 +110,13 @@ class Audit:
         self._check_quota(run)
         self._check_array(run)
         self._check_dependencies(run)
+        self._check_gang(run)
         return run
+
+    def prepared(self, key: Key) -> None:
+        """A member of a gang over several nodes is ready, and waits for the others."""
+        self.note("prepared", *key)
+        self._prepared.add(key)
 
     def ended(self, run: Run, exit_code: int | None, signal: int | None) -> None:
         """A process is gone."""
@@ -186,6 +196,21 @@ class Audit:
             runs = [other for other in self.runs if other.job_id == job_id]
             if not any(other.exit_code == 0 for other in runs):
                 self.problem(f"{run.job_id} began, and {job_id} before it has not ended well")
+
+    def _check_gang(self, run: Run) -> None:
+        """A command of a gang over nodes begins when all are prepared and that is stored."""
+        allocation = self.stored(run.key[0])
+        if allocation is None:
+            self.problem(f"{run.key[0]} began on {run.node}, and is not stored")
+        elif allocation.spans_nodes:
+            if allocation.meeting is None:
+                self.problem(f"{run.key[0]} began on {run.node}, and no commit is stored")
+            for placement in allocation.placements:
+                if (allocation.id, placement.member) not in self._prepared:
+                    self.problem(
+                        f"{run.key[0]} began on {run.node}, and member {placement.member} was "
+                        "never prepared"
+                    )
 
     def member_runs(self, allocation_id: str) -> Iterable[Run]:
         return [run for key, run in self._ever.items() if key[0] == allocation_id]

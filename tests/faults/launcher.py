@@ -15,7 +15,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.agent.launcher_client import OrderRefused
-from gpu_scheduler.agent.work import Began, Over, Report, Work
+from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Work
 from tests.faults.virtual_loop import Part
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ SYNC_S = 0.1
 SLOW_CHANCE = 0.05
 """How often the launcher is too busy to read at once."""
 LEASE = "lease"
+NOT_BEGUN = "not_begun"
 NEVER_BEGAN = "the launcher died before the command began"
 RESTARTED = "the machine was restarted: exit code unknown"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
@@ -80,7 +81,10 @@ class Attempt:
     runs: bool = False
     over: Over | None = None
     stopped_by: str = ""
+    wanted_stop: str = ""
     is_adopted: bool = False
+    is_prepared: bool = False
+    is_committed: bool = False
     began_ms: int = 0
     until_ms: int = 0
     """By the clock since boot, for work with a lease."""
@@ -137,6 +141,8 @@ class ModelLauncher:
             return
         if attempt.runs:
             self._stop(attempt, why)
+        elif attempt.is_committed:
+            attempt.wanted_stop = attempt.wanted_stop or why
         else:
             attempt.stopped_by = attempt.stopped_by or why
             self._close(attempt, None, None, ran=False, detail="stopped before it began")
@@ -177,6 +183,8 @@ class ModelLauncher:
         for attempt in self.attempts.values():
             if attempt.over is not None:
                 self._report(attempt.over)
+            elif attempt.is_prepared:
+                self._report(self._prepared(attempt))
             elif attempt.runs:
                 self._report(self._began(attempt))
         done()
@@ -210,7 +218,47 @@ class ModelLauncher:
         ready = [other for other in together if other.is_recorded]
         if len(ready) >= attempt.work.members_here:
             for member in ready:
-                self._go(member)
+                if member.work.prepare_ms:
+                    self._wait_for_commit(member)
+                else:
+                    self._go(member)
+
+    def _wait_for_commit(self, attempt: Attempt) -> None:
+        attempt.is_prepared = True
+        self.node.prepared(attempt.key)
+        self._later(attempt.work.prepare_ms / 1000, self._give_up, attempt)
+        self._report(self._prepared(attempt))
+
+    def _give_up(self, attempt: Attempt) -> None:
+        if attempt.is_prepared:
+            attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
+            self._close(attempt, None, None, ran=False, detail="no commit came in time")
+
+    def _prepared(self, attempt: Attempt) -> Prepared:
+        now_ms = self.node.machine.wall_ms()
+        return Prepared(allocation_id=attempt.key[0], member=attempt.key[1], at_ms=now_ms)
+
+    def _do_commit(self, allocation_id: str, member: int, *rest: Any) -> None:
+        """Let it run, once; the record of its beginning comes first."""
+        done = rest[-1]
+        attempt = self.attempts.get((allocation_id, member))
+        if attempt is None:
+            done(f"{allocation_id} member {member} is not known on this node")
+        elif attempt.is_committed or attempt.runs or (attempt.over and attempt.over.ran):
+            done()
+        elif not attempt.is_prepared:
+            done(f"{allocation_id} member {member} does not wait for a commit any more")
+        else:
+            attempt.is_prepared = False
+            attempt.is_committed = True
+            done()
+            self._journal.write("began", attempt.key)
+            self._later(self.node.sync_delay_s(), self._committed, attempt)
+
+    def _committed(self, attempt: Attempt) -> None:
+        self._journal.sync()
+        if attempt.over is None:
+            self._go(attempt)
 
     def _go(self, attempt: Attempt) -> None:
         attempt.runs = True
@@ -219,6 +267,8 @@ class ModelLauncher:
         attempt.until_ms = attempt.until_ms or attempt.work.leased_ms + attempt.work.lease_ms
         self._watch(attempt)
         self._report(self._began(attempt))
+        if attempt.wanted_stop:
+            self._stop(attempt, attempt.wanted_stop)
 
     # --- leases
 
@@ -293,7 +343,7 @@ class ModelLauncher:
         """Write the end down, then tell it."""
         if attempt.over is not None:
             return
-        attempt.runs = False
+        attempt.runs = attempt.is_prepared = False
         attempt.over = Over(
             allocation_id=attempt.key[0],
             member=attempt.key[1],
@@ -310,7 +360,8 @@ class ModelLauncher:
         self._answer(attempt)
         self._report(attempt.over)
         for other in list(self.attempts.values()):
-            if other.key[0] == attempt.key[0] and other.is_recorded and not other.runs:
+            waits = other.is_recorded and not other.runs and not other.is_committed
+            if other.key[0] == attempt.key[0] and waits:
                 self._never_together(other)
 
     def _never_together(self, attempt: Attempt) -> None:
@@ -352,6 +403,8 @@ class ModelLauncher:
             self._later(0.0, self._close_unknown, attempt, detail)
 
     def _never_began(self, attempt: Attempt) -> None:
+        if attempt.work.prepare_ms:
+            attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         self._close(attempt, None, None, ran=False, detail=NEVER_BEGAN)
 
     # --- small things
@@ -390,6 +443,11 @@ class LauncherClient:
         self, allocation_id: str, member: int, why: str, grace_ms: int | None = None
     ) -> None:
         await self._ask("stop", allocation_id, member, why)
+
+    async def commit(
+        self, allocation_id: str, member: int, environment: dict[str, str], files: dict[str, str]
+    ) -> None:
+        await self._ask("commit", allocation_id, member, environment, files)
 
     async def renew(self, asked_ms: int) -> None:
         await self._ask("renew", asked_ms)

@@ -198,6 +198,9 @@ class VirtualNode:
         self._processes[run.key] = process
         self.loop.tell(None, int(run_ms) / 1000, self._end, process, exit_code, None)
 
+    def prepared(self, key: Key) -> None:
+        self._site.audit.prepared(key)
+
     def signal(self, key: Key, number: int) -> None:
         process = self._processes.get(key)
         if process is None or not process.is_alive:

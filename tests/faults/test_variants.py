@@ -10,6 +10,7 @@ CLIMATES = {
     "forget-before-commit": ("server killed", "database fails"),
     "orders-not-idempotent": ("agent killed", "launcher killed"),
     "begin-before-the-record": ("launcher killed", "power lost"),
+    "commit-before-all-are-prepared": ("disk of a node slow", "network slow"),
     "requeue-what-is-silent": ("node cut off", "agent frozen"),
     "orders-are-not-repeated": ("connection reset", "agent killed"),
 }

@@ -12,9 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.control.members import Members
 from gpu_scheduler.control.messages import NodeFenced, Outcome
+from gpu_scheduler.control.reconcile import Repairs
 from gpu_scheduler.model.allocation import Allocation
 from tests.faults.disk import DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
@@ -98,31 +99,26 @@ def requeue_what_is_silent() -> Iterator[None]:
 
 
 @contextmanager
-def orders_are_not_repeated() -> Iterator[None]:
-    """What an agent holds when it comes back is not compared with what it should."""
+def commit_before_all_are_prepared() -> Iterator[None]:
+    """A gang over several nodes runs as soon as its first member is ready."""
+    prepared = Members.prepared
 
-    def nothing(*_: object) -> Any:
-        from gpu_scheduler.control.reconcile import Repairs
+    def any_is_enough(self: Members, allocation: Allocation, member: int, port: int) -> int | None:
+        prepared(self, allocation, member, port)
+        return port
 
-        return Repairs()
-
-    with patch("gpu_scheduler.api.agents.reconcile", nothing):
+    with patch.object(Members, "prepared", any_is_enough):
         yield
 
 
 @contextmanager
-def facts_are_told_once() -> Iterator[None]:
-    """An agent tells what has happened when it happens, and not again on a new stream."""
-    session = Agent._session
+def orders_are_not_repeated() -> Iterator[None]:
+    """What an agent holds when it comes back is not compared with what it should."""
 
-    async def without_memory(self: Agent) -> None:
-        known, self._known = self._known, {}
-        try:
-            await session(self)
-        finally:
-            self._known |= known
+    def nothing(*_: object) -> Any:
+        return Repairs()
 
-    with patch.object(Agent, "_session", without_memory):
+    with patch("gpu_scheduler.api.agents.reconcile", nothing):
         yield
 
 
@@ -132,5 +128,6 @@ VARIANTS: dict[str, Variant] = {
     "orders-not-idempotent": orders_not_idempotent,
     "begin-before-the-record": begin_before_the_record,
     "requeue-what-is-silent": requeue_what_is_silent,
+    "commit-before-all-are-prepared": commit_before_all_are_prepared,
     "orders-are-not-repeated": orders_are_not_repeated,
 }

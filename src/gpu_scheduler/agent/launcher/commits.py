@@ -47,7 +47,8 @@ class Commits:
         attempt = self._attempts.get(key)
         if attempt is None:
             return f"{key[0]} member {key[1]} is not known on this node"
-        if attempt.committed:
+        if attempt.committed or attempt.said_go or (attempt.over and attempt.over.ran):
+            # Said again, perhaps to the launcher after the one that let it run.
             return ""
         if key not in self._waiting:
             return f"{key[0]} member {key[1]} does not wait for a commit any more"
