@@ -17,9 +17,9 @@ OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     # A connection that a former process left behind must not be used again.
     ("grpc.use_local_subchannel_pool", 1),
-    # A server whose machine is gone says nothing: ask, and give up when nothing comes.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # A server that is frozen, or whose machine is gone, says nothing: ask, and give up soon.
+    ("grpc.keepalive_time_ms", 4_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
     ("grpc.http2.max_pings_without_data", 0),
 )
 

@@ -32,6 +32,7 @@ from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
 from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
 from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
+from gpu_scheduler.agent.terms import Terms
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import PROTOCOL
@@ -58,8 +59,13 @@ class Agent:
         connect: Connect | None = None,
         *,
         machine: Machine | None = None,
+        terms: Terms | None = None,
     ) -> None:
-        """`watcher` is None on a node without devices; without `connect` it is gRPC."""
+        """`watcher` is None on a node without devices; without `connect` it is gRPC.
+
+        `terms` are what leaders it has obeyed; without, they are kept in its directory.
+        """
+        self._terms = terms or Terms(Path(config.dir))
         self._config = config
         self._machine: Machine = machine or ThisMachine()
         self._connect = connect or Servers(config.targets)
@@ -190,6 +196,8 @@ class Agent:
                 if error.is_final:
                     raise
                 self._note_trouble(str(error))
+                if error.ask and isinstance(self._connect, Servers):
+                    self._connect.prefer(error.ask)
             except TimeoutError:
                 self._note_trouble(f"no answer within {self._config.connection_timeout_s:g} s")
             except _BROKEN as error:
@@ -248,6 +256,7 @@ class Agent:
             node=self._config.node,
             version=__version__,
             protocol=PROTOCOL,
+            term=self._terms.newest,
             boot_id=self._machine.boot_id(),
             instance=self._instance,
             inventory=inventory_of(self._found),
@@ -290,6 +299,7 @@ class Agent:
     def _obey(self, message: pb.ServerMessage) -> None:
         match message.WhichOneof("message"):
             case "orders":
+                self._terms.check(message.orders.term)
                 for order in message.orders.orders:
                     self._obey_order(order)
             case "trust":
@@ -304,6 +314,7 @@ class Agent:
                 self._granted_ms = message.renewal.boot_ms
                 self._in_background(self._launcher.renew(self._granted_ms))
             case "welcome":
+                self._terms.check(message.welcome.term)
                 self._wait_s = self._config.retry_interval_s
                 self._is_welcome, self._trouble = True, ""
                 log.info("connected", node=self._config.node, server=message.welcome.version)

@@ -5,7 +5,6 @@ Usually gRPC. A program that has both sides in itself joins them directly.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, cast
@@ -17,6 +16,9 @@ from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.node_proof import CHALLENGE
 from gpu_scheduler.wire.orders import SESSION_METHOD
+
+NOT_THE_LEADER = "not the leader; ask "
+"""How a standby begins to say where the leader is."""
 
 
 class Stream(Protocol):
@@ -44,6 +46,7 @@ class SentAway(ClusterError):
         """If it is final, there is no use in coming back."""
         super().__init__(reason or "the server sends this agent away and does not say why")
         self.is_final = is_final
+        self.ask = reason.removeprefix(NOT_THE_LEADER) if reason.startswith(NOT_THE_LEADER) else ""
 
 
 class Shown(Protocol):
@@ -72,12 +75,20 @@ class Servers:
 
     def __init__(self, targets: Sequence[str], credentials: Shown | None = None) -> None:
         """Their gRPC addresses; there must be one. Over a network there must be credentials."""
-        self._targets = itertools.cycle(targets)
+        self._targets = tuple(targets)
+        self._turn = 0
         self._credentials = credentials
 
     def __call__(self) -> AbstractAsyncContextManager[Stream]:
         """A stream to the one whose turn it is."""
-        return grpc_stream(next(self._targets), self._credentials)
+        target = self._targets[self._turn]
+        self._turn = (self._turn + 1) % len(self._targets)
+        return grpc_stream(target, self._credentials)
+
+    def prefer(self, target: str) -> None:
+        """The next one is this, if it is one of ours: a server may not send us just anywhere."""
+        if target in self._targets:
+            self._turn = self._targets.index(target)
 
 
 def _opened(channel: grpc.aio.Channel) -> Any:

@@ -111,7 +111,7 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         {"name": p.name, "in": "query", "description": p.description, "schema": p.schema}
         for p in operation.query
     ]
-    return [*found, KEY] if operation.keyed else found
+    return [*found, KEY] if operation.keyed or operation.repeats else found
 
 
 def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,8 @@ def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     refusal = {"application/json": {"schema": schemas[repr(ErrorForm)]}}
     slow = () if operation.body is None else (408,)
-    for status in sorted({*EVERYWHERE, *slow, *operation.errors}):
+    reused = (422,) if operation.repeats else ()
+    for status in sorted({*EVERYWHERE, *slow, *reused, *operation.errors}):
         content = refusal
         if operation.tag == "cluster" and status == 503 and "health" in operation.name:
             content = {"application/json": {"schema": schema}}

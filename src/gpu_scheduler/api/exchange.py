@@ -108,6 +108,7 @@ class Call:
     """A request whose caller is known and whose path was found."""
 
     __slots__ = (
+        "_read",
         "_receive",
         "caller",
         "headers",
@@ -135,6 +136,7 @@ class Call:
         """
         self.scope = scope
         self._receive = receive
+        self._read: bytes | None = None
         self.caller = caller
         self.headers = headers
         self.params = params
@@ -148,17 +150,25 @@ class Call:
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
     async def body(self, most: int) -> bytes:
-        """All of the body, or a refusal as soon as it is known to be too large."""
+        """All of the body, or a refusal as soon as it is known to be too large.
+
+        It can be asked for again.
+        """
+        if self._read is not None:
+            if len(self._read) > most:
+                raise _too_large(most)
+            return self._read
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > most:
             raise _too_large(most)
         try:
             async with asyncio.timeout(self.patience) as limit:
-                return await self._parts(most, limit)
+                self._read = await self._parts(most, limit)
         except TimeoutError:
             raise TooSlow(
                 "the body did not arrive in time; send it at once, or in smaller parts"
             ) from None
+        return self._read
 
     async def _parts(self, most: int, limit: asyncio.Timeout) -> bytes:
         parts: list[bytes] = []

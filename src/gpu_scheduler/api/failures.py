@@ -49,6 +49,7 @@ STATUS = {
     "too_many_jobs": 429,
     "cluster_error": 503,
     "not_leader": 503,
+    "not_vouched": 403,
     "unavailable": 503,
     "outcome_unknown": 503,
 }

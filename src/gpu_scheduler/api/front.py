@@ -33,6 +33,7 @@ from gpu_scheduler.api.forwarding import Forwarder
 from gpu_scheduler.api.operations import Handler, Operation
 from gpu_scheduler.api.pace import Pace
 from gpu_scheduler.api.refusals import Refusals, is_kept
+from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import (
@@ -131,6 +132,11 @@ class Front:
     def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
         if self._forwarder is not None and self._forwarder.wants(operation, headers):
             return self._forwarder.answer
+        if KEY in headers and operation.repeats:
+            most = self._context.settings.bounds.body_bytes
+            return lambda context, call: context.repeats.change(
+                context, call, operation.handler, most
+            )
         return operation.handler
 
     def _let_in(self, operation: Operation, scope: Scope, headers: dict[bytes, bytes]) -> Caller:

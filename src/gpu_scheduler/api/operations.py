@@ -11,6 +11,7 @@ from gpu_scheduler.api.exchange import Answer, Call
 
 Handler = Callable[[Context, Call], Awaitable[Answer]]
 V1 = "/api/v1"
+READING = frozenset({"GET", "HEAD"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Operation:
     `body` and `answer` are forms (None: none; a tuple: one of them). `errors` are the statuses it
     may answer with besides those that every operation has. `public` operations need no known
     caller on this machine; those that are `public_everywhere` need none from elsewhere either.
+    With `keyed` the handler itself keeps its answer for an Idempotency-Key.
     """
 
     method: str
@@ -48,6 +50,14 @@ class Operation:
     keyed: bool = False
     public: bool = False
     public_everywhere: bool = False
+
+    @property
+    def repeats(self) -> bool:
+        """Tell whether a key makes it safe to send it again, though its answer is not kept.
+
+        Not for what answers with a secret: that is told once, and cannot be worked out again.
+        """
+        return self.method not in READING and not self.keyed and "token" not in self.name
 
 
 def a_number(name: str, description: str, *, least: int = 0, most: int = 2**53) -> Parameter:

@@ -9,19 +9,29 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from gpu_scheduler.api.exchange import Answer, Call
 from gpu_scheduler.api.failures import KeyReused
 from gpu_scheduler.api.service import Also, Service
-from gpu_scheduler.control.messages import Outcome
+from gpu_scheduler.control.messages import Command, Outcome
 from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.errors import CallerError, InvalidRequest
 from gpu_scheduler.store.rows import AnswerRow, Write
+
+if TYPE_CHECKING:
+    from gpu_scheduler.api.context import Context
+    from gpu_scheduler.api.operations import Handler
 
 HEADER = b"idempotency-key"
 MOST_KEY = 255
 _KEY = re.compile(rb"[!-~]{1,%d}" % MOST_KEY)
+DONE = 204
+"""Kept of a change whose answer is worked out anew."""
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 
 Act = Callable[[Also | None], Awaitable[Outcome]]
@@ -41,34 +51,110 @@ class Repeats:
         given = call.headers.get(HEADER)
         if given is None:
             return tell(await act(None))
-        key = _read_key(given)
-        slot = (_owner(call.caller), key)
+        async with self._turn(call, given, body) as turn:
+            if turn.before is not None:
+                return _replayed(turn.before)
+
+            def remember(outcomes: Sequence[Outcome]) -> list[Write]:
+                told = tell(outcomes[0])
+                return [turn.row(told.status, told.body.decode(), self._service.now_ms())]
+
+            return tell(await act(remember))
+
+    async def change(self, context: Context, call: Call, handler: Handler, most: int) -> Answer:
+        """Let a handler change something, once for each key.
+
+        That it was done is kept in the commit of the change. What is answered to a repetition is
+        worked out anew, by the same handler, which then changes nothing: how things are now.
+        """
+        body = await call.body(most)
+        async with self._turn(call, call.headers[HEADER], body) as turn:
+            again = copy(context)
+            if turn.before is None:
+                again.service = cast(Service, _Noting(context.service, turn))
+                return await handler(again, call)
+            again.service = cast(Service, _Done(context.service))
+            try:
+                told = await handler(again, call)
+            except CallerError:
+                told = Answer(b"{}")  # what was changed is not there any more
+            told.headers += REPLAYED
+            return told
+
+    @asynccontextmanager
+    async def _turn(self, call: Call, given: bytes, body: bytes) -> AsyncIterator[_Turn]:
+        """The only request with this key for a while, and what was answered to it before."""
+        slot = (_owner(call.caller), _read_key(given))
         while slot in self._under_way:
             await self._under_way[slot].wait()
-        digest = _digest(call, body)
-        before = self._service.store.answer(*slot)
-        if before is not None:
-            return _replayed(before, digest)
         done = self._under_way[slot] = asyncio.Event()
-
-        def remember(outcomes: Sequence[Outcome]) -> list[Write]:
-            told = tell(outcomes[0])
-            return [
-                AnswerRow(
-                    user=slot[0],
-                    key=key,
-                    request_hash=digest,
-                    status=told.status,
-                    body=told.body.decode(),
-                    at_ms=self._service.now_ms(),
-                )
-            ]
-
         try:
-            return tell(await act(remember))
+            digest = _digest(call, body)
+            before = self._service.store.answer(*slot)
+            if before is not None and before.request_hash != digest:
+                raise KeyReused(
+                    "this Idempotency-Key was used for another request; take a new key for each "
+                    "new request"
+                )
+            yield _Turn(slot=slot, digest=digest, before=before)
         finally:
             del self._under_way[slot]
             done.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """One request with a key."""
+
+    slot: tuple[str, str]
+    digest: str
+    before: AnswerRow | None
+
+    def row(self, status: int, body: str, at_ms: int) -> AnswerRow:
+        """What is kept of it."""
+        return AnswerRow(
+            user=self.slot[0],
+            key=self.slot[1],
+            request_hash=self.digest,
+            status=status,
+            body=body,
+            at_ms=at_ms,
+        )
+
+
+class _Noting:
+    """The service, with the key noted in the commit of the first change."""
+
+    def __init__(self, service: Service, turn: _Turn) -> None:
+        self._service = service
+        self._turn: _Turn | None = turn
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    async def apply(self, message: Command, caller: Caller, *, also: Also | None = None) -> Outcome:
+        """Do what the message says, and keep that it was done."""
+        turn, self._turn = self._turn, None
+
+        def both(outcomes: Sequence[Outcome]) -> Sequence[Write]:
+            rows = [] if turn is None else [turn.row(DONE, "", self._service.now_ms())]
+            return [*(() if also is None else also(outcomes)), *rows]
+
+        return await self._service.apply(message, caller, also=both)
+
+
+class _Done:
+    """The service, for a change that was made before."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    async def apply(self, message: Command, caller: Caller, **_: object) -> Outcome:  # noqa: ARG002
+        """Nothing is changed again."""
+        return Outcome()
 
 
 def _owner(caller: Caller) -> str:
@@ -85,14 +171,12 @@ def _read_key(given: bytes) -> str:
 
 
 def _digest(call: Call, body: bytes) -> str:
-    hashed = hashlib.sha256(f"{call.scope['method']} {call.scope['path']}\n".encode())
+    query = call.scope["query_string"].decode("latin-1")
+    target = call.scope["path"] + (f"?{query}" if query else "")
+    hashed = hashlib.sha256(f"{call.scope['method']} {target}\n".encode())
     hashed.update(body)
     return hashed.hexdigest()
 
 
-def _replayed(before: AnswerRow, digest: str) -> Answer:
-    if before.request_hash != digest:
-        raise KeyReused(
-            "this Idempotency-Key was used for another request; take a new key for each new request"
-        )
+def _replayed(before: AnswerRow) -> Answer:
     return Answer(before.body.encode(), status=before.status, headers=REPLAYED)

@@ -52,6 +52,11 @@ class Standing(Protocol):
         ...
 
     @property
+    def is_late(self) -> bool:
+        """Whether the leader should have renewed its lease by now."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """Why that is not known for certain; empty if it is."""
         ...

@@ -30,7 +30,7 @@ MOST_REMEMBERED = 100_000
 class NotVouched(CallerError):
     """What was said about a caller is not believed."""
 
-    code = "forbidden"
+    code = "not_vouched"
 
 
 class Voucher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

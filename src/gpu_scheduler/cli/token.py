@@ -98,7 +98,7 @@ def _create(args: Namespace) -> int:
         "expires_in_seconds": args.expires,
     }
     with client_for(args) as client:
-        token = client.call("POST", f"{API}/tokens", body)
+        token = client.call("POST", f"{API}/tokens", body, once=False)
     if args.json:
         print_json(token)
     elif args.parsable:

@@ -57,14 +57,15 @@ class Address:
 def candidates(
     server: str | None = None, environ: Mapping[str, str] | None = None
 ) -> list[Address]:
-    """The addresses to try in turn: the one that is named, or one's own server, then the machine's.
+    """The addresses to try in turn: those that are named, or one's own server, then the machine's.
 
-    A server of one's own was started on purpose, so it comes before the one of the machine.
+    Several servers of one cluster are named with commas between them. A server of one's own was
+    started on purpose, so it comes before the one of the machine.
     """
     variables = os.environ if environ is None else environ
     named = server or variables.get(SERVER_VARIABLE)
     if named:
-        return [read_address(named)]
+        return [read_address(one.strip()) for one in named.split(",") if one.strip()]
     own = Address(path=paths(environ=variables).server_socket)
     if variables.get(STATE_VARIABLE):
         return [own]

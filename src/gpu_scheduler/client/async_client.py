@@ -80,6 +80,7 @@ class AsyncClient:
 
     def __init__(self, server: str | None = None) -> None:
         self._candidates = candidates(server)
+        self._has_answered = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,7 +92,7 @@ class AsyncClient:
         self, command: Sequence[str] | None = None, **job: Unpack[JobFields]
     ) -> AsyncJobHandle:
         """Submit one job. A command that is one string is given to a shell."""
-        answer = await self.call("POST", f"{API}/jobs", submission(command, job), once=True)
+        answer = await self.call("POST", f"{API}/jobs", submission(command, job))
         return AsyncJobHandle(self, answer["job_id"], answer.get("tasks", 1))
 
     async def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[AsyncJobHandle]:
@@ -99,7 +100,7 @@ class AsyncClient:
         bodies = [submission(job.get("command"), job) for job in jobs]
         if not bodies:
             return []
-        answer = await self.call("POST", f"{API}/jobs/bulk", bodies, once=True)
+        answer = await self.call("POST", f"{API}/jobs/bulk", bodies)
         return [AsyncJobHandle(self, job_id) for job_id in answer["job_ids"]]
 
     def job(self, job: str | int) -> AsyncJobHandle:
@@ -223,17 +224,42 @@ class AsyncClient:
                 if answer.status != _UPGRADED or not await _named(messages, names):
                     return None
 
-    async def call(self, method: str, path: str, body: object = None, *, once: bool = False) -> Any:
-        """Any request of the REST API: the answer's document, or the error as an exception."""
-        headers = forms.headers_for(body, once=once)
+    async def call(self, method: str, path: str, body: object = None, *, once: bool = True) -> Any:
+        """Any request of the REST API: the answer's document, or the error as an exception.
+
+        What changes something carries a key (unless `once` is off), so that it is done once
+        however often it is sent.
+        """
+        headers = forms.headers_for(body, once=once and method != "GET")
         for pause_s in forms.PAUSES_S:
-            async with _Exchange(self._candidates) as exchange:
-                answer = await exchange.send(method, path, headers, forms.encoded(body))
-                content = await exchange.rest()
-            if not forms.is_too_fast(answer.status, content):
+            status, content = await self._follow(method, path, headers, forms.encoded(body))
+            if not forms.is_too_fast(status, content):
                 break
             await asyncio.sleep(pause_s)
-        return forms.decoded(answer.status, content)
+        return forms.decoded(status, content)
+
+    async def _follow(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, bytes]:
+        """Ask; of several servers, ask on while none of them leads."""
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + forms.FOLLOW_S
+        while True:
+            can_wait = len(self._candidates) > 1 and clock() < give_up
+            try:
+                async with _Exchange(self._candidates) as exchange:
+                    self._has_answered = True
+                    answer = await exchange.send(method, path, headers, body)
+                    content = await exchange.rest()
+            except (NoServer, Unreadable):
+                # None of them has ever answered: then waiting is of no use.
+                if not can_wait or not self._has_answered:
+                    raise
+            else:
+                if not can_wait or not forms.is_elsewhere(answer.status, content):
+                    return answer.status, content
+            self._candidates = self._candidates[1:] + self._candidates[:1]
+            await asyncio.sleep(forms.FOLLOW_PAUSE_S)
 
 
 class _Exchange:

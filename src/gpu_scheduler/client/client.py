@@ -11,7 +11,7 @@ import time
 from gpu_scheduler.client import forms
 from gpu_scheduler.client.address import candidates
 from gpu_scheduler.client.connection import Connection
-from gpu_scheduler.client.errors import JobFailed, Unreadable
+from gpu_scheduler.client.errors import JobFailed, NoServer, Unreadable
 from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import target
 
@@ -69,7 +69,8 @@ class JobHandle:
 class Client:
     """A server, by default the one of this machine.
 
-    `server` is `unix:/path`, the path of a state directory, or `https://host:port`; else the
+    `server` is `unix:/path`, the path of a state directory, or `https://host:port`; several
+    servers of one cluster with commas between them, of which the leader is found; else the
     variable TGPU_SERVER; else one's own server, then that of the machine. A server elsewhere is
     shown the token of GPU_SCHEDULER_TOKEN or GPU_SCHEDULER_TOKEN_FILE. Not for several threads at
     once: give each its own.
@@ -92,7 +93,7 @@ class Client:
 
     def submit(self, command: Sequence[str] | None = None, **job: Unpack[JobFields]) -> JobHandle:
         """Submit one job. A command that is one string is given to a shell."""
-        answer = self.call("POST", f"{API}/jobs", submission(command, job), once=True)
+        answer = self.call("POST", f"{API}/jobs", submission(command, job))
         return JobHandle(self, answer["job_id"], answer.get("tasks", 1))
 
     def submit_many(self, jobs: Iterable[Mapping[str, Any]]) -> list[JobHandle]:
@@ -100,7 +101,7 @@ class Client:
         bodies = [submission(job.get("command"), job) for job in jobs]
         if not bodies:
             return []
-        answer = self.call("POST", f"{API}/jobs/bulk", bodies, once=True)
+        answer = self.call("POST", f"{API}/jobs/bulk", bodies)
         return [JobHandle(self, job_id) for job_id in answer["job_ids"]]
 
     def job(self, job: str | int) -> JobHandle:
@@ -225,15 +226,38 @@ class Client:
             while (event := stream.next(None)) is not None:
                 yield event
 
-    def call(self, method: str, path: str, body: object = None, *, once: bool = False) -> Any:
-        """Any request of the REST API: the answer's document, or the error as an exception."""
-        headers = forms.headers_for(body, once=once)
+    def call(self, method: str, path: str, body: object = None, *, once: bool = True) -> Any:
+        """Any request of the REST API: the answer's document, or the error as an exception.
+
+        What changes something carries a key (unless `once` is off), so that it is done once
+        however often it is sent.
+        """
+        headers = forms.headers_for(body, once=once and method != "GET")
         for pause_s in forms.PAUSES_S:
-            answer, content = self.connection.request(method, path, headers, forms.encoded(body))
-            if not forms.is_too_fast(answer.status, content):
+            status, content = self._follow(method, path, headers, forms.encoded(body))
+            if not forms.is_too_fast(status, content):
                 break
             time.sleep(pause_s)
-        return forms.decoded(answer.status, content)
+        return forms.decoded(status, content)
+
+    def _follow(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, bytes]:
+        """Ask; of several servers, ask on while none of them leads."""
+        give_up = time.monotonic() + forms.FOLLOW_S
+        while True:
+            can_wait = self.connection.has_others and time.monotonic() < give_up
+            try:
+                answer, content = self.connection.request(method, path, headers, body)
+            except (NoServer, Unreadable):
+                # None of them has ever answered: then waiting is of no use.
+                if not can_wait or self.connection.address is None:
+                    raise
+            else:
+                if not can_wait or not forms.is_elsewhere(answer.status, content):
+                    return answer.status, content
+            self.connection.turn()
+            time.sleep(forms.FOLLOW_PAUSE_S)
 
     def text(self, path: str) -> str:
         """A page that is not JSON, such as the metrics."""

@@ -29,10 +29,10 @@ _PIECE = 1 << 18
 
 
 class Connection:
-    """One server, reached when it is first needed."""
+    """One server of those that are named, reached when it is first needed."""
 
     def __init__(self, candidates: list[Address]) -> None:
-        self._candidates = candidates
+        self._candidates = list(candidates)
         self._socket: _socket.socket | None = None
         self._shown: dict[str, str] | None = None
         self.address: Address | None = None
@@ -42,6 +42,16 @@ class Connection:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    @property
+    def has_others(self) -> bool:
+        """Whether there is another server to ask."""
+        return len(self._candidates) > 1
+
+    def turn(self) -> None:
+        """Ask another server from now on, if there is one."""
+        self.close()
+        self._candidates.append(self._candidates.pop(0))
 
     def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
@@ -67,7 +77,7 @@ class Connection:
 
     def stream(self, path: str, headers: Mapping[str, str]) -> tuple[Answer, Iterator[bytes]]:
         """Send a GET and hand out the body as it comes, on a connection of its own."""
-        own = Connection([self.address] if self.address else self._candidates)
+        own = Connection(self._candidates)
         answer, pieces = own._begin("GET", path, headers, None)
         return answer, own._pieces(answer, pieces)
 
@@ -75,7 +85,7 @@ class Connection:
         self, path: str, headers: Mapping[str, str]
     ) -> tuple[Answer, _socket.socket | None]:
         """Ask for another protocol on a connection of its own; None when it is refused."""
-        own = Connection([self.address] if self.address else self._candidates)
+        own = Connection(self._candidates)
         answer, _ = own._begin("GET", path, headers, None)
         if answer.status != 101:
             own.close()
@@ -140,7 +150,12 @@ class Connection:
 
     def _connected(self) -> _socket.socket:
         if self._socket is None:
-            self.address, self._socket = connect(self._candidates)
+            found, self._socket = connect(self._candidates)
+            if found is not self.address:
+                self.address, self._shown = found, None
+            # The one that answers is the first to be asked again.
+            place = self._candidates.index(found)
+            self._candidates = self._candidates[place:] + self._candidates[:place]
         return self._socket
 
 

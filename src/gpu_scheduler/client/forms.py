@@ -23,6 +23,11 @@ ACTIVE = ("running", "scheduled", "preempted", "pending")
 TOO_FAST = 429
 PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0, 0.0)
 """How long to wait before each repetition of a request that came too fast."""
+UNAVAILABLE = 503
+FOLLOW_S = 20.0
+"""So long a leader is looked for, and a little longer than a failover takes."""
+FOLLOW_PAUSE_S = 0.25
+_NOT_HERE = (b'"not_leader"', b'"unavailable"', b'"cluster_error"')
 _RENAMED = {
     "gpus": "gpu_count",
     "tenant": "tenant_id",
@@ -100,6 +105,11 @@ def decoded(status: int, body: bytes) -> Any:
 def is_too_fast(status: int, body: bytes) -> bool:
     """Whether the server wants the same request again a little later."""
     return status == TOO_FAST and b'"too_fast"' in body
+
+
+def is_elsewhere(status: int, body: bytes) -> bool:
+    """Whether the server has done nothing, or cannot say, because it does not lead (any more)."""
+    return status == UNAVAILABLE and any(code in body for code in _NOT_HERE)
 
 
 def joined(values: str | Iterable[str] | None) -> str | None:

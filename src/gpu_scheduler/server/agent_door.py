@@ -1,7 +1,8 @@
 """Where agents come in: the leader takes them, a standby sends them on or lets them wait.
 
-While nobody leads, an agent that came to a standby waits there with its stream open. If this server
-takes the lead it is served at once; if another one does, it is told where.
+While nobody leads, or the leader is late with its renewal, an agent that came to a standby waits
+there with its stream open. If this server takes the lead it is served at once; if another one does,
+it is told where.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 
 import grpc
 
+from gpu_scheduler.agent.stream import NOT_THE_LEADER
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.standing import Standing
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.wire import agent_pb2 as pb
 
-LONGEST_WAIT_S = 15.0
-NOT_THE_LEADER = "not the leader; ask "
-"""What an agent is told, with the address of the leader behind it if that is known."""
+LONGEST_WAIT_S = 8.0
+"""Less than an agent waits for its welcome."""
 
 Requests = AsyncIterator[pb.AgentMessage]
 Messages = AsyncIterator[pb.ServerMessage]
@@ -83,7 +84,8 @@ class AgentDoor:
         """Where the agent should go; empty: anywhere else. None: it may wait here."""
         if self.standing is not None:
             lead = self.standing.lead
-            if lead.is_held and lead.holder != self.standing.me.name:
+            is_other = lead.is_held and lead.holder != self.standing.me.name
+            if is_other and not self.standing.is_late:
                 return lead.agents
         return "" if asyncio.get_running_loop().time() >= give_up else None
 

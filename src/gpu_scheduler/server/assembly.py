@@ -36,7 +36,7 @@ from gpu_scheduler.server.access import (
 from gpu_scheduler.server.agent_config import agent_config_of, node_name
 from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.server.agent_process import AgentProcess
-from gpu_scheduler.server.clustering import leadership_of, member_of
+from gpu_scheduler.server.clustering import Guarded, fence, leadership_of, member_of
 from gpu_scheduler.server.directories import (
     Lock,
     announce,
@@ -46,8 +46,8 @@ from gpu_scheduler.server.directories import (
     started_at,
 )
 from gpu_scheduler.server.parts import Parts
-from gpu_scheduler.server.roles import Alone, Fenced, OneOfSeveral, Roles
-from gpu_scheduler.server.storage import open_store
+from gpu_scheduler.server.roles import Alone, OneOfSeveral, Roles
+from gpu_scheduler.server.storage import open_store, postgres_address
 from gpu_scheduler.settings.groups import ApiSettings, Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.rows import Store
@@ -139,11 +139,12 @@ class Server:
             signed=self._signed,
             warnings=self._warnings,
         )
-        if not isinstance(self._store, Fenced):
+        if not isinstance(self._store, Guarded):
             return Alone(parts, door)
         me = member_of(self._settings, self._listening, self._nodes_at)
-        leadership = leadership_of(self._settings, self._store.url, me)
-        return OneOfSeveral(parts, door, leadership, self._store)
+        address = postgres_address(self._settings.database)
+        leadership = leadership_of(self._settings, address, me)
+        return OneOfSeveral(parts, door, leadership, partial(fence, self._store))
 
     def _watch_files(self) -> asyncio.Task[None]:
         """Read certificates again when they change, or when told by SIGHUP."""
@@ -174,6 +175,8 @@ class Server:
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
                 # Two servers must not share a port without knowing it.
                 ("grpc.so_reuseport", 0),
+                # Agents ask every few seconds whether the server is still there.
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
             )
         )
         add_agent_service(server, door)

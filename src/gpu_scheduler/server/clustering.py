@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.serve import Listening
 from gpu_scheduler.client.address import read_address
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.errors import InvalidRequest, NotLeader
 from gpu_scheduler.model.leadership import Member
 from gpu_scheduler.server.access import ANY_ADDRESS
 from gpu_scheduler.server.leadership import Leadership, Times
-from gpu_scheduler.server.lease import PostgresLease
+from gpu_scheduler.server.lease import CHECK_TERM, PostgresLease
 from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.store.postgres.address import Address
 
 if TYPE_CHECKING:
     import psycopg
 
+LEAST_PATIENCE_S = 1.0
 STANDBY = "standby"
 
 
-def leadership_of(settings: Settings, url: str, me: Member) -> Leadership:
+def leadership_of(settings: Settings, address: Address, me: Member) -> Leadership:
     """This server's part in who leads, by a lease on PostgreSQL."""
     replication = settings.replication
     replication.check()
@@ -31,8 +35,30 @@ def leadership_of(settings: Settings, url: str, me: Member) -> Leadership:
         valid_s=replication.heartbeat_timeout_s,
         hesitate_s=replication.heartbeat_interval_s if settings.server.role == STANDBY else 0.0,
     )
-    lease = PostgresLease(partial(_connect, url, times.valid_s), me, times.valid_s)
+    lease = PostgresLease(partial(_connect, address, times.valid_s), me, times.valid_s)
     return Leadership(lease, times)
+
+
+@runtime_checkable
+class Guarded(Protocol):
+    """A store that several servers use: it asks in every commit whether it may write."""
+
+    guard: Callable[[Any], None] | None
+
+
+def fence(store: Guarded, term: int) -> None:
+    """Bind all further commits to a term; 0: nothing is committed at all."""
+    store.guard = partial(check_term, term)
+
+
+def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
+    """Go on with a commit only in this term; until its end nobody can begin another one."""
+    if not term or connection.execute(CHECK_TERM, (term,)).fetchone() is None:
+        raise NotLeader(
+            f"term {term} is over: another server leads"
+            if term
+            else "this server does not lead, so it writes nothing"
+        )
 
 
 def member_of(settings: Settings, listening: Listening, agents_at: str) -> Member:
@@ -55,18 +81,10 @@ def member_of(settings: Settings, listening: Listening, agents_at: str) -> Membe
     )
 
 
-def _connect(url: str, valid_s: float) -> psycopg.Connection[Any]:
-    """A connection that notices soon when nobody is at the other end."""
-    import psycopg  # noqa: PLC0415 - only where PostgreSQL is used
+def _connect(address: Address, valid_s: float) -> psycopg.Connection[Any]:
+    """A connection that is given up soon: a late answer about the lead is worth nothing."""
+    from gpu_scheduler.store.postgres.connection import connect  # noqa: PLC0415 - loads the driver
 
-    seconds = max(1, round(valid_s / 2))
-    return psycopg.connect(
-        url,
-        autocommit=True,
-        application_name="gpu-scheduler lease",
-        connect_timeout=max(2, seconds),
-        keepalives_idle=seconds,
-        keepalives_interval=1,
-        keepalives_count=3,
-        tcp_user_timeout=1000 * seconds,
-    )
+    limit_s = max(LEAST_PATIENCE_S, valid_s / 4)
+    hasty = replace(address, connect_timeout_s=limit_s, statement_timeout_s=limit_s)
+    return connect(hasty, "gpu-scheduler lease")

@@ -138,6 +138,11 @@ class Leadership:
         return replace(self._lead, left_s=self._lead.left_s - self._age_s)
 
     @property
+    def is_late(self) -> bool:
+        """Tell whether the leader should have renewed its lease by now, so that it may be gone."""
+        return self.lead.left_s < self._times.valid_s - 2 * self._times.renew_s
+
+    @property
     def _age_s(self) -> float:
         return self._clock() - self._looked
 

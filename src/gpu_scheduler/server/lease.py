@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     import psycopg
 
 NAME = "scheduler"
-WAIT_MS = 2_000
-"""A statement about the lead that takes longer has failed: the next one may do better."""
 LOCK_MS = 500
 FORGET_SERVERS_AFTER_S = 3_600.0
 WRITER = "gpu-scheduler writer"
@@ -188,8 +186,6 @@ class PostgresLease:
         try:
             if self._connection is None:
                 self._connection = self.connect()
-                self._connection.autocommit = True
-                self._connection.execute(f"SET statement_timeout = {WAIT_MS}")
             with self._connection.transaction(), self._connection.cursor() as cursor:
                 yield cursor
         except psycopg.errors.LockNotAvailable:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import structlog
 
@@ -28,20 +28,6 @@ from gpu_scheduler.server.standby import StandbyFront, StandbyService
 
 LAST_ANSWERS_S = 2.0
 log = structlog.get_logger("server")
-
-
-@runtime_checkable
-class Fenced(Protocol):
-    """A store that several servers use, of which only one may write at a time."""
-
-    @property
-    def url(self) -> str:
-        """Where it is, for a connection."""
-        ...
-
-    def fence(self, term: int) -> None:
-        """From now on, commit only while the leader's term is this one; 0: nothing at all."""
-        ...
 
 
 class Alone:
@@ -72,12 +58,16 @@ class OneOfSeveral:
     """A server on a database that others use as well: one of them leads."""
 
     def __init__(
-        self, parts: Parts, door: AgentDoor, leadership: Leadership, store: Fenced
+        self,
+        parts: Parts,
+        door: AgentDoor,
+        leadership: Leadership,
+        fence: Callable[[int], None],
     ) -> None:
-        """`store` is bound to the term in which this server leads."""
+        """`fence` binds all further commits to a term; 0: to none at all."""
         self._parts = parts
         self._leadership = leadership
-        self._fence = store.fence
+        self._fence = fence
         self._secret = b""
         self._is_over = False
         self._leading: Leading | None = None

@@ -219,7 +219,7 @@ def test_a_kept_connection_that_the_server_closed_is_opened_again(
     assert client.status()["total_gpus"] == 2
     client.connection._socket.shutdown(socket.SHUT_RDWR)
     with pytest.raises(Unreadable):
-        client.hold(1)
+        client.call("POST", "/api/v1/jobs/job-1/hold", once=False)
 
 
 def test_importing_the_package_loads_no_client() -> None:

@@ -1,0 +1,62 @@
+"""Changes that are sent twice with one key are made once."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.api.lab import ApiLab
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[ApiLab]:
+    with ApiLab() as lab:
+        yield lab
+
+
+def submitted(lab: ApiLab) -> str:
+    return str(lab.post("/jobs", {"command": ["a"], "hold": True}).json["job_id"])
+
+
+def test_a_repeated_retry_does_not_run_the_job_again(lab: ApiLab) -> None:
+    job = submitted(lab)
+    lab.call("DELETE", f"/jobs/{job}")
+    key = {"Idempotency-Key": "retry-1"}
+    assert lab.call("POST", f"/jobs/{job}/retry", headers=key).status == 200
+    assert lab.get(f"/jobs/{job}").json["state"] != "cancelled"
+    lab.call("DELETE", f"/jobs/{job}")
+    again = lab.call("POST", f"/jobs/{job}/retry", headers=key)
+    assert (again.status, again.headers["Idempotency-Replayed"]) == (200, "true")
+    assert lab.get(f"/jobs/{job}").json["state"] == "cancelled", "it was put back once"
+
+
+def test_a_repeated_removal_is_answered_although_the_thing_is_gone(lab: ApiLab) -> None:
+    tenant = lab.post("/tenants", {"name": "short-lived"}).json["id"]
+    key = {"Idempotency-Key": "remove-1"}
+    assert lab.call("DELETE", f"/tenants/{tenant}", headers=key).status == 200
+    assert lab.call("DELETE", f"/tenants/{tenant}", headers=key).status == 200
+    assert lab.call("DELETE", f"/tenants/{tenant}").status == 404
+
+
+def test_a_change_that_was_refused_leaves_its_key_free(lab: ApiLab) -> None:
+    job = submitted(lab)
+    key = {"Idempotency-Key": "release-1"}
+    assert lab.call("POST", f"/jobs/{job}/retry", headers=key).status == 409
+    lab.call("DELETE", f"/jobs/{job}")
+    assert lab.call("POST", f"/jobs/{job}/retry", headers=key).status == 200
+
+
+def test_the_key_of_a_change_is_for_that_change_alone(lab: ApiLab) -> None:
+    one, other = submitted(lab), submitted(lab)
+    key = {"Idempotency-Key": "cancel-1"}
+    assert lab.call("DELETE", f"/jobs/{one}", headers=key).status == 200
+    reply = lab.call("DELETE", f"/jobs/{other}", headers=key)
+    assert (reply.status, reply.code) == (422, "key_reused")
+
+
+def test_a_new_token_is_never_told_twice(lab: ApiLab) -> None:
+    key = {"Idempotency-Key": "token-1"}
+    body = {"name": "ci", "user": "nobody"}
+    first = lab.post("/tokens", body, headers=key)
+    again = lab.post("/tokens", body, headers=key)
+    assert (first.status, again.status) == (201, 201), first.body
+    assert first.json["token"] != again.json["token"]
