@@ -30,6 +30,8 @@ MEASURES = {
     "idle": "benchmarks.idle",
     "monitoring": "benchmarks.monitoring",
     "top": "benchmarks.top",
+    "heartbeats": "benchmarks.heartbeats",
+    "throughput": "benchmarks.throughput",
     "venus": "benchmarks.venus",
     "year": "benchmarks.year",
 }

@@ -17,6 +17,9 @@ OPTIONS = (
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     # A connection that a former process left behind must not be used again.
     ("grpc.use_local_subchannel_pool", 1),
+)
+OVER_NETWORK = (
+    *OPTIONS,
     # A server that is frozen, or whose machine is gone, says nothing: ask, and give up soon.
     ("grpc.keepalive_time_ms", 4_000),
     ("grpc.keepalive_timeout_ms", 4_000),
@@ -36,10 +39,12 @@ class Credentials:
 
 def open_channel(target: str, credentials: Credentials | None = None) -> grpc.aio.Channel:
     """A channel to one server."""
-    if credentials is None or credentials.plain or target.startswith("unix:"):
+    if target.startswith("unix:"):
         return grpc.aio.insecure_channel(target, options=OPTIONS)
+    if credentials is None or credentials.plain:
+        return grpc.aio.insecure_channel(target, options=OVER_NETWORK)
     secure = grpc.ssl_channel_credentials(
         credentials.authority, credentials.key or None, credentials.certificate or None
     )
     named = ("grpc.ssl_target_name_override", SERVER_NAME)
-    return grpc.aio.secure_channel(target, secure, options=(*OPTIONS, named))
+    return grpc.aio.secure_channel(target, secure, options=(*OVER_NETWORK, named))
