@@ -100,6 +100,7 @@ class Cluster:
         } | {f"GPU_SCHEDULER_{name.upper()}": value for name, value in settings.items()}
         self.server = self._process("server", "--state-dir", str(self.state), log="server.log")
         self.agents: dict[str, Process] = {}
+        self.token = ""
         self._ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 
     def _process(self, *words: str, log: str) -> Process:
@@ -113,6 +114,13 @@ class Cluster:
         facts = self.until(self._facts, "the server is up")
         ports = [facts[name].rpartition(":")[2] for name in ("http", "nodes")]
         self._ports = ["--http-port", ports[0], "--grpc-port", ports[1], "--metrics-port", "0"]
+        if not self.token:
+            self.token = self.until(self._join_token, "a join token")
+
+    def _join_token(self) -> str:
+        with self.client() as client:
+            token = client.call("POST", "/api/v1/nodes/tokens", {"uses": 1000})
+        return str(token["token"])
 
     @property
     def nodes_address(self) -> str:
@@ -134,7 +142,8 @@ class Cluster:
         """An agent of that name that is not started yet."""
         return self._process(
             *("agent", "--server", server or self.nodes_address, "--name", name),
-            *("--simulate", gpus, "--work-dir", str(self.directory / name), *more),
+            *("--token", self.token, "--simulate", gpus),
+            *("--work-dir", str(self.directory / name), *more),
             log=f"{name}.log",
         )
 

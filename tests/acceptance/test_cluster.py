@@ -1,5 +1,6 @@
 """A server and agents as processes of their own, over TCP: jobs, outages, logs, names."""
 
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -69,8 +70,14 @@ def test_labels_of_a_node_send_a_job_there(cluster: Cluster) -> None:
 
 
 def test_a_second_agent_of_the_same_name_is_refused_and_says_why(cluster: Cluster) -> None:
+    """With a token it is not let in at all, and with the key of the first not beside it."""
     rival = cluster.agent("n1", "--work-dir", str(cluster.directory / "rival"))
     rival.log_file = cluster.directory / "rival.log"
+    rival.start()
+    assert rival.ended() != 0
+    assert "there is a node 'n1' already" in rival.log()
+    stolen = next((cluster.directory / "n1").rglob("identity.json"))
+    shutil.copy(stolen, cluster.directory / "rival" / stolen.relative_to(cluster.directory / "n1"))
     rival.start()
     try:
         cluster.until(lambda: "is connected already" in rival.log(), "it is refused")

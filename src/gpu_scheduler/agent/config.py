@@ -30,6 +30,8 @@ class AgentConfig:
     logs_dir: str
     scratch_dir: str
     token: str = ""
+    client_certificate: str = ""
+    client_key: str = ""
     detection_method: str = "auto"
     simulate: str = ""
     most_devices: int = 0

@@ -28,6 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.channels import Credentials, open_channel
+from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.node_proof import (
@@ -50,6 +51,8 @@ RENEW_AT = 2 / 3
 """Of a key's life, that much may pass before there is a new one."""
 LONGEST_WAIT_S = 3600.0
 TRY_AGAIN_S = 60.0
+FIRST_WAIT_S, LONGEST_PAUSE_S = 0.2, 10.0
+ANOTHER_CLUSTER = "it is not a server of the cluster that the token is for"
 FINAL = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
@@ -65,6 +68,11 @@ class NotJoined(ClusterError):
     """The machine cannot become a node; the text says why."""
 
     code = "not_joined"
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        """If it is final, there is no use in trying again with the same token."""
+        super().__init__(message)
+        self.is_final = is_final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +207,52 @@ async def identity_of(
             f"node '{node}' has not joined yet; make a token on the server with 'tgpu node token "
             "create' and start the agent with --token, or with agent.token_file"
         )
-    identity = await join(node, targets, token, client=client)
+    identity = await _until_joined(node, targets, token, client)
     identity.write(directory)
     log.info("this machine has joined", node=node)
     return identity
+
+
+async def keeper_of(config: AgentConfig) -> Keeper | None:
+    """The identity of an agent and its keeper; None where the socket's owner vouches for it."""
+    if all(target.startswith("unix:") for target in config.targets):
+        return None
+    directory = Path(config.dir)
+    identity = await identity_of(
+        config.node, config.targets, directory, config.token, client=_client(config)
+    )
+    return Keeper(identity, directory, config.targets)
+
+
+def _client(config: AgentConfig) -> tuple[bytes, bytes] | None:
+    if not config.client_certificate:
+        return None
+    try:
+        files = (config.client_certificate, config.client_key)
+        certificate, key = (Path(file).read_bytes() for file in files)
+    except OSError as error:
+        raise InvalidRequest(
+            f"grpc.client_certificate and grpc.client_key cannot be read: {error}"
+        ) from None
+    return certificate, key
+
+
+async def _until_joined(
+    node: str, targets: Sequence[str], token: str, client: tuple[bytes, bytes] | None
+) -> Identity:
+    """Join; servers that are away, or not ready yet, are waited for."""
+    wait_s, told = FIRST_WAIT_S, ""
+    while True:
+        try:
+            return await join(node, targets, token, client=client)
+        except NotJoined as error:
+            if error.is_final:
+                raise
+            if str(error) != told:
+                told = str(error)
+                log.warning("not joined yet; it is tried again", error=told)
+        await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
+        wait_s = min(LONGEST_PAUSE_S, wait_s * 2)
 
 
 async def join(
@@ -221,6 +271,7 @@ async def join(
     )
     method = (JOIN_METHOD, nodes.JoinRequest.SerializeToString)
     troubles = []
+    is_final = True
     for target in targets:
         try:
             authority = b"" if text.plain else await asyncio.to_thread(_authority_at, target, text)
@@ -230,13 +281,15 @@ async def join(
             answer = await _ask(target, credentials, method, asked)
         except NotJoined as error:
             troubles.append(f"{target}: {error}")
+            is_final = is_final and error.is_final
             continue
         if pin_of(answer.authority) != text.pin:
-            troubles.append(f"{target}: it is not a server of the cluster that the token is for")
+            troubles.append(f"{target}: {ANOTHER_CLUSTER}")
+            is_final = False
             continue
         identity = _identity(answer, key, plain=text.plain)
         return replace(identity, token=secret_hash(token.strip()))
-    raise NotJoined(f"node '{node}' could not join; " + "; ".join(troubles))
+    raise NotJoined(f"node '{node}' could not join; {'; '.join(troubles)}", is_final=is_final)
 
 
 def _identity(
@@ -291,7 +344,8 @@ async def _ask(
         try:
             return await call(asked, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
-            raise NotJoined(error.details() or error.code().name.lower()) from None
+            why = error.details() or error.code().name.lower()
+            raise NotJoined(why, is_final=error.code() in FINAL) from None
 
 
 def _checked_plain(text: JoinText, target: str) -> bool:
@@ -299,7 +353,8 @@ def _checked_plain(text: JoinText, target: str) -> bool:
     if text.plain and not is_local(target):
         raise NotJoined(
             "the token is for a server without TLS, and those are only reached on their own "
-            "machine; set api.grpc_tls on the server and make another token"
+            "machine; switch grpc.tls on at the server and make another token",
+            is_final=True,
         )
     return text.plain
 
@@ -333,9 +388,8 @@ def _authority_at(target: str, text: JoinText) -> bytes:
     for certificate in chain:
         if pin_of(certificate) == text.pin:
             return _pem(certificate)
-    raise NotJoined(
-        "it is not a server of the cluster that the token is for (another authority vouches for it)"
-    )
+    # Perhaps it has just started and does not know its authority yet: worth another try.
+    raise NotJoined(ANOTHER_CLUSTER)
 
 
 def _chain(secure: ssl.SSLSocket) -> list[bytes]:

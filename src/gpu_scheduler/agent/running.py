@@ -18,8 +18,12 @@ import structlog
 from gpu_scheduler.agent.building import as_configured, wanted_devices, watcher_of
 from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
 from gpu_scheduler.agent.devices.detect import detect
+from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.agent.join import keeper_of
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.service import Agent
+from gpu_scheduler.agent.stream import Servers
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
 
 log = structlog.get_logger("agent")
@@ -52,13 +56,25 @@ def alone(config: AgentConfig) -> Iterator[None]:
         os.close(lock)
 
 
+async def _work(
+    config: AgentConfig, launcher: Launcher, found: Found, watcher: Watcher | None
+) -> None:
+    """Become a node if this is none yet; then the agent, and the renewal of its key beside it."""
+    keeper = await keeper_of(config)
+    connect = None if keeper is None else Servers(config.targets, keeper)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(Agent(config, launcher, found, watcher, connect).run())
+        if keeper is not None:
+            tasks.create_task(keeper.run())
+
+
 async def run_agent(config: AgentConfig) -> None:
     """Work until told to stop by a signal, or sent away for good."""
     launcher = await Launcher.connect(config.dir)
     source = await asyncio.to_thread(detect, wanted_devices(config))
     found = as_configured(await asyncio.to_thread(source.find), config)
     watcher = watcher_of(config, source, found) if found.devices else None
-    agent = asyncio.ensure_future(Agent(config, launcher, found, watcher).run())
+    agent = asyncio.ensure_future(_work(config, launcher, found, watcher))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.cancel)
@@ -67,9 +83,16 @@ async def run_agent(config: AgentConfig) -> None:
     except asyncio.CancelledError:
         log.info("the agent stops; jobs go on")
     except BaseExceptionGroup as group:
-        known = group.subgroup(SchedulerError)
-        raise group if known is None else known.exceptions[0] from None
+        raise _first_known(group) from None
     finally:
         source.close()
     if not await launcher.held():
         await launcher.leave()
+
+
+def _first_known(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong in words, if there are some among what the tasks have raised."""
+    known: BaseException | None = group.subgroup(SchedulerError)
+    while isinstance(known, BaseExceptionGroup):
+        known = known.exceptions[0]
+    return group if known is None else known

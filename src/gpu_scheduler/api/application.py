@@ -16,6 +16,7 @@ from gpu_scheduler.api import (
     jobs,
     limits,
     logs,
+    node_access,
     nodes,
     notices,
     overview,
@@ -55,6 +56,7 @@ DESCRIBED: tuple[Operation, ...] = (
     *notices.OPERATIONS,
     *reports.OPERATIONS,
     *access.OPERATIONS,
+    *node_access.OPERATIONS,
 )
 _CONTENT_RULE = (
     b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "

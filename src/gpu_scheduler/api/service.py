@@ -138,6 +138,7 @@ class ApiSettings:
     `runner` is for jobs that do not name one.
     `notifications` are those who tell people what happens, `prices` are for reports,
     `vitals` what the server watches of itself.
+    Nodes come without TLS if they are `plain_nodes`.
     With `auth` off everybody may do everything. `warnings` are shown by /health. `standing` says
     who leads, where there can be several servers.
     """
@@ -155,4 +156,5 @@ class ApiSettings:
     auth: bool = True
     max_token_days: float = 365.0
     warnings: tuple[str, ...] = ()
+    plain_nodes: bool = False
     standing: Standing | None = None

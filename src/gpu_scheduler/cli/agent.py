@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 FLAGS = {
     "server": "agent.servers",
+    "token_file": "agent.token_file",
     "name": "agent.node_name",
     "simulate": "gpu.simulate",
     "work_dir": "agent.work_directory",
@@ -30,6 +31,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})|unix:/\S+")
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LAST_PORT = 65_535
+LARGEST_TOKEN = 4096
 
 
 def register(parser: ArgumentParser) -> None:
@@ -37,6 +39,10 @@ def register(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--server", metavar="HOST:PORT,...", help="the servers, tried one after the other"
     )
+    parser.add_argument(
+        "--token", metavar="TOKEN", help="of 'tgpu node token create'; needed once, to join"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="a file with it, mode 600")
     parser.add_argument("--config", metavar="FILE", help="settings; see 'tgpu config sample'")
     parser.add_argument("--name", metavar="NODE", help="of this node; default: the host name")
     parser.add_argument(
@@ -65,10 +71,10 @@ def run(args: Namespace) -> int:
         flags["agent.memory_gb"] = args.memory / 1024
     settings = load(args.config, flags=flags).settings
     labels = settings.agent.labels | _labels(args.labels or "")
-    return _work(settings, _config(settings, labels))
+    return _work(settings, _config(settings, labels, args.token or ""))
 
 
-def _config(settings: Settings, labels: dict[str, str]) -> AgentConfig:
+def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConfig:
     """What the agent has to know; refused where it could never work."""
     from dataclasses import replace
 
@@ -88,7 +94,26 @@ def _config(settings: Settings, labels: dict[str, str]) -> AgentConfig:
         parse_declared(settings.gpu.simulate)
     where = agent_paths(settings.agent.work_directory, node)
     targets = tuple(_target(server) for server in settings.agent.servers)
-    return replace(agent_config_of(settings, where), targets=targets, labels=labels)
+    config = agent_config_of(settings, where)
+    return replace(
+        config,
+        targets=targets,
+        labels=labels,
+        token=token or _token_in(settings.agent.token_file),
+        client_certificate=settings.grpc.client_certificate,
+        client_key=settings.grpc.client_key,
+    )
+
+
+def _token_in(file: str) -> str:
+    """The token of a file; of one that is gone none, as it is needed only once."""
+    import os
+
+    from gpu_scheduler.settings.trusted import read_trusted
+
+    if not file or not os.path.exists(file):  # noqa: PTH110 - pathlib would cost its import
+        return ""
+    return read_trusted(file, LARGEST_TOKEN, secret=True).decode("ascii", "replace").strip()
 
 
 def _target(server: str) -> str:

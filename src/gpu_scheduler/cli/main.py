@@ -73,6 +73,7 @@ COMMANDS: dict[str, Command] = {
     "resume-gpu": _row("gpus", "use a paused GPU again", "resume"),
     "nodes": _row("nodes", "list, cordon, drain, label or remove nodes"),
     "tenants": _row("tenants", "list, create, show, change or delete tenants"),
+    "node": _row("node", "let nodes join with a token, list or revoke their keys"),
     "token": _row("token", "make, list or revoke tokens for callers from elsewhere"),
     "whoami": _row("token", "say who the server takes you for", "whoami"),
     "audit": _row("audit", "show who changed what, and what was refused (for admins)"),

@@ -23,13 +23,11 @@ from gpu_scheduler import __version__
 from gpu_scheduler.api.agents import add_agent_service
 from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.connection import Doors
-from gpu_scheduler.api.serve import Addresses, CannotListen, Listening, serve
+from gpu_scheduler.api.serve import Addresses, Listening, serve
 from gpu_scheduler.control.clock import SteadyClock
-from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.server.access import (
     Certificate,
     check_access,
-    is_loopback,
     on_reload,
     verifier_of,
 )
@@ -45,10 +43,12 @@ from gpu_scheduler.server.directories import (
     renounce,
     started_at,
 )
+from gpu_scheduler.server.grpc_access import check_grpc
+from gpu_scheduler.server.grpc_server import GrpcServer
 from gpu_scheduler.server.parts import Parts
 from gpu_scheduler.server.roles import Alone, OneOfSeveral, Roles
 from gpu_scheduler.server.storage import open_store, postgres_address
-from gpu_scheduler.settings.groups import ApiSettings, Settings
+from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.rows import Store
 
@@ -76,7 +76,10 @@ class Server:
         """
         self._warnings = check_access(settings)
         self._has_agent = has_agent
-        self._nodes_at = _nodes_address(settings.api) if has_nodes else ""
+        self._has_nodes = has_nodes
+        self._nodes_at = ""
+        if has_nodes:
+            check_grpc(settings)
         self._certificate = Certificate(settings.api) if settings.api.tls_certificate else None
         self._signed = verifier_of(settings.auth)
         prepare(paths)
@@ -91,10 +94,13 @@ class Server:
         """Serve until told to stop. `ready` hears where, once everything answers."""
         door = AgentDoor()
         try:
-            async with self._grpc(door):
-                roles = self._roles(door)
+            async with self._grpc(door) as network:
+                roles = self._roles(door, network)
                 try:
-                    async with self._http(await roles.begin()):
+                    applications = await roles.begin()
+                    async with self._http(applications):
+                        if network is not None:
+                            await network.serve(applications.main)
                         await self._serve(roles, stop, ready)
                 finally:
                     await roles.end()
@@ -129,7 +135,7 @@ class Server:
             await local_agent.stop()
         await roles.end()
 
-    def _roles(self, door: AgentDoor) -> Roles:
+    def _roles(self, door: AgentDoor, network: GrpcServer | None) -> Roles:
         """Alone with a file; one of several on PostgreSQL."""
         parts = Parts(
             settings=self._settings,
@@ -141,7 +147,8 @@ class Server:
         )
         if not isinstance(self._store, Guarded):
             return Alone(parts, door)
-        me = member_of(self._settings, self._listening, self._nodes_at)
+        nodes_at = "" if network is None else network.address
+        me = member_of(self._settings, self._listening, nodes_at)
         address = postgres_address(self._settings.database)
         leadership = leadership_of(self._settings, address, me)
         return OneOfSeveral(parts, door, leadership, partial(fence, self._store))
@@ -168,25 +175,26 @@ class Server:
             await server.close(self._settings.scheduler.graceful_shutdown_timeout_s)
 
     @asynccontextmanager
-    async def _grpc(self, door: AgentDoor) -> AsyncIterator[None]:
+    async def _grpc(self, door: AgentDoor) -> AsyncIterator[GrpcServer | None]:
+        """The private socket of this machine's agent, and the port for everybody else."""
         server = grpc.aio.server(
             options=(
                 ("grpc.max_receive_message_length", MESSAGE_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_BYTES),
-                # Two servers must not share a port without knowing it.
-                ("grpc.so_reuseport", 0),
-                # Agents ask every few seconds whether the server is still there.
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
             )
         )
         add_agent_service(server, door)
         with private_files():
             server.add_insecure_port(f"unix:{self._paths.agent_socket}")
-        if self._nodes_at:
-            self._nodes_at = _listen_for_nodes(server, self._nodes_at)
         await server.start()
         try:
-            yield
+            if self._has_nodes:
+                network = GrpcServer(self._settings, door, self._store)
+                self._nodes_at = network.address
+                async with network.listening():
+                    yield network
+            else:
+                yield None
         finally:
             await server.stop(1)
 
@@ -208,31 +216,6 @@ class Server:
             "socket": self._paths.server_socket,
             "state": self._paths.state,
         }
-
-
-def _nodes_address(api: ApiSettings) -> str:
-    """Where agents of other machines come."""
-    if not is_loopback(api.host):
-        raise InvalidRequest(
-            f"api.host is {api.host}, and agents can only come over loopback yet; "
-            "listen on 127.0.0.1"
-        )
-    return f"{api.host}:{api.grpc_port}"
-
-
-def _listen_for_nodes(server: grpc.aio.Server, address: str) -> str:
-    """Open the port for agents; returns where that is."""
-    host = address.rpartition(":")[0]
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if not port:
-        raise CannotListen(
-            f"agents cannot be heard at {address}, as something else listens there; stop that, or "
-            "choose another port with api.grpc_port or --grpc-port"
-        )
-    return f"{host}:{port}"
 
 
 def _calm_collector() -> None:

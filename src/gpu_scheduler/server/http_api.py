@@ -13,6 +13,7 @@ from gpu_scheduler.api.standing import Standing
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.server.access import host_names
 from gpu_scheduler.server.attaching import attach_command_of
+from gpu_scheduler.server.grpc_access import speaks_tls
 from gpu_scheduler.server.leading import Leading
 from gpu_scheduler.server.parts import Parts
 from gpu_scheduler.server.prices import prices_of
@@ -49,6 +50,7 @@ def _api_settings(parts: Parts, leading: Leading | None, standing: Standing | No
         auth=settings.auth.enabled,
         max_token_days=settings.auth.max_token_days,
         warnings=parts.warnings,
+        plain_nodes=not speaks_tls(settings),
         bounds=bounds_of(settings),
         standing=standing,
     )

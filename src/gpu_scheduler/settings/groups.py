@@ -17,6 +17,7 @@ from gpu_scheduler.settings.cluster import (
 )
 from gpu_scheduler.settings.field import setting, table
 from gpu_scheduler.settings.forms import Price, Target
+from gpu_scheduler.settings.grpc import GrpcSettings
 from gpu_scheduler.settings.policy import LimitSettings, PolicySettings
 from gpu_scheduler.settings.replication import ReplicationSettings, ServerSettings
 
@@ -140,8 +141,8 @@ class ApiSettings:
     )
     grpc_port: int = setting(
         9090,
-        "Port for agents of other machines, once there can be some. Read, checked and not used "
-        "yet: the agent of this machine comes by a Unix socket.",
+        "Port of gRPC with `tgpu server`, for programs and for agents of other machines; 0 takes a "
+        "free one. With `tgpu up` it is not opened.",
         least=0,
         most=LAST_PORT,
     )
@@ -516,6 +517,7 @@ class Settings:
     auth: AuthSettings = field(default_factory=AuthSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     replication: ReplicationSettings = field(default_factory=ReplicationSettings)
+    grpc: GrpcSettings = field(default_factory=GrpcSettings)
     tenants: tuple[TenantEntry, ...] = ()
 
 
@@ -538,4 +540,5 @@ GROUPS: dict[str, type] = {
     "auth": AuthSettings,
     "server": ServerSettings,
     "replication": ReplicationSettings,
+    "grpc": GrpcSettings,
 }

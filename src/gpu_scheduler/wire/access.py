@@ -49,6 +49,65 @@ class TokenList(Struct):
     tokens: list[TokenForm]
 
 
+NodeName = Annotated[str, Meta(max_length=63, pattern="^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class JoinTokenRequest(Struct, forbid_unknown_fields=True):
+    """A token for new nodes: for so many, or only for those that `nodes` names."""
+
+    uses: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    nodes: Annotated[list[NodeName], Meta(max_length=10_000)] = []
+    name: Annotated[str, Meta(max_length=256)] = ""
+    expires_in_seconds: Annotated[float, Meta(gt=0, le=36_500 * 86_400)] = 3600
+
+
+class JoinTokenForm(Struct):
+    """A token for new nodes. `state` is active, expired, revoked or used up."""
+
+    id: str
+    name: str
+    nodes: list[str]
+    uses: int
+    used: int
+    state: str
+    created_by: str
+    created_at: str | None
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NewJoinToken(JoinTokenForm, kw_only=True):
+    """A token that was just made, with its secret, which is told this once."""
+
+    token: str
+
+
+class JoinTokenList(Struct):
+    """All tokens for new nodes, the newest first."""
+
+    tokens: list[JoinTokenForm]
+
+
+class NodeKeyForm(Struct):
+    """The key that a node is known by. `state` is active, expired or revoked."""
+
+    node: str
+    fingerprint: str
+    state: str
+    token_id: str
+    issued_at: str | None
+    expires_at: str | None
+    revoked_at: str | None
+
+
+class NodeKeyList(Struct):
+    """The keys of all nodes that have joined, by name; the authority's pin, and it as PEM."""
+
+    keys: list[NodeKeyForm]
+    pin: str
+    authority: str
+
+
 class AuditForm(Struct):
     """Who changed what (`outcome` done), or tried to (refused, with its `code`).
 

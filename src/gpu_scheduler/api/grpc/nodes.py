@@ -48,7 +48,7 @@ CHALLENGE_BYTES = 32
 RENEWAL_WITHIN_MS = 600_000
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 ASK_FOR_ONE = "make one with 'tgpu node token create', and start the agent with it"
-Handlers = dict[str, grpc.RpcMethodHandler[Any, Any]]
+Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 Context = grpc.aio.ServicerContext[Any, Any]
 log = structlog.get_logger("nodes")
 

@@ -1,0 +1,131 @@
+"""Between the messages of SchedulerService and the JSON forms of the REST API, both ways.
+
+Names are the same on both sides, so that this is about types alone: what is not set is left out,
+times are texts there and timestamps here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from gpu_scheduler.wire import scheduler_pb2 as pb
+
+TIMESTAMP = "google.protobuf.Timestamp"
+LIMITS = frozenset(
+    {
+        *("max_gpus", "max_gpu_memory_mb", "max_cpu_cores", "max_memory_mb"),
+        *("max_concurrent_jobs", "max_gpu_hours", "max_pending_jobs", "budget_period"),
+        *("user_max_gpus", "user_max_jobs", "user_max_pending_jobs", "user_max_gpu_hours"),
+    }
+)
+"""What a tenant can also have none of."""
+
+
+def job_form(spec: pb.JobSpec) -> dict[str, Any]:
+    """A job as the REST API wants it."""
+    form = _plain(spec)
+    if name := form.pop("priority_name", ""):
+        form["priority"] = name
+    if members := form.pop("member_specs", None):
+        form["members"] = members
+    if "captured_environment" in form:
+        form["captured_environment"] = form["captured_environment"].get("values", {})
+    return form
+
+
+def quota_form(asked: pb.UpdateTenantQuotaRequest) -> dict[str, Any]:
+    """The changes of a tenant; a limit of None is taken away. Raises ValueError for others."""
+    form = _plain(asked)
+    form.pop("tenant_id", None)
+    for name in form.pop("unlimited", ()):
+        if name not in LIMITS:
+            known = ", ".join(sorted(LIMITS))
+            raise ValueError(f"unlimited has '{name[:80]}', which is no limit; known: {known}")
+        if name in form:
+            raise ValueError(f"{name} is given and in unlimited; leave one of them out")
+        form[name] = None
+    return form
+
+
+def list_query(asked: pb.ListJobsRequest) -> dict[str, str]:
+    """The parameters of a list of jobs."""
+    query = {name: _word(value) for name, value in _plain(asked).items() if name != "states"}
+    if asked.states:
+        query["state"] = ",".join(asked.states)
+    return query
+
+
+def job_of(form: Mapping[str, Any]) -> pb.Job:
+    """A job as the REST API tells it."""
+    return pb.Job(**_filled(form, pb.Job.DESCRIPTOR))
+
+
+def tenant_of(form: Mapping[str, Any]) -> pb.Tenant:
+    """A tenant as the REST API tells it."""
+    return pb.Tenant(**_filled(form, pb.Tenant.DESCRIPTOR))
+
+
+def status_of(form: Mapping[str, Any]) -> pb.ClusterStatus:
+    """The cluster in numbers."""
+    return pb.ClusterStatus(**_filled(form, pb.ClusterStatus.DESCRIPTOR))
+
+
+def event_of(form: Mapping[str, Any]) -> pb.Event:
+    """One line of history; its data are texts here."""
+    filled = _filled(form, pb.Event.DESCRIPTOR)
+    filled["data"] = {name: _word(value) for name, value in form["data"].items()}
+    return pb.Event(**filled)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """A message as plain values; what is at its default and not marked as set is left out."""
+    return {field.name: _value(field, value) for field, value in message.ListFields()}
+
+
+def _value(field: FieldDescriptor, value: Any) -> Any:
+    if not field.is_repeated:
+        return value if field.message_type is None else _plain(value)
+    kind = field.message_type
+    if kind is None:
+        return list(value)
+    if kind.GetOptions().map_entry:
+        return dict(value)
+    return [_plain(one) for one in value]
+
+
+@cache
+def _special(kind: Any) -> dict[str, FieldDescriptor | None]:
+    """The fields of a message that need care: None for times, else those with a message in them."""
+    return {
+        field.name: None if field.message_type.full_name == TIMESTAMP else field
+        for field in kind.fields
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry
+    }
+
+
+def _filled(form: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """The values of a form as the message's constructor takes them."""
+    filled = {name: value for name, value in form.items() if value is not None}
+    for name, field in _special(kind).items():
+        value = filled.get(name)
+        if value is None:
+            continue
+        if field is None:
+            filled[name] = datetime.fromisoformat(value)
+        elif field.is_repeated:
+            filled[name] = [_filled(one, field.message_type) for one in value]
+        else:
+            filled[name] = _filled(value, field.message_type)
+    return filled
