@@ -21,6 +21,7 @@ from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.trouble import trouble_of
 from gpu_scheduler.wire.answers import Health as HealthForm
 from gpu_scheduler.wire.answers import HealthReason
+from gpu_scheduler.wire.leadership import LeadershipForm, leadership_form
 
 CHECKS = ("store", "disk", "nodes", "gpus", "queue", "notifications", "clock", "logs")
 NEARLY_FULL = 0.9
@@ -41,6 +42,8 @@ async def health(context: Context, call: Call) -> Answer:
             HealthForm(status=status, version="", uptime_seconds=0, checks={}), status=code
         )
     checks = dict.fromkeys(CHECKS, "ok")
+    if context.settings.standing is not None:
+        checks["leadership"] = "ok"
     for finding in found:
         told = checks[finding.check]
         checks[finding.check] = finding.detail if told == "ok" else f"{told}; {finding.detail}"
@@ -55,6 +58,7 @@ async def health(context: Context, call: Call) -> Answer:
             HealthReason(one.check, one.status, one.detail, one.remedy)
             for one in sorted(found, key=lambda one: one.status != UNHEALTHY)
         ],
+        leadership=_leadership(context),
     )
     return answer(form, status=code)
 
@@ -68,6 +72,7 @@ def worst(found: Sequence[Finding]) -> str:
 def findings(context: Context) -> Iterator[Finding]:
     """All that is wrong."""
     yield from _store(context)
+    yield from _lead(context)
     nodes = slots(context)
     yield from _nodes(nodes)
     yield from _gpus(context, nodes)
@@ -104,6 +109,38 @@ def _store(context: Context) -> Iterator[Finding]:
             f"changes cannot be written: {context.service.trouble}",
             "make room on the disk of the state directory; nothing that was acknowledged is lost, "
             "and it goes on by itself",
+        )
+
+
+def _leadership(context: Context) -> LeadershipForm | None:
+    standing = context.settings.standing
+    if standing is None:
+        return None
+    return leadership_form(
+        standing.me,
+        standing.lead,
+        term=standing.term,
+        is_held=standing.is_held,
+        trouble=standing.trouble,
+    )
+
+
+def _lead(context: Context) -> Iterator[Finding]:
+    """Whether somebody leads, and this server knows it."""
+    standing = context.settings.standing
+    if standing is None:
+        return
+    if not standing.lead.is_held:
+        why = standing.trouble or "none of the servers has taken the lead yet"
+        yield Finding(
+            "leadership",
+            DEGRADED,
+            f"no server is known to lead: {why}",
+            "nothing is decided until one does, and jobs run on; look after the database",
+        )
+    elif standing.trouble:
+        yield Finding(
+            "leadership", DEGRADED, standing.trouble, "look after the database; it is asked again"
         )
 
 

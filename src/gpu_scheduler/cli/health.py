@@ -39,7 +39,7 @@ def run(args: Namespace) -> int:
                 *((name, check_text(value)) for name, value in checks_of(answer)),
             ]
         )
-        for line in reason_lines(answer):
+        for line in (*leadership_lines(answer), *reason_lines(answer)):
             print(line)
     bad = ("unhealthy", "degraded") if args.strict else ("unhealthy",)
     return EXIT_UNHEALTHY if answer.get("status") in bad else 0
@@ -50,6 +50,19 @@ def reason_lines(answer: dict[str, Any]) -> Iterator[str]:
     for reason in answer.get("reasons") or []:
         yield f"{coloured_state(str(reason['status']))}: {visible(str(reason['detail']))}"
         yield f"  what to do: {visible(str(reason['remedy']))}"
+
+
+def leadership_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """Who leads, where there can be several servers."""
+    found = answer.get("leadership")
+    if not found:
+        return
+    leader = found["leader"] or "nobody"
+    place = f" at {found['leader_address']}" if found["leader_address"] else ""
+    standbys = ", ".join(one["name"] for one in found["standbys"]) or "none"
+    asked = "" if found["role"] == "leader" else f" (asked: {found['name']}, {found['role']})"
+    told = f"{leader}{place} leads, term {found['term']}; standing by: {standbys}{asked}"
+    yield visible(told)
 
 
 def checks_of(answer: dict[str, Any]) -> list[tuple[str, Any]]:

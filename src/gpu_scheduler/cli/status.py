@@ -12,7 +12,7 @@ from gpu_scheduler.cli.durations import duration, words_of
 from gpu_scheduler.cli.gpus import HEADINGS as GPU_HEADINGS
 from gpu_scheduler.cli.gpus import RIGHT as GPU_RIGHT
 from gpu_scheduler.cli.gpus import row as gpu_row
-from gpu_scheduler.cli.health import check_text, checks_of, reason_lines
+from gpu_scheduler.cli.health import check_text, checks_of, leadership_lines, reason_lines
 from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, row
 from gpu_scheduler.cli.output import (
     aligned,
@@ -95,6 +95,7 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
     )
     if detailed:
         yield from _queue_lines(cluster)
+    yield from leadership_lines(health)
     yield from reason_lines(health)
     yield ""
     yield from _gpu_lines(picture["resources"], detailed=detailed)

@@ -10,6 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from gpu_scheduler.wire.leadership import LeadershipForm
+
 
 class ErrorForm(Struct):
     """Every answer that is not a success. `code` is stable, `error` is for people."""
@@ -471,6 +473,7 @@ class Health(Struct):
     uptime_seconds: float
     checks: dict[str, str]
     reasons: list[HealthReason] = []
+    leadership: LeadershipForm | None = None
 
 
 class EventForm(Struct):
