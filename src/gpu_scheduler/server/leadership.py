@@ -26,7 +26,6 @@ T = TypeVar("T")
 DRIFT = 0.1
 """Part of a lease that is not used: clocks may run at slightly different speeds."""
 SOONEST_S = 0.05
-CALM_S = 30.0
 log = structlog.get_logger("leadership")
 
 
@@ -107,6 +106,7 @@ class Leadership:
         self._lost = asyncio.Event()
         self._has_seen_one = False
         self._began = clock()
+        self._rest_until = -1e9
         self._last_term = 0
         self.term = 0
         self.trouble = ""
@@ -216,7 +216,7 @@ class Leadership:
             await self._ask(lambda: self._lease.release(term))
         except SchedulerError:
             log.warning("the lead runs out by itself", term=term)
-        await asyncio.sleep(self._times.valid_s)
+        self._rest_until = self._clock() + self._times.valid_s
 
     async def _obtain(self) -> int:
         """Stand by until nobody leads and the lead could be taken."""
@@ -238,8 +238,10 @@ class Leadership:
             await asyncio.sleep(pause_s * random.uniform(0.9, 1.0))
 
     def _may_take(self) -> bool:
-        """At the start, a server that hesitates lets the others try first."""
-        return self._has_seen_one or self._clock() - self._began >= self._times.hesitate_s
+        """At the start, and after it could not lead, a server lets the others try first."""
+        now = self._clock()
+        is_shy = not self._has_seen_one and now - self._began < self._times.hesitate_s
+        return now >= self._rest_until and not is_shy
 
     async def _hold(self, term: int) -> None:
         """Renew until the term is over. While the database does not answer, nobody else leads."""

@@ -1,0 +1,145 @@
+"""What a leader says goes out for as long as it leads, and not a moment longer."""
+
+import asyncio
+import json
+from typing import Any
+
+from gpu_scheduler.api.standing import Gate, Switch
+from gpu_scheduler.model.leadership import Lead, Member
+
+
+class Standing:
+    """A lead that a test can take away."""
+
+    def __init__(self) -> None:
+        self.me = Member(name="a", address="http://a:1")
+        self.term = 3
+        self.is_held = True
+        self.is_late = False
+        self.lead = Lead()
+        self.trouble = ""
+
+    def database_ms(self) -> int:
+        return 0
+
+    async def changed(self) -> None:
+        """Nothing changes by itself."""
+
+
+class Line:
+    """What was sent to the other end."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+    @property
+    def code(self) -> str:
+        return str(json.loads(self.sent[1]["body"])["code"])
+
+
+async def receive() -> Any:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def asked(gate: Any, method: str = "GET", path: str = "/api/v1/jobs") -> Line:
+    line = Line()
+    scope = {"type": "http", "method": method, "path": path, "headers": []}
+    asyncio.run(gate(scope, receive, line.send))
+    return line
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+def test_an_answer_of_the_leader_says_so_and_in_which_term() -> None:
+    line = asked(Gate(answering, Standing(), 3))
+    assert line.status == 200
+    assert dict(line.sent[0]["headers"]) == {b"x-tgpu-role": b"leader", b"x-tgpu-term": b"3"}
+
+
+def test_who_cannot_be_sure_of_the_lead_does_not_even_begin() -> None:
+    standing = Standing()
+    begun = []
+
+    async def working(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope)
+        await answering(scope, receive, send)
+
+    gate = Gate(working, standing, 3)
+    standing.is_held = False
+    line = asked(gate, "POST")
+    assert (line.status, line.code, begun) == (503, "not_leader", [])
+    standing.is_held, standing.term = True, 4
+    assert asked(gate).status == 503, "an answer of term 3 is none of term 4"
+
+
+def test_an_answer_that_was_worked_out_before_the_lead_was_lost_is_kept_back() -> None:
+    standing = Standing()
+
+    async def frozen_meanwhile(scope: Any, receive: Any, send: Any) -> None:
+        standing.is_held = False
+        await answering(scope, receive, send)
+
+    read = asked(Gate(frozen_meanwhile, standing, 3))
+    assert (read.status, read.code) == (503, "not_leader")
+    standing.is_held = True
+    change = asked(Gate(frozen_meanwhile, standing, 3), "POST")
+    assert (change.status, change.code) == (503, "unavailable"), "it may have been done"
+
+
+def test_a_stream_ends_where_the_lead_does() -> None:
+    standing = Standing()
+
+    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        standing.is_held = False
+        await send({"type": "http.response.body", "body": b"two", "more_body": True})
+
+    line = asked(Gate(streaming, standing, 3))
+    assert [message.get("body") for message in line.sent] == [None, b"one"]
+
+
+def test_health_is_told_by_whoever_is_asked() -> None:
+    standing = Standing()
+    standing.is_held = False
+    assert asked(Gate(answering, standing, 3), path="/api/v1/health").status == 200
+
+
+def test_a_server_that_is_starting_says_so() -> None:
+    assert asked(Switch()).status == 503
+
+
+def test_a_hand_over_waits_for_the_answers_to_changes() -> None:
+    async def play() -> list[str]:
+        told = []
+        go = asyncio.Event()
+
+        async def slow(scope: Any, receive: Any, send: Any) -> None:
+            await go.wait()
+            await answering(scope, receive, send)
+            told.append("answered")
+
+        gate = Gate(slow, Standing(), 3)
+        line = Line()
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
+        request = asyncio.create_task(gate(scope, receive, line.send))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(gate.finish_changes(10))
+        await asyncio.sleep(0)
+        go.set()
+        await waiting
+        told.append("finished")
+        await request
+        return told
+
+    assert asyncio.run(play()) == ["answered", "finished"]

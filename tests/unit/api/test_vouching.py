@@ -1,0 +1,86 @@
+"""A server vouches for a caller, and nobody else can."""
+
+import os
+
+import pytest
+
+from gpu_scheduler.api import vouching
+from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.api.people import Account
+from gpu_scheduler.api.vouching import Asked, NotVouched, Vouched, vouch
+
+SECRET = b"k" * 32
+ME = Peer(uid=os.getuid(), gid=os.getgid(), unix=True, host="unix")
+ASKED = Asked(method=b"POST", target=b"/api/v1/jobs", body=b"{}", key=b"key-1")
+NOW_MS = 1_000_000
+
+
+def header(secret: bytes = SECRET, *, term: int = 3, at_ms: int = NOW_MS, peer: Peer = ME) -> bytes:
+    return vouch(secret, peer, ASKED, server="b", term=term, at_ms=at_ms)
+
+
+def believed(text: bytes, asked: Asked = ASKED, *, leader: Vouched | None = None) -> Peer:
+    leader = leader or Vouched(SECRET, 3)
+    return leader.peer(leader.read(text), asked, NOW_MS)
+
+
+def test_the_leader_takes_the_caller_as_the_other_server_has_found_it() -> None:
+    peer = believed(header())
+    assert (peer.uid, peer.gid, peer.host) == (ME.uid, ME.gid, "unix of b")
+
+
+def test_what_was_signed_with_another_secret_or_changed_on_its_way_is_refused() -> None:
+    for text in (header(b"x" * 32), header()[1:], header() + b"0", b"", b"."):
+        with pytest.raises(NotVouched, match="no server of this cluster"):
+            believed(text)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked(method=b"DELETE", target=ASKED.target, body=ASKED.body, key=ASKED.key),
+        Asked(method=b"POST", target=b"/api/v1/jobs?all=1", body=ASKED.body, key=ASKED.key),
+        Asked(method=b"POST", target=ASKED.target, body=b'{"a":1}', key=ASKED.key),
+        Asked(method=b"POST", target=ASKED.target, body=ASKED.body, key=b"key-2"),
+        Asked(method=b"POST", target=ASKED.target + b"k", body=ASKED.body, key=b"ey-1"),
+    ],
+)
+def test_a_signature_is_for_one_request_alone(asked: Asked) -> None:
+    with pytest.raises(NotVouched, match="another request"):
+        believed(header(), asked)
+
+
+def test_a_request_that_is_sent_again_by_somebody_is_refused() -> None:
+    leader, text = Vouched(SECRET, 3), header()
+    believed(text, leader=leader)
+    with pytest.raises(NotVouched, match="sent before"):
+        believed(text, leader=leader)
+
+
+@pytest.mark.parametrize("at_ms", [NOW_MS - 31_000, NOW_MS + 31_000])
+def test_a_signature_does_not_hold_for_long(at_ms: int) -> None:
+    with pytest.raises(NotVouched, match="too long ago"):
+        believed(header(at_ms=at_ms))
+
+
+def test_a_signature_does_not_outlive_its_term() -> None:
+    with pytest.raises(NotVouched, match="term 2"):
+        believed(header(term=2))
+
+
+def test_an_account_with_another_uid_on_the_leader_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = header()
+
+    def elsewhere(uid: int, gid: int | None = None) -> Account:
+        return Account("somebody-else", uid, gid or 0, ())
+
+    monkeypatch.setattr(vouching, "account_of", elsewhere)
+    with pytest.raises(NotVouched, match="same uids on all servers"):
+        believed(text)
+
+
+def test_nobody_vouches_for_a_caller_whom_the_kernel_does_not_name() -> None:
+    with pytest.raises(NotVouched):
+        header(peer=Peer(uid=None, host="10.0.0.9"))

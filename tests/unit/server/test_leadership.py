@@ -1,0 +1,233 @@
+"""Holding the lead: by the database's word, and for no longer than it was given."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.server.leadership import Leadership, Times
+
+TIMES = Times(renew_s=0.02, valid_s=0.06)
+LONG_S = 10.0
+
+
+class Table:
+    """The row that all servers ask, on a clock that a test can move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.term = 0
+        self.holder = ""
+        self.until = 0.0
+        self.is_away = False
+
+
+class TableLease:
+    """A lease without a database."""
+
+    def __init__(self, table: Table, name: str, valid_s: float) -> None:
+        self.me = Member(name=name, address=f"http://{name}:1")
+        self._table = table
+        self._valid_s = valid_s
+
+    def _check(self) -> Table:
+        if self._table.is_away:
+            raise StoreUnavailable("the database is away")
+        return self._table
+
+    def look(self) -> Lead:
+        table = self._check()
+        left_s = table.until - table.now
+        return Lead(
+            term=table.term,
+            holder=table.holder,
+            address=f"http://{table.holder}:1",
+            left_s=left_s,
+            database_ms=round(table.now * 1000),
+        )
+
+    def take(self) -> int | None:
+        table = self._check()
+        if table.holder and table.until > table.now:
+            return None
+        table.term += 1
+        table.holder, table.until = self.me.name, table.now + self._valid_s
+        return table.term
+
+    def renew(self, term: int) -> bool:
+        table = self._check()
+        if (table.term, table.holder) != (term, self.me.name):
+            return False
+        table.until = table.now + self._valid_s
+        return True
+
+    def release(self, term: int) -> None:
+        table = self._check()
+        if (table.term, table.holder) == (term, self.me.name):
+            table.holder, table.until = "", 0.0
+
+    def leave(self) -> None:
+        """Nobody counts."""
+
+    def secret(self) -> bytes:
+        return b"s" * 32
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Candidate:
+    """A server that takes part."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        self.leadership = Leadership(
+            TableLease(table, name, 6.0),
+            Times(renew_s=TIMES.renew_s, valid_s=6.0),
+            clock=lambda: table.now,
+        )
+        self.told: list[str] = []
+        self.wrong: Exception | None = None
+
+    async def begin(self, term: int) -> None:
+        if self.wrong is not None:
+            raise self.wrong
+        self.told.append(f"begin {term}")
+
+    async def end(self) -> None:
+        self.told.append("end")
+
+
+@asynccontextmanager
+async def taking_part(*candidates: Candidate) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(one.leadership.run(one.begin, one.end)) for one in candidates]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in candidates:
+            one.leadership.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not true():  # noqa: ASYNC110 - it is seen from outside
+            await asyncio.sleep(0.002)
+
+
+def test_one_leads_and_the_next_begins_when_it_is_gone() -> None:
+    async def play() -> None:
+        table = Table()
+        a, b = Candidate(table, "a"), Candidate(table, "b")
+        async with taking_part(b):
+            async with taking_part(a):
+                await until(lambda: bool(a.told or b.told))
+                first = a if a.told else b
+                assert first.leadership.is_held
+                assert first.leadership.lead.holder == first.leadership.me.name
+                if first is b:
+                    return
+            assert a.told == ["begin 1", "end"]
+            assert not b.told, "its lease still holds"
+            table.now += 6.1
+            await until(lambda: b.told == ["begin 2"])
+
+    asyncio.run(play())
+
+
+def test_a_lead_that_is_given_back_is_taken_at_once() -> None:
+    async def play() -> None:
+        table = Table()
+        a, b = Candidate(table, "a"), Candidate(table, "b")
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+        a.leadership._thread.close()
+        async with taking_part(b):
+            await b.leadership.look()
+            await a.leadership.release()
+            await until(lambda: b.told == ["begin 2"])
+
+    asyncio.run(play())
+
+
+def test_who_was_frozen_does_not_believe_in_its_lease_before_it_has_asked_again() -> None:
+    async def play() -> None:
+        table = Table()
+        a = Candidate(table, "a")
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+            assert a.leadership.is_held
+            # Frozen: time goes on, and nothing else does.
+            table.now += 5.5
+            assert not a.leadership.is_held, "a little earlier than the lease really ends"
+            table.term, table.holder, table.until = 2, "b", table.now + 6
+            await until(lambda: a.told == ["begin 1", "end"])
+            assert a.leadership.term == 0
+            await until(lambda: a.leadership.lead.holder == "b")
+
+    asyncio.run(play())
+
+
+def test_while_the_database_is_away_the_leader_falls_silent_and_goes_on_in_the_same_term() -> None:
+    async def play() -> None:
+        table = Table()
+        a = Candidate(table, "a")
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+            table.is_away = True
+            await until(lambda: bool(a.leadership.trouble))
+            table.now += 60
+            assert not a.leadership.is_held
+            table.is_away = False
+            await until(lambda: a.leadership.is_held)
+            assert a.told == ["begin 1"], "nobody else could take it"
+            assert a.leadership.trouble == ""
+
+    asyncio.run(play())
+
+
+def test_a_commit_that_finds_another_term_ends_the_lead_at_once() -> None:
+    async def play() -> None:
+        table = Table()
+        a = Candidate(table, "a")
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+            table.term, table.holder, table.until = 2, "b", table.now + 6
+            a.leadership.lose()
+            assert not a.leadership.is_held
+            await until(lambda: a.told == ["begin 1", "end"])
+
+    asyncio.run(play())
+
+
+def test_a_server_that_cannot_begin_lets_another_one_lead() -> None:
+    async def play() -> None:
+        table = Table()
+        a, b = Candidate(table, "a"), Candidate(table, "b")
+        a.wrong = StoreUnavailable("it cannot be read")
+        async with taking_part(a):
+            await until(lambda: a.told == ["end"])
+            async with taking_part(b):
+                await until(lambda: b.told == ["begin 2"])
+
+    asyncio.run(play())
+
+
+def test_a_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
+    async def play() -> None:
+        table = Table()
+        shy = Candidate(table, "shy")
+        shy.leadership = Leadership(
+            TableLease(table, "shy", 6.0),
+            Times(renew_s=0.02, valid_s=6.0, hesitate_s=2.0),
+            clock=lambda: table.now,
+        )
+        async with taking_part(shy):
+            await asyncio.sleep(0.1)
+            assert not shy.told
+            table.now += 2.1
+            await until(lambda: shy.told == ["begin 1"])
+
+    asyncio.run(play())

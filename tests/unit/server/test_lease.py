@@ -1,0 +1,202 @@
+"""The lead as a row of PostgreSQL: one holder at a time, and commits of its term alone."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
+from gpu_scheduler.model.leadership import Member
+from gpu_scheduler.server.clustering import check_term, fence
+from gpu_scheduler.server.lease import CHECK_TERM, WRITER, PostgresLease
+from gpu_scheduler.store.postgres.connection import connect
+from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.rows import EventRow
+from tests.postgres import address_of, database_url
+
+__all__ = ["database_url"]
+
+
+class House:
+    """One database, and servers that want to lead."""
+
+    def __init__(self, url: str) -> None:
+        self.address = address_of(url, statement_timeout_s=2.0)
+        self.store = PostgresStore(self.address)
+        self._leases: list[PostgresLease] = []
+
+    def server(self, name: str, valid_s: float = 600.0) -> PostgresLease:
+        me = Member(name=name, address=f"http://{name}:1", agents=f"{name}:2", version="1")
+        lease = PostgresLease(partial(connect, self.address, f"lease {name}"), me, valid_s)
+        self._leases.append(lease)
+        return lease
+
+    def connection(self, name: str = "test") -> Any:
+        return connect(self.address, name)
+
+    def let_it_run_out(self) -> None:
+        with self.connection() as connection:
+            connection.execute("UPDATE leadership SET until = clock_timestamp()")
+
+    def close(self) -> None:
+        for lease in self._leases:
+            lease.close()
+        self.store.close()
+
+
+@pytest.fixture
+def house(database_url: str) -> Iterator[House]:
+    house = House(database_url)
+    yield house
+    house.close()
+
+
+def an_event() -> EventRow:
+    return EventRow(at_ms=1, kind="test", job_id="job-1")
+
+
+def test_one_server_leads_and_the_others_wait_until_its_lease_has_run_out(house: House) -> None:
+    a, b = house.server("a"), house.server("b")
+    assert (a.take(), b.take()) == (1, None)
+    lead = b.look()
+    assert (lead.holder, lead.address, lead.agents) == ("a", "http://a:1", "a:2")
+    assert lead.is_held
+    assert 590 < lead.left_s <= 600
+    house.let_it_run_out()
+    assert not b.look().is_held
+    assert b.take() == 2
+    assert not a.renew(1), "its term is over"
+
+
+def test_of_many_that_try_at_once_exactly_one_takes_the_lead(house: House) -> None:
+    servers = [house.server(f"s{number}") for number in range(8)]
+    taken: list[int | None] = []
+    threads = [threading.Thread(target=lambda one=one: taken.append(one.take())) for one in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken, key=str) == [1, *[None] * 7]
+
+
+def test_a_renewal_keeps_the_term_and_a_lead_that_is_given_back_is_free_at_once(
+    house: House,
+) -> None:
+    a, b = house.server("a"), house.server("b")
+    assert a.take() == 1
+    assert a.renew(1)
+    assert a.look().term == 1
+    a.release(1)
+    assert b.take() == 2
+    a.release(1)
+    assert b.renew(2), "who has lost it cannot give it back"
+
+
+def test_the_servers_that_stand_by_are_known_until_they_leave(house: House) -> None:
+    a, b, c = house.server("a"), house.server("b"), house.server("c")
+    a.take()
+    for one in (a, b, c):
+        one.look()
+    assert [one.name for one in a.look().standbys] == ["b", "c"]
+    c.leave()
+    assert [one.name for one in b.look().standbys] == ["b"]
+
+
+def test_all_servers_have_one_secret(house: House) -> None:
+    first = house.server("a").secret()
+    assert len(first) == 32
+    assert house.server("b").secret() == first
+
+
+def test_a_commit_is_made_in_its_term_and_never_after_it(house: House) -> None:
+    a, b = house.server("a"), house.server("b")
+    term = a.take()
+    assert term == 1
+    fence(house.store, term)
+    assert house.store.commit([an_event()]) == 1
+    house.let_it_run_out()
+    assert house.store.commit([an_event()]) == 2, "nobody else leads yet"
+    assert b.take() == 2
+    with pytest.raises(NotLeader, match="term 1 is over"):
+        house.store.commit([an_event()])
+    for housekeeping in (
+        lambda: house.store.archive(ended_before_ms=1),
+        lambda: house.store.forget(answers_before_ms=1, events_before_ms=1),
+    ):
+        with pytest.raises(NotLeader):
+            housekeeping()
+    assert house.store.last_event() == 2
+    fence(house.store, 2)
+    assert house.store.commit([an_event()]) == 3
+
+
+def test_a_server_that_does_not_lead_commits_nothing(house: House) -> None:
+    fence(house.store, 0)
+    with pytest.raises(NotLeader, match="does not lead"):
+        house.store.commit([an_event()])
+
+
+def test_a_take_over_waits_for_a_commit_under_way_and_the_next_commit_finds_it(
+    house: House,
+) -> None:
+    a, b = house.server("a"), house.server("b")
+    assert a.take() == 1
+    house.let_it_run_out()
+    found: list[int | None] = []
+    with house.connection("somebody else") as commit:
+        with commit.transaction():
+            check_term(1, commit)
+            taking = threading.Thread(target=lambda: found.append(b._take()))
+            taking.start()
+            taking.join(0.2)
+            assert not found, "the term cannot end within a commit"
+        taking.join()
+        assert found == [2]
+        with pytest.raises(NotLeader), commit.transaction():
+            check_term(1, commit)
+
+
+def test_a_renewal_does_not_wait_for_a_long_commit(house: House) -> None:
+    a = house.server("a")
+    a.take()
+    with house.connection() as commit, commit.transaction():
+        commit.execute(CHECK_TERM, (1,))
+        assert a.renew(1)
+
+
+def test_a_writer_that_froze_within_a_commit_is_cut_off(house: House) -> None:
+    a, b = house.server("a"), house.server("b")
+    a.take()
+    frozen = house.connection(f"{WRITER} of a")
+    frozen.execute("BEGIN")
+    frozen.execute(CHECK_TERM, (1,))
+    house.let_it_run_out()
+    assert b.take() == 2
+    with pytest.raises(psycopg.OperationalError):
+        frozen.execute("COMMIT")
+    frozen.close()
+
+
+def test_a_writer_whose_lease_still_holds_is_left_alone(house: House) -> None:
+    a, b = house.server("a"), house.server("b")
+    a.take()
+    with house.connection(f"{WRITER} of a") as busy, busy.transaction():
+        busy.execute(CHECK_TERM, (1,))
+        assert b.take() is None
+        assert busy.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_database_that_is_away_is_said_so_and_asked_again(house: House) -> None:
+    a = house.server("a")
+    assert a.take() == 1
+    with house.connection() as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'lease a'"
+        )
+    with pytest.raises(StoreUnavailable, match="does not say who leads"):
+        a.renew(1)
+    assert a.renew(1)
