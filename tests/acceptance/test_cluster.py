@@ -1,6 +1,8 @@
 """A server and agents as processes of their own, over TCP: jobs, outages, logs, names."""
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 
@@ -136,3 +138,26 @@ def test_an_agent_that_could_never_work_says_so_at_once(
     cluster: Cluster, words: tuple[str, ...], says: str
 ) -> None:
     assert says in cluster.tgpu("agent", *words, code=2)
+
+
+def test_gpus_that_are_added_and_lost_are_noticed_without_a_restart(cluster: Cluster) -> None:
+    """The agent looks again at once when it is told to, as `systemctl reload` does."""
+    declared = cluster.directory / "n2" / "agent" / "readings.json"
+    gpus = {"n1": 8, "n2": 9}
+
+    def has(count: int) -> bool:
+        return {node["id"]: node["gpus"] for node in cluster.nodes()} == gpus | {"n2": count}
+
+    declared.write_text('{"gpus": "9xH100"}', encoding="utf-8")
+    os.kill(cluster.agents["n2"].pid, signal.SIGHUP)
+    cluster.until(lambda: has(9), "one GPU more")
+    job = cluster.submit("--gpus", "9", "--", "sh", "-c", "exec sleep 600")
+    cluster.until(lambda: cluster.states(job) == {"running"}, "it runs on all of them")
+    declared.write_text('{"gpus": "8xH100"}', encoding="utf-8")
+    os.kill(cluster.agents["n2"].pid, signal.SIGHUP)
+    cluster.until(
+        lambda: "GPU 8 of n2 cannot be trusted any more" in cluster.tgpu("logs", job), "it is told"
+    )
+    cluster.tgpu("cancel", job)
+    cluster.until(lambda: has(8), "the lost one is forgotten when the job is over")
+    declared.unlink()

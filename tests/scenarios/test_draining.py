@@ -1,8 +1,12 @@
 """Nodes that people cordon, drain, label and remove, and the jobs on them."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_scheduler.control.messages import (
+    DeviceRead,
+    DevicesRead,
     NodeFound,
     NodeSilent,
 )
@@ -206,3 +210,47 @@ def test_after_a_removal_nodes_can_join_and_get_work() -> None:
     lab.do(found("d"), found("e"))
     lab.submit(*(a_job(number=number) for number in range(1, 5)))
     assert sorted(lab.nodes_of(f"j{number}")[0] for number in range(1, 5)) == ["b", "c", "d", "e"]
+
+
+# --- devices that are lost
+
+
+def test_jobs_on_a_device_that_is_lost_are_told_and_others_are_not() -> None:
+    lab = Lab(nodes=[])
+    both = (
+        Device(index=0, uuid="a", model="A100", memory_mb=80_000),
+        Device(index=1, uuid="b", model="A100", memory_mb=80_000),
+    )
+    box = replace(found("box"), devices=both)
+    lab.do(box)
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.do(replace(box, devices=both[:1]))
+    lab.do(replace(box, devices=both[:1]))
+    assert [(warning.allocation_id, warning.text) for warning in lab.warnings] == [
+        ("j2.1", "GPU 1 of box cannot be trusted any more: it is not there any more")
+    ]
+    lab.submit(a_job(number=3))
+    lab.ends("j1", "j2")
+    assert lab.running() == ["j3"]
+    assert len(node(lab, "box").devices) == 1
+
+
+def test_a_job_on_a_device_that_falls_ill_is_told_once() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found("box"))
+    lab.submit(a_job(number=1))
+    ill = DeviceRead(index=0, healthy=False, why="fallen off the bus")
+    lab.do(DevicesRead("box", (ill,)), DevicesRead("box", (ill,)))
+    assert [warning.text for warning in lab.warnings] == [
+        "GPU 0 of box cannot be trusted any more: fallen off the bus"
+    ]
+
+
+def test_a_device_that_is_added_is_used_at_once() -> None:
+    lab = Lab(nodes=[])
+    lab.do(found("box"))
+    lab.submit(a_job(number=1), a_job(number=2))
+    assert lab.running() == ["j1"]
+    more = Device(index=1, uuid="box-1", model="A100", memory_mb=80_000)
+    lab.do(replace(found("box"), devices=(*found("box").devices, more)))
+    assert lab.running() == ["j1", "j2"]

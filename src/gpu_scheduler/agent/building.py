@@ -7,8 +7,11 @@ from pathlib import Path
 
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.detect import Wanted
+from gpu_scheduler.agent.devices.fabric import find_fabric
 from gpu_scheduler.agent.devices.foreign import ForeignRule
+from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found
+from gpu_scheduler.agent.devices.rescan import Rescan
 from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings
 from gpu_scheduler.agent.machine import ThisMachine
 from gpu_scheduler.agent.owners import Owners
@@ -36,6 +39,7 @@ def as_configured(found: Found, config: AgentConfig) -> Found:
         devices=found.devices[:most] if most else found.devices,
         labels=tuple(sorted({**dict(found.labels), **config.labels}.items())),
         rack=config.rack,
+        fabric=find_fabric(),
     )
 
 
@@ -58,6 +62,14 @@ def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watch
     )
     memory = Path(config.dir) / "devices.json"
     owner_of = Owners(config.scratch_dir).owner_of
-    return Watcher(
+
+    def find() -> Found:
+        # Drivers tell of new devices only to who comes anew.
+        source.close()
+        return as_configured(source.find(), config)
+
+    watcher = Watcher(
         source, found, owner_of, settings=settings, memory=memory, boot_id=ThisMachine().boot_id()
     )
+    watcher.rescan = Rescan(find, found, Host().gpus)
+    return watcher

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Container, Iterable
 
+from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import Telemetry, Watcher
 
 LEAST_PAUSE_S = 0.01
@@ -20,10 +21,19 @@ LOOK_AGAIN_S = 0.1
 class Looker:
     """One watcher, asked by one task at a time."""
 
-    def __init__(self, watcher: Watcher, heard: Callable[[Telemetry], None]) -> None:
-        """`heard` is told of every look, before anybody who waits for it."""
+    def __init__(
+        self,
+        watcher: Watcher,
+        heard: Callable[[Telemetry], None],
+        changed: Callable[[Found], None] | None = None,
+    ) -> None:
+        """`heard` is told of every look, before anybody who waits for it.
+
+        `changed` is told when devices have come or gone, before the next look at them.
+        """
         self._watcher = watcher
         self._heard = heard
+        self._changed = changed
         self._asked = asyncio.Event()
         self._waiting: list[asyncio.Future[Telemetry]] = []
 
@@ -33,6 +43,9 @@ class Looker:
         while True:
             self._asked.clear()
             waiting, self._waiting = self._waiting, []
+            found = await asyncio.to_thread(self._watcher.find_again)
+            if found is not None and self._changed is not None:
+                self._changed(found)
             telemetry = await asyncio.to_thread(self._watcher.look)
             self._heard(telemetry)
             for answer in waiting:
@@ -41,6 +54,11 @@ class Looker:
             await asyncio.sleep(LEAST_PAUSE_S)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), interval_s)
+
+    def look_again(self) -> None:
+        """Somebody has changed the devices: look for all of them again."""
+        self._watcher.ask_again()
+        self._asked.set()
 
     def begin(self, indices: Iterable[int]) -> None:
         """Work of ours is about to use these devices."""

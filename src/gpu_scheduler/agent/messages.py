@@ -38,6 +38,19 @@ def inventory_of(found: Found) -> pb.Inventory:
         memory_mb=found.memory_mb,
         labels=dict(found.labels),
         rack=found.rack,
+        numa_nodes=found.fabric.numa_nodes,
+        direct_storage=found.fabric.direct_storage,
+        adapters=[
+            pb.Adapter(
+                name=adapter.name,
+                port=adapter.port,
+                link=adapter.link,
+                rate_gbps=adapter.rate_gbps,
+                numa_node=adapter.numa_node,
+                active=adapter.active,
+            )
+            for adapter in found.fabric.adapters
+        ],
         detection=found.detection,
         problem=found.problem,
         devices=[

@@ -11,7 +11,7 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.environment import PLAIN_PATH, job_environment, work_devices
 from gpu_scheduler.agent.interfaces import free_port, interface_of
-from gpu_scheduler.agent.rendezvous import Adapter, nccl_hints, rendezvous_files
+from gpu_scheduler.agent.rendezvous import nccl_hints, rendezvous_files
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -26,9 +26,13 @@ class Orders:
     def __init__(self, config: AgentConfig, found: Found) -> None:
         """For one node."""
         self._config = config
-        self._devices = {device.index: device for device in found.devices}
-        self._adapters: tuple[Adapter, ...] = ()
+        self.set_found(found)
         self._chosen = Chosen(Path(config.dir))
+
+    def set_found(self, found: Found) -> None:
+        """What the node has, now that it has changed; work that is under way keeps what it has."""
+        self._devices = {device.index: device for device in found.devices}
+        self._adapters = found.fabric.adapters
 
     def work(self, order: pb.Order) -> Work:
         """What the launcher needs to run one member."""

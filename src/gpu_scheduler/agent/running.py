@@ -62,8 +62,10 @@ async def _work(
     """Become a node if this is none yet; then the agent, and the renewal of its key beside it."""
     keeper = await keeper_of(config)
     connect = None if keeper is None else Servers(config.targets, keeper)
+    agent = Agent(config, launcher, found, watcher, connect)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.look_again)
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(Agent(config, launcher, found, watcher, connect).run())
+        tasks.create_task(agent.run())
         if keeper is not None:
             tasks.create_task(keeper.run())
 

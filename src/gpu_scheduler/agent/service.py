@@ -71,7 +71,9 @@ class Agent:
         self._connect = connect or Servers(config.targets)
         self._launcher = launcher
         self._found = found
-        self._looker = None if watcher is None else Looker(watcher, self._hear_devices)
+        self._looker = (
+            None if watcher is None else Looker(watcher, self._hear_devices, self._hear_found)
+        )
         self._mps = _mps(config, launcher, found)
         self._has_sensors = found.detection != DECLARED
         self._indices: dict[Key, tuple[int, ...]] = {}
@@ -164,6 +166,17 @@ class Agent:
         for fact in self._began:
             self._send(fact)
         self._began.clear()
+
+    def look_again(self) -> None:
+        """Somebody has changed the devices of this node: look for all of them again."""
+        if self._looker is not None:
+            self._looker.look_again()
+
+    def _hear_found(self, found: Found) -> None:
+        """Devices have come or gone: from now on work is done with what is there."""
+        self._found = found
+        self._orders.set_found(found)
+        self._send(pb.AgentMessage(inventory=inventory_of(found)))
 
     def _hear_devices(self, telemetry: Telemetry) -> None:
         self._telemetry = pb.AgentMessage(telemetry=telemetry_of(telemetry))

@@ -8,13 +8,14 @@ from dataclasses import replace
 from gpu_scheduler.control import sharing
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.condition import after_reading, changes
-from gpu_scheduler.control.messages import DevicesRead, NodeFound, Outcome, TrustOrder
+from gpu_scheduler.control.messages import DevicesRead, NodeFound, Outcome, TrustOrder, WarnOrder
 from gpu_scheduler.engine.kind import same_hardware
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Device, Health, Node, NodeState, labels_with
 from gpu_scheduler.store.rows import EventRow
 
+GONE = "it is not there any more"
 LEAST_COMMANDS = 3
 """So many different commands must have died on a device before it is blamed."""
 
@@ -66,6 +67,8 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
         book.picture.change_hardware(node)
         book.changed = True
         outcome.writes += [node, _node_event(now_ms, "node_changed", node.id)]
+    if known is not None:
+        _warn_of_lost(book, known, node, outcome)
     book.new_nodes = True  # it may offer more than before
     if known is None or known.state is not state:
         kind = "node_joined" if known is None else "node_online"
@@ -104,13 +107,36 @@ def _with_what_is_held(book: Book, known: Node, node: Node) -> Node:
             for share in placement.devices:
                 old = before[share.index]
                 if not _is_same_device(old, devices.get(share.index)):
-                    devices[share.index] = replace(old, health=Health.UNHEALTHY)
+                    devices[share.index] = replace(old, health=Health.UNHEALTHY, why=GONE)
     return replace(
         node,
         cpu_milli=max(node.cpu_milli, cpu_milli),
         memory_mb=max(node.memory_mb, memory_mb),
         devices=tuple(device for _, device in sorted(devices.items())),
     )
+
+
+def _warn_of_lost(book: Book, known: Node, node: Node, outcome: Outcome) -> None:
+    """Jobs that hold a device which is not there any more are told."""
+    before = {device.index: device.health for device in known.devices}
+    for device in node.devices:
+        if device.why == GONE and before.get(device.index) is Health.HEALTHY:
+            _warn_holders(book, node.id, device.index, device.why, outcome)
+
+
+def _warn_holders(book: Book, node_id: str, index: int, why: str, outcome: Outcome) -> None:
+    """A line for the log of every job on a device that cannot be trusted any more."""
+    slot = book.picture.index.slot(node_id)
+    text = f"GPU {index} of {node_id} cannot be trusted any more: {why or 'it is unhealthy'}"
+    for allocation_id, entry in book.picture.by_node.get(slot.ordinal, {}).items():
+        held = {
+            share.index
+            for placement in entry.running.allocation.placements
+            if placement.node_id == node_id
+            for share in placement.devices
+        }
+        if index in held:
+            outcome.effects.append(WarnOrder(allocation_id, text))
 
 
 def _is_same_device(old: Device, new: Device | None) -> bool:
@@ -141,6 +167,8 @@ def read(book: Book, fact: DevicesRead, now_ms: int, outcome: Outcome) -> None:
         set_node(book, replace(node, devices=devices), outcome)
         for old, new in zip(node.devices, devices, strict=True):
             xid = by_index[new.index].xid if new.index in by_index else 0
+            if old.health is Health.HEALTHY and new.health is not Health.HEALTHY:
+                _warn_holders(book, node.id, new.index, new.why, outcome)
             for kind, data in changes(old, new, xid):
                 where = (("node", node.id), ("gpu", new.index))
                 outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=(*where, *data)))

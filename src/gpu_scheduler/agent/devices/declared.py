@@ -30,6 +30,7 @@ CORES_PER_GPU = 8
 MEMORY_PER_GPU_MEMORY = 2
 MOST_DEVICES = 1024
 ISLAND_SIZE = 8
+GPUS = "gpus"
 _PART = re.compile(
     r"(?P<count>\d+)\s*[x*]\s*(?P<model>[A-Za-z][A-Za-z0-9 \-]*?)"
     r"(?:-(?P<size>\d+)\s*(?P<unit>GB|GiB|G|MB|MiB|M))?",
@@ -127,7 +128,8 @@ class DeclaredSource:
     """Devices that only exist on paper.
 
     `readings_file` holds a JSON object of readings by index, such as {"0": {"temperature_c": 91}};
-    it is read anew on every look, and may come and go. XIDs count once per change of the file.
+    it is read anew on every look, and may come and go. XIDs count once per change of the file. Its
+    key "gpus" declares other devices from the next time on that devices are looked for.
     """
 
     def __init__(
@@ -140,6 +142,8 @@ class DeclaredSource:
         host: Host | None = None,
         readings_file: Path | None = None,
     ) -> None:
+        self._text = text
+        self._node = node
         self._devices = declared_devices(parse_declared(text), node=node)
         self._host = host or Host()
         self._cpu_milli = cpu_milli
@@ -149,6 +153,8 @@ class DeclaredSource:
 
     def find(self) -> Found:
         """The node that was declared; CPU and memory to match, but never less than there are."""
+        now = str(self._file().get(GPUS, self._text))
+        self._devices = declared_devices(parse_declared(now), node=self._node)
         gpu_memory_mb = sum(device.memory_mb for device in self._devices)
         return Found(
             cpu_milli=self._cpu_milli
@@ -169,23 +175,35 @@ class DeclaredSource:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _said(self) -> dict[str, dict[str, Any]]:
-        if self._readings_file is None:
-            return {}
+    def _file(self) -> dict[str, Any]:
+        """What the file of readings holds."""
         try:
-            text = self._readings_file.read_text(encoding="utf-8")
+            text = "{}" if self._readings_file is None else self._readings_file.read_text("utf-8")
+            said = json.loads(text)
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise DevicesUnreadable(f"{self._readings_file}: {error.strerror}") from error
+        except ValueError as error:
+            raise self._unreadable() from error
+        if not isinstance(said, dict):
+            raise self._unreadable()
+        return said
+
+    def _unreadable(self) -> DevicesUnreadable:
+        return DevicesUnreadable(
+            f"{self._readings_file}: expected a JSON object of readings by index, such as "
+            '{"0": {"temperature_c": 91}}'
+        )
+
+    def _said(self) -> dict[str, dict[str, Any]]:
+        said = self._file()
+        text = json.dumps(said)
+        said.pop(GPUS, None)
         try:
-            said = json.loads(text)
             by_index = {str(index): dict(values) for index, values in said.items()}
         except (ValueError, TypeError, AttributeError) as error:
-            raise DevicesUnreadable(
-                f"{self._readings_file}: expected a JSON object of readings by index, such as "
-                '{"0": {"temperature_c": 91}}'
-            ) from error
+            raise self._unreadable() from error
         if text == self._told:
             by_index = {index: {**values, "xids": ()} for index, values in by_index.items()}
         self._told = text

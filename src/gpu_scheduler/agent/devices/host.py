@@ -41,6 +41,14 @@ class Host:
         """The CPUs near a PCI device, or none if that is not known."""
         return cpu_list(_text(self._pci(bus_id) / "local_cpulist"))
 
+    def gpus(self) -> tuple[str, ...]:
+        """The bus ids of the GPUs that the driver has now."""
+        place = self.root / "proc/driver/nvidia/gpus"
+        try:
+            return tuple(sorted(entry.name for entry in place.iterdir()))
+        except OSError:
+            return ()
+
     def device_path(self, bus_id: str) -> str:
         """The device node of a GPU, found by the driver's minor number."""
         facts = self.root / "proc/driver/nvidia/gpus" / bus_id / "information"

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpu_scheduler.agent.devices.fabric import Fabric
 from gpu_scheduler.model.errors import ClusterError
+
+NO_FABRIC = Fabric()
 
 
 class DevicesUnreadable(ClusterError):
@@ -58,6 +61,7 @@ class Found:
     rack: str = ""
     detection: str = "none"
     problem: str = ""
+    fabric: Fabric = NO_FABRIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

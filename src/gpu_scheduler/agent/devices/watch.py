@@ -20,6 +20,7 @@ from gpu_scheduler.agent.devices.foreign import Attribution, ForeignRule
 from gpu_scheduler.agent.devices.health import Recovery, Trust, after_look
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found, Reading
 from gpu_scheduler.agent.devices.release import Releases
+from gpu_scheduler.agent.devices.rescan import Rescan
 
 OwnerOf = Callable[[int], str | None]
 
@@ -109,6 +110,7 @@ class Watcher:
     ) -> None:
         self.settings = settings or WatchSettings()
         self._found = {device.index: device for device in found.devices}
+        self.rescan: Rescan | None = None
         self._clock = clock
         self._wall_clock = wall_clock
         self._breaker = Breaker(
@@ -142,6 +144,24 @@ class Watcher:
         )
         self._memory.keep(self._trust, self._found_uuids())
         return Telemetry(at_ms=at_ms, readings=self._last)
+
+    def find_again(self) -> Found | None:
+        """What is there now, if devices came or went since the last time; not during a look."""
+        found = None if self.rescan is None else self.rescan.look()
+        if found is None:
+            return None
+        before, self._found = self._found, {device.index: device for device in found.devices}
+        for index, device in before.items():
+            if index not in self._found or self._found[index].uuid != device.uuid:
+                for kept in (self._trust, self._loads, self._xids, self._ours_at):
+                    kept.pop(index, None)
+        self._last = tuple(reading for reading in self._last if reading.index in self._found)
+        return found
+
+    def ask_again(self) -> None:
+        """Somebody has changed the devices: look for all of them again."""
+        if self.rescan is not None:
+            self.rescan.ask()
 
     def trust(self, index: int) -> None:
         """Somebody has looked after a device: only what stands against it now counts."""

@@ -1,0 +1,62 @@
+"""Devices that come and go while an agent runs."""
+
+from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, Found, FoundDevice
+from gpu_scheduler.agent.devices.rescan import Rescan
+
+
+def found(*uuids: str) -> Found:
+    devices = tuple(FoundDevice(index=i, uuid=uuid) for i, uuid in enumerate(uuids))
+    return Found(cpu_milli=1000, memory_mb=1000, devices=devices)
+
+
+class Machine:
+    """A kernel and a driver that tell what a test says, and count how often the driver is asked."""
+
+    def __init__(self) -> None:
+        self.gpus = ("a",)
+        self.found: Found | None = found("A")
+        self.asked = 0
+        self.rescan = Rescan(self.find, found("A"), lambda: self.gpus)
+
+    def find(self) -> Found:
+        self.asked += 1
+        if self.found is None:
+            raise DevicesUnreadable("the driver is being loaded")
+        return self.found
+
+
+def test_the_driver_is_asked_only_when_the_kernel_has_other_devices() -> None:
+    machine = Machine()
+    assert machine.rescan.look() is None
+    assert machine.asked == 0
+    machine.gpus, machine.found = ("a", "b"), found("A", "B")
+    assert machine.rescan.look() == found("A", "B")
+    assert machine.rescan.look() is None
+    assert machine.asked == 1
+
+
+def test_a_device_that_is_gone_is_told() -> None:
+    machine = Machine()
+    machine.gpus, machine.found = (), found()
+    assert machine.rescan.look() == found()
+
+
+def test_who_asks_is_heard_also_when_nothing_has_changed() -> None:
+    machine = Machine()
+    machine.rescan.ask()
+    assert machine.rescan.look() is None
+    assert machine.asked == 1
+
+
+def test_a_driver_that_is_not_ready_is_asked_again() -> None:
+    machine = Machine()
+    machine.gpus, machine.found = ("a", "b"), None
+    assert machine.rescan.look() is None
+    machine.found = found("A", "B")
+    assert machine.rescan.look() == found("A", "B")
+
+
+def test_a_device_that_says_nothing_stays_as_it_was() -> None:
+    machine = Machine()
+    machine.gpus, machine.found = ("a", "b"), found("", "B")
+    assert machine.rescan.look() == found("A", "B")
