@@ -46,7 +46,7 @@ def test_a_job_on_a_fenced_node_has_failed_if_it_may_not_be_repeated() -> None:
     lab.submit(a_job(number=1))
     lab.do(NodeFenced("n0"))
     assert lab.state("j1") is JobState.FAILED
-    assert lab.store.nodes()[0].state is NodeState.LOST
+    assert lab.store.nodes()[0].state is NodeState.DEAD
 
 
 def test_a_lost_node_takes_work_again_when_it_comes_back() -> None:

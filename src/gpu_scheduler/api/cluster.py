@@ -88,7 +88,7 @@ async def cluster_status(context: Context, call: Call) -> Answer:
     detailed = context.query(call, "detailed").flag("detailed")
     counts = context.service.store.count_states()
     nodes = slots(context)
-    online = [slot for slot in nodes if slot.node.state is not NodeState.LOST]
+    online = [slot for slot in nodes if slot.node.state is NodeState.ONLINE]
     book = context.service.core.book
     users: dict[str, float] = {}
     for entry in book.picture.running.values():

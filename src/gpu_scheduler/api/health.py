@@ -149,7 +149,7 @@ def _nodes(nodes: list[Slot]) -> Iterator[Finding]:
         "on that machine, look at agent/agent.log in the state directory; the server starts its "
         "own agent again by itself, and jobs run on meanwhile"
     )
-    lost = [slot.node.id for slot in nodes if slot.node.state is NodeState.LOST]
+    lost = [slot.node.id for slot in nodes if slot.node.state is not NodeState.ONLINE]
     if len(lost) == len(nodes):
         yield Finding("nodes", DEGRADED, "no node is online", remedy)
     elif lost:

@@ -100,7 +100,7 @@ class SchedulerCollector(Collector):
         nodes = slots(self._context)
         connected = _gauge("agent_connected", "Whether a node's agent is heard (1) or not.", "node")
         for slot in nodes:
-            connected.add_metric([slot.node.id], slot.node.state is not NodeState.LOST)
+            connected.add_metric([slot.node.id], slot.node.state is NodeState.ONLINE)
         yield connected
         total = sum(slot.node.gpu_count for slot in nodes)
         yield _gauge("gpus", "All GPUs.", value=total)

@@ -46,7 +46,7 @@ async def overview(context: Context, call: Call) -> Answer:
             now=write_time(context.service.now_ms()),
             uptime_seconds=round(time.monotonic() - context.started, 3),
             nodes=len(nodes),
-            online_nodes=sum(slot.node.state is not NodeState.LOST for slot in nodes),
+            online_nodes=sum(slot.node.state is NodeState.ONLINE for slot in nodes),
             problem=_problem(context),
             counts=order.counts,
             gpus=list(gpu_forms(context, call.caller)),

@@ -44,7 +44,8 @@ class Limits:
     `prepare_timeout_ms` until all its members are prepared, then `gang_start_timeout_ms` to begin.
     A device above `hot_above_c` (0: never) gets no new work until it is `hot_hysteresis_c` below.
     One on which `quarantine_after` (0: never) attempts in a row died within `quarantine_within_ms`
-    is set aside.
+    is set aside. Jobs that ask for it get leases of `lease_ms` (0: none) on nodes that keep them;
+    what ran on a node that is dead waits again, interactive jobs apart, if `requeue_after_death`.
     """
 
     max_queued_tasks: int = 1_000_000
@@ -61,6 +62,9 @@ class Limits:
     quarantine_after: int = 5
     quarantine_within_ms: int = 10_000
     gpu_rules: GpuRules = NO_RULES
+    lease_ms: int = 0
+    lease_margin_ms: int = 30_000
+    requeue_after_death: bool = False
     usage_half_life_ms: int = 7 * DAY_MS
     recent_half_life_ms: int = 6 * HOUR_MS
 

@@ -9,6 +9,7 @@ from gpu_scheduler.control import (
     estimates,
     fleet,
     gangs,
+    lost,
     node_keys,
     nodes,
     observe,
@@ -18,6 +19,7 @@ from gpu_scheduler.control import (
 )
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
+from gpu_scheduler.control.lost import LostFact
 from gpu_scheduler.control.messages import (
     Cancel,
     CancelReservation,
@@ -31,10 +33,12 @@ from gpu_scheduler.control.messages import (
     Hold,
     JoinNode,
     KeepAuthority,
+    LeasesOver,
     MakeJoinToken,
     MakeToken,
     NodeFenced,
     NodeFound,
+    NodeLost,
     NodeSilent,
     NoteEstimates,
     Outcome,
@@ -66,6 +70,7 @@ from gpu_scheduler.control.messages import (
     UseToken,
 )
 from gpu_scheduler.control.node_messages import (
+    ConfirmDead,
     Cordon,
     Drain,
     LabelNode,
@@ -99,7 +104,14 @@ class Core:
                 run_cycle(self.book, now_ms, outcome)
             case Prepared() | Started() | Ended() | Checkpointed() | ReplicaChecked():
                 self._hear_of_attempt(message, now_ms, outcome)
-            case NodeFound() | NodeSilent() | DevicesRead() | NodeFenced():
+            case (
+                NodeFound()
+                | DevicesRead()
+                | NodeSilent()
+                | NodeLost()
+                | NodeFenced()
+                | LeasesOver()
+            ):
                 self._hear_of_node(message, now_ms, outcome)
             case SetNode() | SetTenant() | RemoveTenant() | SetPools():
                 self._set(message, now_ms, outcome)
@@ -152,19 +164,17 @@ class Core:
 
     def _hear_of_node(
         self,
-        message: NodeFound | NodeSilent | DevicesRead | NodeFenced,
+        message: NodeFound | DevicesRead | LostFact,
         now_ms: int,
         outcome: Outcome,
     ) -> None:
         match message:
             case NodeFound():
                 fleet.found(self.book, message, now_ms, outcome)
-            case NodeSilent(node_id):
-                fleet.silent(self.book, node_id, now_ms, outcome)
             case DevicesRead():
                 fleet.read(self.book, message, now_ms, outcome)
-            case NodeFenced(node_id):
-                observe.node_fenced(self.book, node_id, now_ms, outcome)
+            case _:
+                lost.hear(self.book, message, now_ms, outcome)
         if not isinstance(message, DevicesRead):
             services.nodes_changed(self.book)
 
@@ -216,6 +226,9 @@ class Core:
                 services.apply(self.book, message, now_ms, outcome)
             case Cordon() | Drain() | Uncordon() | LabelNode() | RemoveNode():
                 nodes.change(self.book, message, now_ms, outcome)
+                services.nodes_changed(self.book)
+            case ConfirmDead():
+                lost.confirm_dead(self.book, message, now_ms, outcome)
                 services.nodes_changed(self.book)
             case Reserve() | CancelReservation():
                 windows.apply(self.book, message, now_ms, outcome)

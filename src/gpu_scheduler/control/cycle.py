@@ -19,6 +19,7 @@ from gpu_scheduler.control.eligible import (
 from gpu_scheduler.control.estimates import fulfil
 from gpu_scheduler.control.gangs import BEGUN, PREPARED, give_up, resized, set_start_timers
 from gpu_scheduler.control.limits import spent
+from gpu_scheduler.control.lost import with_leases
 from gpu_scheduler.control.messages import Outcome, StartOrder
 from gpu_scheduler.control.promises import hold_unheard, write_promises
 from gpu_scheduler.control.stopping import NOT_BEGUN, PREEMPTED, TIMEOUT, stop
@@ -148,7 +149,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
         job_id=job.id,
         task=start.task,
         attempt=task.attempt,
-        placements=start.placements,
+        placements=with_leases(book, job, start.placements),
         start_ms=now_ms,
     )
     task.allocation_id = allocation.id
@@ -254,7 +255,7 @@ def _give_up_start(book: Book, timer: Timer, now_ms: int, outcome: Outcome) -> N
         return
     placements = allocation.placements
     nodes = [book.picture.index.slot(placement.node_id).node for placement in placements]
-    if all(node.state is not NodeState.LOST for node in nodes):
+    if all(node.state is NodeState.ONLINE for node in nodes):
         stop(book, allocation_id, NOT_BEGUN, outcome)
     else:
         book.set_timer(now_ms + book.limits.start_timeout_ms, BEGUN, allocation_id)

@@ -146,15 +146,6 @@ def _is_same_device(old: Device, new: Device | None) -> bool:
     )
 
 
-def silent(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
-    """Nothing is heard of a node. Its jobs keep what they hold, as they may well run."""
-    node = book.picture.index.slot(node_id).node
-    if node.state is not NodeState.ONLINE:
-        return
-    set_node(book, replace(node, state=NodeState.LOST), outcome)
-    outcome.writes.append(_node_event(now_ms, "node_silent", node_id))
-
-
 def read(book: Book, fact: DevicesRead, now_ms: int, outcome: Outcome) -> None:
     """Readings change who may get a device; temperatures alone are not worth a write."""
     node = book.picture.index.slot(fact.node_id).node

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpu_scheduler.control.node_messages import NodeCommand
+from gpu_scheduler.control.node_messages import ConfirmDead, NodeCommand
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
@@ -431,6 +431,21 @@ class DevicesRead:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node has been silent for so long that it is taken for lost. What it runs may go on."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesOver:
+    """For so long no lease was renewed on a node that is silent."""
+
+    node_id: str
+    waited_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFenced:
     """A node is known to be dead: what it ran has ended.
 
@@ -519,6 +534,7 @@ Command = (
     | PauseDevice
     | ResumeDevice
     | NodeCommand
+    | ConfirmDead
     | Record
     | MakeToken
     | RevokeToken
@@ -539,6 +555,8 @@ Fact = (
     | ReplicaChecked
     | NodeFound
     | NodeSilent
+    | NodeLost
+    | LeasesOver
     | DevicesRead
     | NodeFenced
 )

@@ -49,4 +49,12 @@ class RemoveNode:
     node_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class ConfirmDead:
+    """Somebody knows that a silent node is dead: what it ran may run elsewhere."""
+
+    node_id: str
+    by: str
+
+
 NodeCommand = Cordon | Drain | Uncordon | LabelNode | RemoveNode

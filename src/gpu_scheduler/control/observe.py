@@ -16,7 +16,7 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
-from gpu_scheduler.control.messages import Ended, NodeGone, Outcome
+from gpu_scheduler.control.messages import Ended, Outcome
 from gpu_scheduler.control.stopping import (
     CANCELLED,
     GPU_IDLE,
@@ -25,13 +25,11 @@ from gpu_scheduler.control.stopping import (
     NOT_BEGUN,
     PREEMPTED,
     TIMEOUT,
-    stop,
 )
 from gpu_scheduler.ledger.interval import interval_of
 from gpu_scheduler.ledger.shares import account_of
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.measures import AttemptMeasure
-from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running
@@ -127,36 +125,6 @@ def _end_task(  # noqa: PLR0917
                 at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number, user=life.job.user
             )
         )
-
-
-def node_fenced(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
-    """A node is dead for certain: what ran there alone has ended, and may be repeated elsewhere.
-
-    A gang with members on other nodes is ordered to stop there, and holds all it has until that is
-    known to have happened.
-    """
-    slot = book.picture.index.slot(node_id)
-    lost = list(book.picture.by_node.get(slot.ordinal, {}))
-    node = replace(slot.node, state=NodeState.LOST)
-    book.picture.set_node(node)
-    book.changed = True
-    outcome.writes.append(node)
-    for allocation_id in lost:
-        found = book.running(allocation_id)
-        if found is None:
-            continue
-        life, _, task = found
-        goes_on = life.job.requeue_on_node_loss or is_elastic(life.job)
-        why = PREEMPTED if goes_on else NODE_LOST
-        placements = book.picture.running[allocation_id].running.allocation.placements
-        dead = book.fenced.setdefault(allocation_id, set())
-        dead.add(node_id)
-        if dead.issuperset(placement.node_id for placement in placements):
-            task.stop_why = task.stop_why or why
-            ended(book, Ended(allocation_id, exit_code=None), now_ms, outcome)
-        else:
-            stop(book, allocation_id, why, outcome)
-    outcome.effects.append(NodeGone(node_id))
 
 
 def _of_a_gang(running: Running, task: TaskLife, fact: Ended) -> Ended:

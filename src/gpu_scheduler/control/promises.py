@@ -64,4 +64,4 @@ def _is_possible(book: Book, reservation: Reservation) -> bool:
 
 def _is_missing_nodes(book: Book, reservation: Reservation) -> bool:
     slots = [book.picture.index.by_id.get(p.node_id) for p in reservation.placements]
-    return any(slot is not None and slot.node.state is NodeState.LOST for slot in slots)
+    return any(slot is not None and slot.node.state is not NodeState.ONLINE for slot in slots)

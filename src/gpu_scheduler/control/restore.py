@@ -124,7 +124,7 @@ def _sharing(book: Book, job: Job) -> Job:
 
 def _not_heard_of_yet(node: Node) -> Node:
     """A node takes no work until its agent has come back."""
-    return replace(node, state=NodeState.LOST)
+    return replace(node, state=NodeState.SUSPECT) if node.state is NodeState.ONLINE else node
 
 
 def _restore_ledger(book: Book, store: Store) -> None:

@@ -17,13 +17,17 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What one member holds on one node."""
+    """What one member holds on one node.
+
+    With a `lease_ms` the node stops it by itself when nobody has renewed that for so long.
+    """
 
     member: int
     node_id: str
     devices: tuple[DeviceShare, ...]
     cpu_milli: int
     memory_mb: int
+    lease_ms: int = 0
 
     @property
     def gpu_milli(self) -> int:

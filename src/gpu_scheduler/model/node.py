@@ -9,10 +9,12 @@ from gpu_scheduler.model.errors import InvalidRequest, WrongState
 
 
 class NodeState(StrEnum):
-    """Whether anything is heard of a node."""
+    """Whether anything is heard of a node: for a while, for long, or for certain never again."""
 
     ONLINE = "online"
+    SUSPECT = "suspect"
     LOST = "lost"
+    DEAD = "dead"
 
 
 class DeviceMode(StrEnum):
@@ -152,7 +154,8 @@ class Node:
 
     `labels` are those that its agent found, with what people changed about them: `given_labels`,
     where None takes one away. `address` is where members of a gang on other nodes reach it, and
-    `version` that of its agent.
+    `version` that of its agent. `silent_ms` is since when nothing is heard of it; 0 if it is, or if
+    it was when the server began.
     """
 
     id: str
@@ -171,6 +174,7 @@ class Node:
     numa_nodes: int = 0
     direct_storage: bool = False
     adapters: tuple[Adapter, ...] = ()
+    silent_ms: int = 0
 
     def __post_init__(self) -> None:
         """Refuse negative amounts and device indices that are not unique."""

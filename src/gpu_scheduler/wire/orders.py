@@ -67,6 +67,7 @@ def start_order(
         warn_signal=launch.warn_signal,
         warn_before_ms=launch.warn_before_ms,
         grace_ms=launch.grace_ms,
+        lease_ms=placement.lease_ms,
     )
     if job.is_gang:
         start.rendezvous.CopyFrom(rendezvous_of(allocation, placement))
