@@ -90,7 +90,7 @@ class Cluster:
     """One server and its agents, below one directory. Make it with `a_cluster`."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
-        """`settings` as `agent_lost_after_s="2"` hold for the server and all agents."""
+        """`settings` as `nodes_suspect_after_s="2"` hold for the server and all agents."""
         self.directory = directory
         self.state = directory / "s"
         self.environment = {

@@ -10,7 +10,7 @@ from tests.chaos.audit import ENDED, read_notes
 from tests.chaos.house import House, a_house
 from tests.chaos.workload import Workload
 
-SOON = {"agent_heartbeat_interval_s": "0.3", "agent_lost_after_s": "2"}
+SOON = {"agent_heartbeat_interval_s": "0.3", "nodes_suspect_after_s": "2"}
 
 
 def node_state(house: House) -> str:

@@ -185,8 +185,12 @@ class Agent:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._config.heartbeat_interval_s * random.uniform(0.8, 1.0))
-            beat = pb.Heartbeat(at_ms=self._machine.wall_ms(), boot_ms=self._asking_ms())
-            self._send(pb.AgentMessage(heartbeat=beat))
+            self._ask_for_leases()
+
+    def _ask_for_leases(self) -> None:
+        """Each word that says that we are here asks for all leases to be renewed as well."""
+        beat = pb.Heartbeat(at_ms=self._machine.wall_ms(), boot_ms=self._asking_ms())
+        self._send(pb.AgentMessage(heartbeat=beat))
 
     def _asking_ms(self) -> int:
         """When a lease is asked for; 0 if the launcher is an old one that keeps none."""
@@ -289,6 +293,8 @@ class Agent:
         """A launcher of another version goes when it has nothing left to do."""
         if self._launcher.is_outdated and await self._launcher.replace_if_idle():
             log.info("an old launcher was replaced", pid=self._launcher.pid)
+            self._ask_for_leases()
+            self._send(pb.AgentMessage(inventory=inventory_of(self._found)))
 
     async def _write(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import grpc
@@ -18,7 +18,9 @@ from gpu_scheduler import __version__
 from gpu_scheduler.api.gangs import Gangs
 from gpu_scheduler.api.node_found import introduction, node_found, refusal
 from gpu_scheduler.api.node_logs import NodeLogs
+from gpu_scheduler.api.silence import Patience, Silence
 from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.lost import leases_on
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
     Checkpointed,
@@ -29,6 +31,7 @@ from gpu_scheduler.control.messages import (
     Effect,
     Ended,
     Fact,
+    NodeFenced,
     NodeGone,
     NodeSilent,
     Outcome,
@@ -50,6 +53,7 @@ from gpu_scheduler.control.stopping import (
 )
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import (
@@ -64,6 +68,8 @@ GROUNDS = frozenset(
     {TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST, GPU_MEMORY, GPU_IDLE}
 )
 """Why a node may say that it stopped something; other words are not ours."""
+LEASE = "lease"
+LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 log = structlog.get_logger("agents")
 
 
@@ -76,8 +82,8 @@ class Session:
 
     node: str
     hello: pb.Hello = field(default_factory=pb.Hello)
-    heard: bool = True
     heard_s: float = 0.0
+    is_welcome: bool = False
     ordered: set[str] = field(default_factory=set)
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
@@ -100,23 +106,22 @@ class Agents:
         self,
         loop: Loop,
         *,
-        silent_after_s: float = 15.0,
+        patience: Patience | None = None,
         term: int = 0,
         may_order: Callable[[], bool] = lambda: True,
     ) -> None:
         """Listen to the loop. Every order carries the `term`, and none goes out unless it may."""
         self._term = term
         self._may_order = may_order
-        self._closed = False
+        self._patience = patience or Patience()
+        self._silence = Silence(self._patience, self._tell_of_silence, self._leases_on)
         self.logs = NodeLogs(self._send_to_node)
         self._loop = loop
-        self._silent_after_s = silent_after_s
         self.problems: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._members = Members()
         self._gangs = Gangs(loop, self._members, self, self._tell, self._member_over)
         self._arrival = asyncio.Event()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._answers: set[asyncio.Future[Outcome]] = set()
         self._last_environment: tuple[str, dict[str, str] | None] = ("", None)
         loop.on_effects(self.carry_out)
@@ -139,9 +144,18 @@ class Agents:
             await self._arrival.wait()
 
     def expect_nodes(self) -> None:
-        """Nodes that are known and do not come back in time are silent; called at the start."""
-        for node_id in self._loop.core.book.picture.index.by_id:
-            self._watch_silence(node_id)
+        """Nodes that are known and do not come back in time are silent; called at the start.
+
+        What was known to be gone with a node that is dead is gone still.
+        """
+        picture = self._loop.core.book.picture
+        for node_id, slot in picture.index.by_id.items():
+            if node_id in self._sessions:
+                continue
+            self._silence.end(node_id)
+            self._silence.begin(node_id)
+            if slot.node.state is NodeState.DEAD and picture.by_node.get(slot.ordinal):
+                self._tell(NodeFenced(node_id))
 
     # --- orders
 
@@ -178,10 +192,7 @@ class Agents:
 
     def close(self) -> None:
         """Send all away, and wait for nobody any more."""
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self._closed = True
+        self._silence.close()
         self.reconnect_all()
 
     def _send_start(self, order: StartOrder, *, only: str | None = None) -> None:
@@ -294,10 +305,8 @@ class Agents:
         session = Session(node_id, introduction(hello), heard_s=now_s)
         self._sessions[node_id] = session
         self._gangs.node_back(node_id)
-        timer = self._timers.pop(node_id, None)
-        if timer is not None:
-            timer.cancel()
-        self._look_later(session)
+        self._silence.end(node_id)
+        self._look_later(session, self._patience.suspect_s)
         return session
 
     def _close(self, session: Session) -> None:
@@ -305,36 +314,32 @@ class Agents:
             del self._sessions[session.node]
             self.logs.node_gone(session.node)
             log.warning("agent disconnected", node=session.node)
-            self._watch_silence(session.node)
+            self._silence.begin(session.node)
 
-    def _look_later(self, session: Session) -> None:
-        asyncio.get_running_loop().call_later(self._silent_after_s, self._look, session)
+    def _look_later(self, session: Session, wait_s: float) -> None:
+        asyncio.get_running_loop().call_later(wait_s, self._look, session)
 
     def _look(self, session: Session) -> None:
         """A stream can stay open when nobody is there any more: who says nothing is cut off."""
         if self._sessions.get(session.node) is not session:
             return
-        if session.heard:
-            session.heard = False
-            self._look_later(session)
+        silent_s = asyncio.get_running_loop().time() - session.heard_s
+        if silent_s < self._patience.suspect_s:
+            self._look_later(session, self._patience.suspect_s - silent_s)
             return
-        log.warning("agent is silent", node=session.node, seconds=self._silent_after_s)
-        self._tell(NodeSilent(session.node))
-        self._gangs.node_silent(session.node)
+        log.warning("agent is silent", node=session.node, seconds=round(silent_s, 1))
+        # Nothing is granted to it from here on.
+        session.is_welcome = False
+        self._silence.suspect(session.node)
         session.close()
 
-    def _watch_silence(self, node_id: str) -> None:
-        if node_id not in self._timers and not self._closed:
-            timer = asyncio.get_running_loop().call_later(
-                self._silent_after_s, self._gone_silent, node_id
-            )
-            self._timers[node_id] = timer
+    def _tell_of_silence(self, fact: Fact) -> None:
+        self._tell(fact)
+        if isinstance(fact, NodeSilent):
+            self._gangs.node_silent(fact.node_id)
 
-    def _gone_silent(self, node_id: str) -> None:
-        del self._timers[node_id]
-        if node_id not in self._sessions:
-            self._tell(NodeSilent(node_id))
-            self._gangs.node_silent(node_id)
+    def _leases_on(self, node_id: str) -> set[int]:
+        return leases_on(self._loop.core.book, node_id)
 
     async def _listen(
         self, session: Session, hello: pb.Hello, requests: AsyncIterator[pb.AgentMessage]
@@ -356,6 +361,8 @@ class Agents:
             version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000, term=self._term
         )
         session.send(pb.ServerMessage(welcome=welcome))
+        session.is_welcome = True
+        self._renew(session, hello.boot_ms)
         self.problems[hello.node] = hello.inventory.problem
         self._arrival.set()
         self._members.reconnected()
@@ -391,7 +398,6 @@ class Agents:
     # --- facts
 
     def _hear(self, session: Session, message: pb.AgentMessage) -> None:
-        session.heard = True
         session.heard_s = asyncio.get_running_loop().time()
         match message.WhichOneof("message"):
             case "facts":
@@ -403,6 +409,21 @@ class Agents:
                 self._tell(node_found(session.hello, message.inventory))
             case "log_chunk":
                 self.logs.hear(message.log_chunk)
+            case "heartbeat":
+                # A launcher that keeps no leases may have been replaced by one that does.
+                session.hello.boot_ms = message.heartbeat.boot_ms
+                self._renew(session, message.heartbeat.boot_ms)
+
+    def _renew(self, session: Session, asked_ms: int) -> None:
+        """Grant the leases of a node, counted from when it asked for that by its own clock.
+
+        Only while it is welcome and we lead: whoever counts how long nothing was granted must be
+        right. That we lead is asked after the agent has asked, so a grant that is sent late is not
+        longer for it.
+        """
+        if asked_ms and session.is_welcome and self._may_order():
+            renewal = pb.Renewal(term=self._term, boot_ms=asked_ms)
+            session.send(pb.ServerMessage(renewal=renewal))
 
     def _hear_fact(self, session: Session, fact: pb.Fact) -> None:
         running = self._loop.core.book.picture.running.get(fact.allocation_id)
@@ -436,6 +457,9 @@ class Agents:
             detail=over.detail,
             at_ms=fact.at_ms,
         )
+        if over.stopped_by == LEASE:
+            detail = "; ".join(filter(None, (LEASE_ENDED, over.detail)))
+            end = replace(end, stopped_by=PREEMPTED, detail=detail)
         self._member_over(allocation, fact.member, end, checkpoint_ms)
 
     def _member_gone(self, allocation_id: str, member: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.control.lost import LEASE_LABEL
 from gpu_scheduler.control.messages import NodeFound
 from gpu_scheduler.model.launch import runner_label
 from gpu_scheduler.model.node import Adapter
@@ -21,12 +22,15 @@ def introduction(hello: pb.Hello) -> pb.Hello:
         boot_id=hello.boot_id,
         runners=hello.runners,
         address=hello.address,
+        boot_ms=hello.boot_ms,
     )
 
 
 def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeFound:
     """The fact for the core: what the node has, by its first word or by a later one."""
     labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in hello.runners}}
+    if hello.boot_ms:
+        labels[LEASE_LABEL] = "yes"
     return NodeFound(
         node_id=hello.node,
         cpu_milli=inventory.cpu_milli,

@@ -46,6 +46,7 @@ from gpu_scheduler.server.directories import (
 from gpu_scheduler.server.grpc_access import check_grpc
 from gpu_scheduler.server.grpc_server import GrpcServer
 from gpu_scheduler.server.parts import Parts
+from gpu_scheduler.server.patience import check_patience
 from gpu_scheduler.server.roles import Alone, OneOfSeveral, Roles
 from gpu_scheduler.server.storage import open_store, postgres_address
 from gpu_scheduler.settings.groups import Settings
@@ -75,6 +76,7 @@ class Server:
         With `has_agent` it runs jobs on this machine, with `has_nodes` agents come over TCP.
         """
         self._warnings = check_access(settings)
+        check_patience(settings.nodes, settings.agent)
         self._has_agent = has_agent
         self._has_nodes = has_nodes
         self._nodes_at = ""

@@ -33,6 +33,7 @@ from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.jobs_file import JobsFile
 from gpu_scheduler.server.node_keys import ensure_authority
 from gpu_scheduler.server.notifications import LoopForNotices
+from gpu_scheduler.server.patience import patience_of
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.pools import set_up_pools
 from gpu_scheduler.server.site_rules import SiteRules
@@ -77,7 +78,7 @@ class Leading:
         self.loop.on_committed(JobLines(self.loop).note)
         self.agents = Agents(
             self.loop,
-            silent_after_s=settings.agent.lost_after_s,
+            patience=patience_of(settings.nodes),
             term=term,
             may_order=may_order,
         )

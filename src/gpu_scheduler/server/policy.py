@@ -60,6 +60,9 @@ def limits_of(settings: Settings) -> Limits:
         max_misstarts=settings.jobs.max_assignment_attempts,
         usage_half_life_ms=round(settings.policy.usage_half_life_hours * HOUR_MS),
         gpu_rules=gpu_rules_of(settings.gpu),
+        lease_ms=round(settings.nodes.lease_s * 1000),
+        lease_margin_ms=round(settings.nodes.lease_margin_s * 1000),
+        requeue_after_death=settings.nodes.requeue_after_death,
     )
 
 

@@ -118,9 +118,6 @@ class AgentSettings:
     max_retry_interval_s: float = setting(
         5.0, "Longest wait before a server is tried again.", least=0.01, most=3600
     )
-    lost_after_s: float = setting(
-        60.0, "An agent that was silent for this long is lost.", least=1, most=DAY_S
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,4 +137,54 @@ class GangSettings:
         "all are stopped.",
         least=1,
         most=DAY_S,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What happens when nothing is heard of a node."""
+
+    suspect_after_s: float = setting(
+        15.0, "A node that was silent for this long gets no new work.", least=0.1, most=DAY_S
+    )
+    lost_after_s: float = setting(
+        60.0,
+        "A node that was silent for this long is lost: its jobs say so, and the fencing command "
+        "is run. They keep what they hold.",
+        least=0.2,
+        most=DAY_S,
+    )
+    lease_s: float = setting(
+        600.0,
+        "How long a job with `--requeue-on-node-loss` runs on when its node reaches no server; "
+        "then the node stops it. 0: no leases, such jobs wait for their node like others.",
+        least=0,
+        most=7 * DAY_S,
+    )
+    lease_margin_s: float = setting(
+        30.0,
+        "What the server waits beyond a lease before such a job is started elsewhere: for clocks "
+        "that differ, and for the killing.",
+        least=0.5,
+        most=DAY_S,
+    )
+    requeue_after_death: bool = setting(
+        True,
+        "Whether jobs of a node that is known to be dead wait again, interactive ones apart; else "
+        "only those with `--requeue-on-node-loss` do, and the others have failed.",
+    )
+    fencing_command: tuple[str, ...] = setting(
+        (),
+        "Run for a lost node, with `TGPU_NODE`, `TGPU_NODE_ADDRESS` and `TGPU_SILENT_SINCE` in its "
+        "environment; exit code 0 says that the node is dead for certain. Empty: none.",
+    )
+    fencing_timeout_s: float = setting(
+        60.0, "A fencing command that takes longer is killed and has failed.", least=0.1, most=3600
+    )
+    fencing_retry_s: float = setting(
+        30.0,
+        "First wait before a fencing command that has failed is run again; it doubles each time, "
+        "up to an hour.",
+        least=0.1,
+        most=3600,
     )

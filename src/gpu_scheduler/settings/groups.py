@@ -14,6 +14,7 @@ from gpu_scheduler.settings.cluster import (
     AgentSettings,
     DatabaseSettings,
     GangSettings,
+    NodeSettings,
 )
 from gpu_scheduler.settings.field import setting, table
 from gpu_scheduler.settings.forms import Price, Target
@@ -509,6 +510,7 @@ class Settings:
     database: DatabaseSettings = field(default_factory=DatabaseSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
     gangs: GangSettings = field(default_factory=GangSettings)
+    nodes: NodeSettings = field(default_factory=NodeSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
@@ -532,6 +534,7 @@ GROUPS: dict[str, type] = {
     "database": DatabaseSettings,
     "agent": AgentSettings,
     "gangs": GangSettings,
+    "nodes": NodeSettings,
     "retention": RetentionSettings,
     "policy": PolicySettings,
     "limits": LimitSettings,

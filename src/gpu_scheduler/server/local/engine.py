@@ -42,6 +42,7 @@ from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.directories import Lock, prepare
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_logs import JobLogs
+from gpu_scheduler.server.patience import patience_of
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.settings.groups import Settings
@@ -85,7 +86,7 @@ class LocalEngine:
             sweep_ms=settings.scheduler.scheduling_interval_ms,
             rules=SiteRules(settings).check,
         )
-        self.agents = Agents(self.loop, silent_after_s=settings.agent.lost_after_s)
+        self.agents = Agents(self.loop, patience=patience_of(settings.nodes))
         self.context = Context(
             self.loop,
             ApiSettings(server_uid=os.geteuid(), version=__version__),
