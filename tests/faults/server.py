@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.exchange import Answer
 from gpu_scheduler.api.repeats import Repeats
+from gpu_scheduler.api.silence import Patience
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
@@ -69,7 +70,7 @@ class VirtualServer:
                 break
             except SchedulerError:
                 await asyncio.sleep(START_AGAIN_S)
-        agents = Agents(loop, silent_after_s=SILENT_AFTER_S)
+        agents = Agents(loop, patience=Patience(suspect_s=SILENT_AFTER_S))
         loop.start()
         agents.expect_nodes()
         self.loop, self.agents, self._repeats = loop, agents, Repeats(loop)  # type: ignore[arg-type]

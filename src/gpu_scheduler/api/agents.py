@@ -68,6 +68,7 @@ GROUNDS = frozenset(
     {TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST, GPU_MEMORY, GPU_IDLE}
 )
 """Why a node may say that it stopped something; other words are not ours."""
+LEAST_LOOK_S = 0.01
 LEASE = "lease"
 LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 log = structlog.get_logger("agents")
@@ -324,8 +325,9 @@ class Agents:
         if self._sessions.get(session.node) is not session:
             return
         silent_s = asyncio.get_running_loop().time() - session.heard_s
-        if silent_s < self._patience.suspect_s:
-            self._look_later(session, self._patience.suspect_s - silent_s)
+        left_s = self._patience.suspect_s - silent_s
+        if left_s > 0:
+            self._look_later(session, max(left_s, LEAST_LOOK_S))
             return
         log.warning("agent is silent", node=session.node, seconds=round(silent_s, 1))
         # Nothing is granted to it from here on.

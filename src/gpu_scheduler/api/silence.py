@@ -56,7 +56,10 @@ class Silence:
         lost_s = max(0.0, self._patience.lost_s - self._patience.suspect_s)
         self._timers[node_id] = [
             self._later(lost_s, lambda: self._tell(NodeLost(node_id))),
-            *(self._lease_timer(node_id, lease_ms) for lease_ms in set(self._leases_on(node_id))),
+            *(
+                self._lease_timer(node_id, lease_ms)
+                for lease_ms in sorted(self._leases_on(node_id))
+            ),
         ]
 
     def end(self, node_id: str) -> None:
