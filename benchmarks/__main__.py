@@ -19,6 +19,7 @@ MEASURES = {
     "queue": "benchmarks.queue_operations",
     "memory": "benchmarks.memory",
     "store": "benchmarks.store",
+    "postgres": "benchmarks.postgres",
     "http": "benchmarks.http",
     "spawn": "benchmarks.spawn",
     "jobs": "benchmarks.jobs",

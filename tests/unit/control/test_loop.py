@@ -241,6 +241,8 @@ def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
     monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
 
     async def test(bench: Bench) -> None:
+        reloaded = asyncio.Event()
+        bench.loop.on_reload(reloaded.set)
         bench.store.full, bench.store.unreadable = True, 3
         with pytest.raises(StoreUnavailable):
             await bench.loop.apply(a_submission(gpus=1))
@@ -248,8 +250,8 @@ def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
         with pytest.raises(StoreUnavailable, match="reading failed"):
             await bench.loop.apply(a_submission(gpus=1))
         bench.store.full = False
-        while bench.loop.away:  # noqa: ASYNC110 - its own task has to see that the store is back
-            await asyncio.sleep(0)
+        await reloaded.wait()
+        assert bench.loop.away == ""
         assert (await bench.loop.apply(a_submission(gpus=1))).jobs[0].id == "job-1"
         assert (bench.store.unreadable, bench.reloads) == (0, 1)
 
