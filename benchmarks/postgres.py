@@ -1,6 +1,7 @@
 """Durable submissions on PostgreSQL: 1,000 and 10,000 new jobs in one commit, each with its event.
 
-The value is jobs per second of wall time in commits of 10,000. The floor is a bare COPY of the same
+The value is jobs per second of wall time in commits of 10,000, `cpu_value` of CPU time, that of the
+database included. The floor is a bare COPY of the same
 bytes into a table with the same columns and indexes, with the same fsync, alternating with ours.
 Beside them: commits of 1,000, of one job, a job's move from pending to running (1,000 at a time),
 and reading 100,000 jobs. The server is the one of TGPU_TEST_POSTGRES_URL, else a new one with the
@@ -12,8 +13,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import psycopg
@@ -27,7 +29,7 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow, JobRow, NewJobs, Write
-from tests.postgres import URL_VARIABLE, Postgres, a_server, address_of
+from tests.postgres import URL_VARIABLE, OwnPostgres, Postgres, a_server, address_of
 
 TARGET = 25_000
 LARGE, SMALL = 10_000, 1_000
@@ -49,7 +51,7 @@ def measure(repeats: int) -> Result:
     with _server() as server:
         url = server.make_database()
         try:
-            return _measure(url, repeats)
+            return _measure(server, url, repeats)
         finally:
             server.drop_database(url)
 
@@ -64,17 +66,20 @@ def _server() -> Iterator[Postgres]:
             yield server
 
 
-def _measure(url: str, repeats: int) -> Result:
+def _measure(server: Postgres, url: str, repeats: int) -> Result:
     store = PostgresStore(address_of(url))
     with psycopg.connect(url, autocommit=True) as bare:
         bare.execute(_FLOOR)
         large: list[float] = []
+        by_cpu: list[float] = []
         floor: list[float] = []
         store.commit([_new(store, SMALL)])
         for lap in range(repeats):
             show(f"postgres: {lap + 1} of {repeats}")
             new = _new(store, LARGE)
+            before = _cpu_seconds(server)
             large.append(LARGE / _seconds(lambda new=new: store.commit([new])))  # type: ignore[misc]
+            by_cpu.append(LARGE / (_cpu_seconds(server) - before))
             floor.append(LARGE / _bare_copy(bare, new.jobs[0].number))
     small = [SMALL / _seconds(lambda: store.commit([_new(store, SMALL)])) for _ in range(repeats)]
     show("postgres: commits of one job")
@@ -91,6 +96,7 @@ def _measure(url: str, repeats: int) -> Result:
         floor=median(floor),
         repeats=repeats,
         target=TARGET,
+        cpu_value=median(by_cpu) if isinstance(server, OwnPostgres) else None,
         runs=[rounded(rate) for rate in large],
         floor_runs=[rounded(rate) for rate in floor],
         by_thousand=rounded(median(small)),
@@ -164,6 +170,17 @@ def _start(row: JobRow) -> list[Write]:
         ),
         EventRow(at_ms=NOW_MS, kind="started", job_id=job.id, user=job.user),
     ]
+
+
+def _cpu_seconds(server: Postgres) -> float:
+    """What this process and, if it is our own, the server have used."""
+    used = time.process_time()
+    if isinstance(server, OwnPostgres):
+        for pid in server.processes():
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                used += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return used
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -93,6 +93,10 @@ class OwnPostgres(Postgres):
         assert self._process is not None
         return self._process.pid
 
+    def processes(self) -> list[int]:
+        """All its processes."""
+        return [self.pid, *_children(self.pid)]
+
     def install(self, name: str, content: bytes) -> Path:
         """Put a file into the server's directory that only the server can read."""
         path = self._data / name
@@ -152,17 +156,15 @@ class OwnPostgres(Postgres):
 
     def freeze(self) -> None:
         """Stop all its processes where they are; connections stay, and nobody answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-        for child in _children(self.pid):
+        for process in self.processes():
             with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGSTOP)
+                os.kill(process, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let them go on."""
-        for child in _children(self.pid):
+        for process in reversed(self.processes()):
             with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGCONT)
-        os.kill(self.pid, signal.SIGCONT)
+                os.kill(process, signal.SIGCONT)
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(

@@ -7,13 +7,16 @@ either of them, so looking for them is all it costs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from psycopg.abc import Buffer
-from psycopg.adapt import AdaptersMap, Loader
-from psycopg.types.string import StrDumper
+from psycopg import Cursor
+from psycopg.adapt import AdaptersMap
+from psycopg.postgres import types
+from psycopg.types.string import StrBinaryDumper, StrDumper
 
 MARK = "\x01"
+TEXT_OID = types["text"].oid
 _PAIRS = {0: "\x01\x01", 1: "\x01\x02"}
 _COPY = _PAIRS | {
     ord("\\"): "\\\\",
@@ -50,16 +53,32 @@ class TextDumper(StrDumper):
         return super().dump(kept(obj))
 
 
-class TextLoader(Loader):
-    """Reads texts."""
+class BinaryTextDumper(StrBinaryDumper):
+    """Writes texts in arrays, which then need no quotes."""
 
-    def load(self, data: Buffer) -> str:
-        """The text of some bytes."""
-        text = str(data, "utf-8")
-        return read(text) if MARK in text else text
+    def dump(self, obj: str) -> Any:
+        """The bytes of a text."""
+        return super().dump(kept(obj))
 
 
 def adapt(adapters: AdaptersMap) -> None:
-    """Make a connection read and write texts in this way."""
+    """Make a connection write texts in this way."""
+    adapters.register_dumper(str, BinaryTextDumper)
     adapters.register_dumper(str, TextDumper)
-    adapters.register_loader("text", TextLoader)
+
+
+def rows_of(cursor: Cursor[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a cursor with their texts as they were before."""
+    places = [
+        place
+        for place, column in enumerate(cursor.description or ())
+        if column.type_code == TEXT_OID
+    ]
+    for row in cursor.fetchall():
+        for place in places:
+            text = row[place]
+            if text is not None and MARK in text:
+                yield tuple([read(value) if isinstance(value, str) else value for value in row])
+                break
+        else:
+            yield row

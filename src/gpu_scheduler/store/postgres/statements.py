@@ -49,7 +49,7 @@ def arrays(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 def _insertion(table: Table, types: dict[str, str]) -> str:
     columns = ", ".join(_quoted(name) for name in table.columns)
-    values = ", ".join(f"%s::{types[name]}[]" for name in table.columns)
+    values = ", ".join(f"%b::{types[name]}[]" for name in table.columns)
     statement = f"INSERT INTO {table.name} ({columns}) SELECT * FROM unnest({values})"  # noqa: S608
     if not table.key:
         return statement
@@ -68,7 +68,7 @@ def _kept(table: Table, name: str) -> str:
 
 
 def _deletion(table: Table) -> str:
-    return f"DELETE FROM {table.name} WHERE {_quoted(table.key[0])} = ANY(%s)"  # noqa: S608
+    return f"DELETE FROM {table.name} WHERE {_quoted(table.key[0])} = ANY(%b::text[])"  # noqa: S608
 
 
 def _quoted(name: str) -> str:

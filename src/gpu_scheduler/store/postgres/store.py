@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from gpu_scheduler.store.files import Steps
 from gpu_scheduler.store.postgres import schema
+from gpu_scheduler.store.postgres.adapting import rows_of
 from gpu_scheduler.store.postgres.address import Address
 from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.dialect import POSTGRES, prepared
@@ -107,12 +108,14 @@ class PostgresStore(SqlReads):
     def _rows(self, make: Callable[[Any], T], statement: str, values: Values = NOTHING) -> list[T]:
         query = prepared(statement)
         return self._link.use(
-            lambda connection: [make(row) for row in connection.execute(query, values)]
+            lambda connection: [make(row) for row in rows_of(connection.execute(query, values))]
         )
 
     def _row(self, statement: str, values: Values = NOTHING) -> Any:
         query = prepared(statement)
-        return self._link.use(lambda connection: connection.execute(query, values).fetchone())
+        return self._link.use(
+            lambda connection: next(rows_of(connection.execute(query, values)), None)
+        )
 
     def _scan(
         self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]

@@ -104,6 +104,7 @@ class Writer:
                 )
             )
             gone += self._forget_events(connection, events_before_ms, limit)
+            connection.execute(SQL["forget_writers"], (self._id,))
         return gone
 
     def end_others(self) -> int:
@@ -199,7 +200,6 @@ class Writer:
         while True:
             try:
                 connection = self._connected()
-                connection.execute(SQL["end_lost_connections"], (self._name,))
                 row = connection.execute(SQL["last_commit"], (self._id,)).fetchone()
             except (psycopg.Error, SchedulerError) as away:
                 self._disconnect()
@@ -239,6 +239,8 @@ class Writer:
         try:
             connection.execute(SQL["be_durable"])
             schema.check(connection, self._link.address)
+            # First, as all that follows would wait for what such a connection holds.
+            connection.execute(SQL["end_lost_connections"], (self._name,))
             connection.execute(SQL["register_writer"], (self._id, _who()))
             self._statements = Statements(schema.column_types(connection))
         except BaseException:

@@ -21,7 +21,7 @@ UPDATE meta SET commits = commits + 1, next_number = %s, last_event = %s
 INSERT INTO writers (id, name, commits) VALUES (%s, %s, 0) ON CONFLICT (id) DO NOTHING
 
 -- name: forget_writers
-DELETE FROM writers WHERE last < now() - interval '30 days'
+DELETE FROM writers WHERE last < now() - interval '30 days' AND id <> %s
 
 -- name: mark_commit
 UPDATE writers SET commits = %s, last = now() WHERE id = %s
@@ -41,11 +41,11 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE application_name LIKE %s AND application_name <> %s AND datname = current_database()
 
 -- name: insert_specs
-INSERT INTO specs (id, spec) SELECT * FROM unnest(%s::bigint[], %s::text[])
+INSERT INTO specs (id, spec) SELECT * FROM unnest(%b::bigint[], %b::text[])
 
 -- name: insert_launches
 INSERT INTO launches (id, launch, captured, sweep)
-SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[])
+SELECT * FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::text[])
 
 -- name: copy_new_jobs
 COPY jobs (
@@ -59,18 +59,18 @@ INSERT INTO jobs (
 SELECT
     own.*, %(tenant)s::text, %(user)s::text, %(priority)s::bigint, %(gpu_milli)s::bigint,
     %(submit_ms)s::bigint, %(spec)s::bigint, nullif(%(launch)s::bigint, 0)
-FROM unnest(%(numbers)s::bigint[], %(names)s::text[], %(commands)s::text[], %(lives)s::text[]) AS own
+FROM unnest(%(numbers)b::bigint[], %(names)b::text[], %(commands)b::text[], %(lives)b::text[]) AS own
 
 -- name: add_counts
 WITH change AS (
     SELECT 0::smallint AS archived, tenant, "user", state, -count(*) AS jobs
     FROM jobs
-    WHERE number = ANY(%(known)s::bigint[])
+    WHERE number = ANY(%(known)b::bigint[])
     GROUP BY tenant, "user", state
     UNION ALL
     SELECT
-        * FROM unnest(%(archived)s::smallint[], %(tenants)s::text[], %(users)s::text[],
-        %(states)s::text[], %(jobs)s::bigint[])
+        * FROM unnest(%(archived)b::smallint[], %(tenants)b::text[], %(users)b::text[],
+        %(states)b::text[], %(jobs)b::bigint[])
 )
 INSERT INTO job_counts (archived, tenant, "user", state, jobs)
 SELECT archived, tenant, "user", state, sum(jobs)
@@ -84,14 +84,14 @@ DO UPDATE SET jobs = job_counts.jobs + excluded.jobs
 INSERT INTO job_counts (archived, tenant, "user", state, jobs)
 SELECT side.archived, tenant, "user", state, side.sign * count(*)
 FROM {table}, (VALUES (%(into)s::smallint, 1), (1 - %(into)s::smallint, -1)) AS side (archived, sign)
-WHERE number = ANY(%(numbers)s::bigint[])
+WHERE number = ANY(%(numbers)b::bigint[])
 GROUP BY side.archived, side.sign, tenant, "user", state
 ON CONFLICT (archived, tenant, "user", state)
 DO UPDATE SET jobs = job_counts.jobs + excluded.jobs
 
 -- name: move_jobs
 WITH gone AS (
-    DELETE FROM {table} WHERE number = ANY(%s::bigint[]) RETURNING *
+    DELETE FROM {table} WHERE number = ANY(%b::bigint[]) RETURNING *
 )
 INSERT INTO {into} (
     number, name, tenant, "user", state, reason, priority, gpu_milli, command,
@@ -124,7 +124,7 @@ LIMIT %s
 
 -- name: insert_history
 INSERT INTO history (first_sequence, last_sequence, newest_ms, events)
-SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::text[])
+SELECT * FROM unnest(%b::bigint[], %b::bigint[], %b::bigint[], %b::text[])
 
 -- name: forget_answers
 DELETE FROM answers

@@ -1,0 +1,80 @@
+"""A TCP proxy in front of PostgreSQL that loses connections at the worst moment."""
+
+import socket
+import threading
+from contextlib import suppress
+
+COMMIT = b"COMMIT"
+SIZE = 65_536
+
+
+class Proxy:
+    """Passes everything on, until a COMMIT comes and `lose` says what to do with it.
+
+    "answer": it is passed on, and its answer is lost. "request": it is lost itself, and the server
+    is not told that anybody has gone. While `refusing`, new connections are closed at once.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.lose = ""
+        self.refusing = False
+        self.lost = threading.Event()
+        self._sockets: list[socket.socket] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        for connection in self._sockets:
+            _end(connection)
+            connection.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                if self.refusing:
+                    client.close()
+                    continue
+                server = socket.create_connection(self._target)
+                self._sockets += (client, server)
+                threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._answers, args=(server, client), daemon=True).start()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while data := client.recv(SIZE):
+                if self.lose and COMMIT in data:
+                    how, self.lose = self.lose, ""
+                    self.refusing = True
+                    if how == "answer":
+                        self._pass_on_silently(server, data)
+                    _end(client)
+                    self.lost.set()
+                    return
+                server.sendall(data)
+        _end(server)
+
+    def _pass_on_silently(self, server: socket.socket, data: bytes) -> None:
+        """Let the server do it, and nobody hear of it."""
+        server.sendall(data)
+        server.shutdown(socket.SHUT_WR)
+
+    def _answers(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(SIZE):
+                if not self.refusing:
+                    client.sendall(data)
+        _end(client)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

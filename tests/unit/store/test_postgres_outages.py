@@ -1,0 +1,323 @@
+"""PostgreSQL goes away at every moment: nothing is said to be kept that is not, and it recovers."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.model.errors import NotLeader, OutcomeUnknown, StoreUnavailable
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.postgres.connection import Connection, connect
+from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.rows import EventRow, JobRow
+from tests.builders import a_job
+from tests.database_proxy import Proxy
+from tests.postgres import OwnPostgres, a_server, address_of
+
+LONG_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OwnPostgres]:
+    with a_server() as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: OwnPostgres) -> str:
+    return server.make_database()
+
+
+def opened(url: str, port: int | None = None, **changes: Any) -> PostgresStore:
+    """A store that loses its patience soon."""
+    address = address_of(url, connect_timeout_s=1.0, **changes)
+    if port is not None:
+        address = address_of(url, connect_timeout_s=1.0, **changes)
+        assert isinstance(address.parameters, dict)
+        address.parameters["port"] = port
+    return PostgresStore(address)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[PostgresStore]:
+    store = opened(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def proxy(server: OwnPostgres) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+def row(number: int) -> JobRow:
+    job = a_job(number=number, id=f"job-{number}")
+    return JobRow(job=job, state=JobState.PENDING)
+
+
+def batch(number: int) -> list[JobRow | EventRow]:
+    return [row(number), EventRow(at_ms=number, kind="submitted", job_id=f"job-{number}")]
+
+
+def kept(store: PostgresStore) -> list[int]:
+    numbers = [row.job.number for row in store.jobs()]
+    assert store.last_event() == len(numbers)
+    assert store.next_number() == max(numbers, default=0) + 1
+    assert sum(store.count_states().values()) == len(numbers)
+    return numbers
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + LONG_S
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+def test_a_restart_between_two_commits_is_not_noticed(
+    store: PostgresStore, server: OwnPostgres
+) -> None:
+    store.commit(batch(1))
+    server.restart()
+    store.commit(batch(2))
+    server.restart()
+    assert kept(store) == [1, 2]
+    assert store.trouble() == ""
+
+
+def test_a_database_that_is_stopped_is_told_at_once_and_used_again_when_it_is_back(
+    store: PostgresStore, server: OwnPostgres
+) -> None:
+    store.commit(batch(1))
+    server.stop()
+    try:
+        with pytest.raises(StoreUnavailable, match="is not available"):
+            store.jobs()
+        assert "is not available" in store.trouble()
+        with pytest.raises(StoreUnavailable, match="is not available"):
+            store.commit(batch(2))
+    finally:
+        server.start()
+    until(lambda: not store.trouble())
+    assert kept(store) == [1]
+    store.commit(batch(2))
+    assert kept(store) == [1, 2]
+
+
+def test_a_database_that_is_frozen_costs_one_wait_and_nobody_waits_after_that(
+    store: PostgresStore, server: OwnPostgres
+) -> None:
+    store.commit(batch(1))
+    store.jobs()
+    server.freeze()
+    try:
+        with pytest.raises(StoreUnavailable, match="has not answered for 1 s"):
+            store.jobs()
+        began = time.monotonic()
+        for _ in range(100):
+            with pytest.raises(StoreUnavailable):
+                store.jobs()
+        assert time.monotonic() - began < LONG_S
+        with pytest.raises(StoreUnavailable):
+            store.commit(batch(2))
+    finally:
+        server.thaw()
+    until(lambda: not store.trouble())
+    assert kept(store) == [1]
+
+
+def test_a_commit_that_a_frozen_database_never_got_is_not_kept_and_the_next_one_is(
+    url: str, server: OwnPostgres
+) -> None:
+    store = opened(url, statement_timeout_s=0.5)
+    store.commit(batch(1))
+    server.freeze()
+    try:
+        with pytest.raises(StoreUnavailable):
+            store.commit(batch(2))
+    finally:
+        server.thaw()
+    until(lambda: not store.trouble())
+    assert kept(store) == [1]
+    store.commit(batch(2))
+    assert kept(store) == [1, 2]
+    store.close()
+
+
+def test_a_commit_whose_answer_was_lost_is_looked_up_before_anything_is_said(
+    url: str, proxy: Proxy
+) -> None:
+    store = opened(url, proxy.port)
+    store.commit(batch(1))
+    proxy.lose = "answer"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(store.commit, batch(2))
+        assert proxy.lost.wait(LONG_S)
+        until(store.trouble)
+        assert not answer.done()
+        with pytest.raises(StoreUnavailable):
+            store.jobs()
+        proxy.refusing = False
+        assert answer.result(LONG_S) == 2
+    until(lambda: not store.trouble())
+    assert kept(store) == [1, 2]
+    store.commit(batch(3))
+    assert kept(store) == [1, 2, 3]
+    store.close()
+
+
+def test_a_commit_that_never_arrived_is_found_out_although_its_connection_still_stands(
+    url: str, proxy: Proxy
+) -> None:
+    store = opened(url, proxy.port)
+    store.commit(batch(1))
+    proxy.lose = "request"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(store.commit, batch(2))
+        assert proxy.lost.wait(LONG_S)
+        until(store.trouble)
+        assert not answer.done()
+        proxy.refusing = False
+        with pytest.raises(StoreUnavailable, match="is not available"):
+            answer.result(LONG_S)
+    until(lambda: not store.trouble())
+    assert kept(store) == [1]
+    store.commit(batch(2))
+    assert kept(store) == [1, 2]
+    store.close()
+
+
+def test_a_lost_commit_is_told_from_what_another_server_has_committed_since(
+    url: str, proxy: Proxy
+) -> None:
+    """The next leader writes while we are cut off; its commits must not be taken for ours."""
+    store, other = opened(url, proxy.port), opened(url)
+    store.commit(batch(1))
+    proxy.lose = "request"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(store.commit, batch(2))
+        assert proxy.lost.wait(LONG_S)
+        other.end_other_writers()
+        other.commit(batch(2))
+        other.commit(batch(3))
+        proxy.refusing = False
+        with pytest.raises(StoreUnavailable):
+            answer.result(LONG_S)
+    until(lambda: not store.trouble())
+    assert kept(store) == kept(other) == [1, 2, 3]
+    store.commit(batch(4))
+    assert kept(other) == [1, 2, 3, 4]
+    store.close()
+    other.close()
+
+
+def test_a_server_that_stops_before_it_knows_says_that_it_does_not_know(
+    url: str, proxy: Proxy
+) -> None:
+    store = opened(url, proxy.port)
+    store.commit(batch(1))
+    proxy.lose = "answer"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(store.commit, batch(2))
+        assert proxy.lost.wait(LONG_S)
+        store.close()
+        with pytest.raises(OutcomeUnknown, match="not known"):
+            answer.result(LONG_S)
+    proxy.refusing = False
+    again = opened(url)
+    assert kept(again) == [1, 2]
+    again.close()
+
+
+def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(
+    url: str, server: OwnPostgres
+) -> None:
+    store = opened(url)
+    acknowledged: list[int] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 1
+        while not stop.is_set():
+            try:
+                store.commit(batch(number))
+            except StoreUnavailable:
+                until(lambda: not store.trouble())
+            else:
+                acknowledged.append(number)
+                number += 1
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        for _ in range(4):
+            goal = len(acknowledged) + 20
+            until(lambda goal=goal: len(acknowledged) >= goal)  # type: ignore[misc]
+            server.restart()
+        stop.set()
+        writing.result(LONG_S)
+    until(lambda: not store.trouble())
+    assert kept(store) == acknowledged
+    store.close()
+
+
+def test_a_guard_that_refuses_leaves_nothing_behind(store: PostgresStore) -> None:
+    store.commit(batch(1))
+
+    def refuse(connection: Connection) -> None:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+        raise NotLeader("another server leads")
+
+    store.guard = refuse
+    with pytest.raises(NotLeader):
+        store.commit(batch(2))
+    store.guard = None
+    assert kept(store) == [1]
+    store.commit(batch(2))
+    assert kept(store) == [1, 2]
+
+
+def test_a_writer_that_froze_within_a_transaction_can_be_ended(
+    store: PostgresStore, url: str
+) -> None:
+    store.commit(batch(1))
+    frozen = connect(address_of(url), "gpu-scheduler writer frozen")
+    frozen.execute("BEGIN")
+    frozen.execute("SELECT * FROM meta FOR UPDATE")
+    assert store.end_other_writers() == 1
+    store.commit(batch(2))
+    assert kept(store) == [1, 2]
+    frozen.close()
+
+
+def test_two_servers_that_write_by_turns_give_no_number_twice(url: str) -> None:
+    one, other = opened(url), opened(url)
+    for number in range(1, 9):
+        (one if number % 2 else other).commit(batch(number))
+    assert kept(one) == kept(other) == list(range(1, 9))
+    one.close()
+    other.close()
+
+
+def test_connections_that_are_all_busy_are_waited_for_and_then_named(url: str) -> None:
+    store = opened(url, pool_max=1)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(_: Connection) -> None:
+        held.set()
+        go_on.wait(LONG_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(store.use, hold)
+        held.wait(LONG_S)
+        with pytest.raises(StoreUnavailable, match="all 1 connections"):
+            store.jobs()
+        go_on.set()
+        holding.result(LONG_S)
+    assert store.trouble() == ""
+    assert store.jobs() == []
+    store.close()
