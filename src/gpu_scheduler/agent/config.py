@@ -61,6 +61,7 @@ class AgentConfig:
     grace_ms: int = 10_000
     log_max_bytes: int = 100 << 20
     log_files: int = 1
+    logs_days: float = 0.0
     prolog: tuple[str, ...] = ()
     epilog: tuple[str, ...] = ()
     hook_timeout_ms: int = 60_000

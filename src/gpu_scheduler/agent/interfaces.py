@@ -6,7 +6,7 @@ import fcntl
 import random
 import socket
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 SIOCGIFADDR = 0x8915
@@ -28,6 +28,27 @@ def interface_of(address: str) -> str:
     for _, name in socket.if_nameindex():
         if _address_of(name) == wanted:
             return name
+    return ""
+
+
+def own_address(targets: Sequence[str]) -> str:
+    """The address that this machine uses towards a server; "" if no way leads to any.
+
+    Nothing is sent: to connect a datagram socket only chooses the way.
+    """
+    for target in targets:
+        host, _, port = target.rpartition(":")
+        if target.startswith("unix:"):
+            continue
+        try:
+            family, kind, *_, address = socket.getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+            )[0]
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except (OSError, ValueError):
+            continue
     return ""
 
 

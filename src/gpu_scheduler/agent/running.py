@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -20,8 +21,10 @@ from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
 from gpu_scheduler.agent.devices.detect import detect
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.agent.interfaces import own_address
 from gpu_scheduler.agent.join import keeper_of
 from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.log_keeping import keep_logs
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.stream import Servers
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
@@ -60,12 +63,16 @@ async def _work(
     config: AgentConfig, launcher: Launcher, found: Found, watcher: Watcher | None
 ) -> None:
     """Become a node if this is none yet; then the agent, and the renewal of its key beside it."""
+    if not config.address:
+        config = replace(config, address=await asyncio.to_thread(own_address, config.targets))
     keeper = await keeper_of(config)
     connect = None if keeper is None else Servers(config.targets, keeper)
     agent = Agent(config, launcher, found, watcher, connect)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, agent.look_again)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(agent.run())
+        if config.logs_days:
+            tasks.create_task(keep_logs(launcher, Path(config.logs_dir), config.logs_days))
         if keeper is not None:
             tasks.create_task(keeper.run())
 

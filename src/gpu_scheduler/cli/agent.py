@@ -31,6 +31,7 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})|unix:/\S+")
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LAST_PORT = 65_535
+CONTAINERS = {"docker": "container", "podman": "container"}
 LARGEST_TOKEN = 4096
 
 
@@ -99,10 +100,27 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
         config,
         targets=targets,
         labels=labels,
+        execution_methods=_methods(settings.agent.execution_methods),
+        logs_days=settings.retention.logs_days,
         token=token or _token_in(settings.agent.token_file),
         client_certificate=settings.grpc.client_certificate,
         client_key=settings.grpc.client_key,
     )
+
+
+def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """What jobs may run in, by our own names."""
+    from gpu_scheduler.model.errors import InvalidRequest
+    from gpu_scheduler.model.launch import Runner
+
+    known = [runner.value for runner in Runner]
+    methods = tuple(CONTAINERS.get(method, method) for method in wanted)
+    for method in methods:
+        if method not in known:
+            raise InvalidRequest(
+                f"agent.execution_methods has '{method}'; allowed are {', '.join(known)}"
+            )
+    return methods
 
 
 def _token_in(file: str) -> str:
