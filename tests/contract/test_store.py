@@ -99,6 +99,11 @@ def test_new_jobs_are_the_same_as_the_rows_of_each(store: Store, count: int) -> 
     assert store.jobs() == others
     assert [event for _, event in store.events()] == [an_event(1), *new.events(), an_event(2)]
     assert store.launch(f"job-{count}") == Launch(argv=("run", str(count)), workdir="/w", uid=7)
+    names = [job.id for job in new.jobs]
+    assert store.launches([*names, "job-9999", "no number"]) == {
+        name: store.launch(name) for name in names
+    }
+    assert store.launches([]) == {}
     assert store.next_number() == count + 1
     states = {state: n for state, n in store.count_states().items() if n}
     assert states == {RUNNING: 1} | ({PENDING: count - 1} if count > 1 else {})

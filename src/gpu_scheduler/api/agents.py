@@ -53,6 +53,7 @@ from gpu_scheduler.control.stopping import (
 )
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -162,10 +163,12 @@ class Agents:
 
     def carry_out(self, effects: list[Effect]) -> None:
         """Send what was decided and committed."""
+        starting = [effect.job.id for effect in effects if isinstance(effect, StartOrder)]
+        launches = self._loop.store.launches(starting) if starting else {}
         for effect in effects:
             match effect:
                 case StartOrder():
-                    self._send_start(effect)
+                    self._send_start(effect, launches.get(effect.job.id))
                 case CommitOrder():
                     self._gangs.commit(effect)
                 case NodeGone(node_id):
@@ -196,10 +199,10 @@ class Agents:
         self._silence.close()
         self.reconnect_all()
 
-    def _send_start(self, order: StartOrder, *, only: str | None = None) -> None:
+    def _send_start(
+        self, order: StartOrder, launch: Launch | None, *, only: str | None = None
+    ) -> None:
         allocation, job = order.allocation, order.job
-        store = self._loop.store
-        launch = store.launch(job.id)
         if launch is None:
             detail = "how to run it was not submitted with it"
             self._tell(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
@@ -382,7 +385,7 @@ class Agents:
             # What was decided since the agent came is on its way already.
             if order.allocation.id not in session.ordered:
                 self._note_repair("ordered again", order.allocation.id)
-                self._send_start(order, only=hello.node)
+                self._send_start(order, self._loop.store.launch(order.job.id), only=hello.node)
         for stop in repairs.stops:
             self._note_repair("told to stop again", stop.allocation_id)
             self._send_stop(stop)

@@ -40,8 +40,8 @@ class Dialect:
         """A column that no index is looked for."""
         return f"+{column}"
 
-    def listed(self, names: Iterable[str]) -> Any:
-        """Names as one value that SQL can look into."""
+    def listed(self, names: Iterable[str | int]) -> Any:
+        """Names or numbers as one value that SQL can look into."""
         return msgspec.json.encode(tuple(names)).decode()
 
     def ranges(self, ranges: Iterable[tuple[int, int]]) -> Any:

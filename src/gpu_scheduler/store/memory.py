@@ -333,6 +333,10 @@ class MemoryStore:
         """How a job is run."""
         return self._launches.get(job_id)
 
+    def launches(self, job_ids: Sequence[str]) -> dict[str, Launch]:
+        """How these jobs are run, as far as that is known."""
+        return {name: self._launches[name] for name in job_ids if name in self._launches}
+
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
         row = self._environments.get(name)

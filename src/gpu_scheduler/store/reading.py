@@ -152,6 +152,22 @@ class SqlReads(ABC):
                 return found[0]
         return None
 
+    def launches(self, job_ids: Sequence[str]) -> dict[str, Launch]:
+        """How these jobs are run, as far as that is known; at the price of one look for most."""
+        numbers = {
+            number: job_id for job_id in job_ids if (number := number_in(job_id)) is not None
+        }
+        rows = self._rows(
+            lambda row: (numbers[row[0]], making.launch(row[1:])),
+            self._dialect.reading("launches"),
+            {"names": self._dialect.listed(numbers)},
+        )
+        found = dict(rows)
+        for job_id in job_ids:
+            if job_id not in found and (launch := self.launch(job_id)) is not None:
+                found[job_id] = launch
+        return found
+
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
         found = self._rows(making.variables, self._dialect.reading("environment"), {"name": name})

@@ -432,6 +432,10 @@ class Store(Protocol):
         """How a job is run."""
         ...
 
+    def launches(self, job_ids: Sequence[str]) -> dict[str, Launch]:
+        """How these jobs are run, as far as that is known."""
+        ...
+
     def environment(self, name: str) -> dict[str, str] | None:
         """A captured environment."""
         ...

@@ -27,8 +27,8 @@ class PostgresDialect(Dialect):
         """The planner knows when an index is of no use."""
         return column
 
-    def listed(self, names: Iterable[str]) -> Any:
-        """Names as an array."""
+    def listed(self, names: Iterable[str | int]) -> Any:
+        """Names or numbers as an array."""
         return list(names)
 
 

@@ -88,6 +88,12 @@ FROM {table} AS job
 JOIN launches ON launches.id = job.launch
 WHERE (job.number = :number AND job.other_id = '') OR (job.other_id = :job_id AND job.other_id <> '')
 
+-- name: launches
+SELECT job.number, job.command, launches.launch
+FROM jobs AS job
+JOIN launches ON launches.id = job.launch
+WHERE job.number {in_names} AND job.other_id = ''
+
 -- name: environment
 SELECT variables FROM environments WHERE name = :name
 
