@@ -318,7 +318,8 @@ def test_a_replica_counts_when_it_answers() -> None:
     assert lab.service().state == "ready"
     lab.do(ReplicaChecked(allocation, is_ready=False, port=4001, detail="503"))
     assert lab.service().ready_count == 0
-    assert lab.kinds() == ["service_created", "service_ready", "service_not_ready"]
+    not_ready = "service_not_ready"
+    assert lab.kinds() == ["service_created", not_ready, "service_ready", not_ready]
 
 
 def test_an_answer_of_a_former_attempt_changes_nothing() -> None:

@@ -48,6 +48,11 @@ class Chosen:
         if self.slices.pop((allocation_id, member), None) is not None:
             self._write()
 
+    def free_port(self, allocation_id: str) -> None:
+        """Others may have its port."""
+        if self.ports.pop(allocation_id, None) is not None:
+            self._write()
+
     def keep_only(self, held: Iterable[Key]) -> None:
         """Forget all that was chosen for other work than this."""
         keys = set(held)

@@ -18,6 +18,7 @@ NEVER_PASSED = (
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
     *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
     *RENDEZVOUS_NAMES,
+    "TGPU_SERVICE_PORT",
 )
 """A job that is submitted from within a job must not inherit the outer one's devices."""
 

@@ -52,6 +52,19 @@ def own_address(targets: Sequence[str]) -> str:
     return ""
 
 
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen there; what is only closing is no obstacle."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except PermissionError:
+            return True  # the job's user may, or will be told that it may not
+        except OSError:
+            return False
+    return True
+
+
 def free_port(taken: Collection[int] = ()) -> int:
     """A port that nobody listens on, and that the system gives to no outgoing connection."""
     below = max(LEAST_PORT + TRIES, _first_ephemeral())

@@ -10,7 +10,7 @@ from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.environment import PLAIN_PATH, job_environment, work_devices
-from gpu_scheduler.agent.interfaces import free_port, interface_of
+from gpu_scheduler.agent.interfaces import free_port, interface_of, is_free
 from gpu_scheduler.agent.rendezvous import nccl_hints, rendezvous_files
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -18,6 +18,10 @@ from gpu_scheduler.wire import agent_pb2 as pb
 
 class NoSlice(Exception):
     """What the server gave out is not there; the text says what."""
+
+
+class PortTaken(Exception):
+    """The port that a service asks for is not free on this node."""
 
 
 class Orders:
@@ -28,6 +32,7 @@ class Orders:
         self._config = config
         self.set_found(found)
         self._chosen = Chosen(Path(config.dir))
+        self._of_services: set[str] = set()
 
     def set_found(self, found: Found) -> None:
         """What the node has, now that it has changed; work that is under way keeps what it has."""
@@ -44,6 +49,9 @@ class Orders:
         port = self.port_of(order.allocation_id) if self._picks_port(start) else 0
         environment = job_environment(order, devices, scratch, port)
         environment = {**self._hints(start, held), **environment}
+        service_port = self._service_port(order)
+        if service_port:
+            environment |= {"PORT": str(service_port), "TGPU_SERVICE_PORT": str(service_port)}
         workdir = start.workdir or _home(environment)
         closed = tuple(
             device.path
@@ -111,6 +119,9 @@ class Orders:
     def released(self, allocation_id: str, member: int) -> None:
         """The work is over, and its slices are free: the next may come before it is forgotten."""
         self._chosen.free_slices(allocation_id, member)
+        if allocation_id in self._of_services:
+            self._of_services.discard(allocation_id)
+            self._chosen.free_port(allocation_id)
 
     def keep_only(self, held: Iterable[tuple[str, int]]) -> None:
         """Nothing but this work is under way."""
@@ -153,6 +164,21 @@ class Orders:
             return {}
         near = [self._devices[index].numa_node for index in held if index in self._devices]
         return nccl_hints(self._adapters, near, interface_of(self._config.address))
+
+    def _service_port(self, order: pb.Order) -> int:
+        """The port of a replica: the one that was asked for, or one that nobody has."""
+        start = order.start
+        if not start.port and not start.pick_port:
+            return 0
+        self._of_services.add(order.allocation_id)
+        port = self._chosen.ports.get(order.allocation_id)
+        if port is None:
+            taken = set(self._chosen.ports.values())
+            port = free_port(taken) if start.pick_port else start.port
+            if port in taken or not is_free(port):
+                raise PortTaken(f"port {port} is in use on this node")
+            self._chosen.set_port(order.allocation_id, port)
+        return port
 
     def _take_slices(self, order: pb.Order) -> dict[int, str]:
         """MIG slices of the right profile that no other work holds, by device."""

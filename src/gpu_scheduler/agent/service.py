@@ -30,6 +30,7 @@ from gpu_scheduler.agent.machine import Machine, ThisMachine
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
 from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.agent.probing import Prober
 from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
 from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
 from gpu_scheduler.agent.terms import Terms
@@ -79,6 +80,7 @@ class Agent:
         self._indices: dict[Key, tuple[int, ...]] = {}
         self._clearing: set[Key] = set()
         self._orders = Orders(config, found)
+        self._prober = Prober(Path(config.dir), self._tell_ready, self._machine.wall_ms)
         self._known: dict[Key, list[Report]] = {}
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
         self._readers: dict[int, asyncio.Task[None]] = {}
@@ -150,7 +152,10 @@ class Agent:
             told.append(report)
         if isinstance(report, Over):
             self._orders.released(report.allocation_id, report.member)
+            self._prober.over((report.allocation_id, report.member))
         self._tell(report)
+        if isinstance(report, Began):
+            self._prober.began((report.allocation_id, report.member), report.pid)
 
     def _tell(self, report: Report) -> None:
         """Nobody waits to hear of a start, and many a job ends at once: both travel together."""
@@ -161,6 +166,10 @@ class Agent:
             return
         self._tell_began()
         self._send(fact_of(report))
+
+    def _tell_ready(self, fact: pb.Fact) -> None:
+        self._tell_began()
+        self._send(fact)
 
     def _tell_began(self) -> None:
         for fact in self._began:
@@ -243,6 +252,8 @@ class Agent:
                 for reports in self._known.values():
                     for report in _still_true(reports):
                         self._send(fact_of(report))
+                for fact in self._prober.facts():
+                    self._send(fact)
                 if self._telemetry is not None:
                     self._send(self._telemetry)
                 sender = asyncio.create_task(self._write(call, self._outbox))
@@ -260,6 +271,7 @@ class Agent:
         held = await self._launcher.held()
         self._orders.keep_only([*((work[0], work[1]) for work in held), *self._starting])
         await self._mps.keep_only((work[0], work[1]) for work in held if work[2] is None)
+        self._prober.keep_only(((work[0], work[1]) for work in held), self._starting)
         now_ms = self._machine.wall_ms()
         for allocation_id, member, over in held:
             # What has begun or is prepared, the launcher says itself; it may also wait for others.
@@ -385,6 +397,7 @@ class Agent:
         else:
             indices = tuple(device.index for device in work.devices)
             self._indices[work.allocation_id, work.member] = indices
+            self._prober.watch(order, work)
             if self._looker is not None:
                 self._looker.begin(indices)
             self._in_background(self._start(work))

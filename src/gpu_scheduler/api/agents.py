@@ -35,6 +35,7 @@ from gpu_scheduler.control.messages import (
     NodeGone,
     NodeSilent,
     Outcome,
+    ReplicaChecked,
     Started,
     StartOrder,
     StopOrder,
@@ -444,6 +445,9 @@ class Agents:
         elif kind == "began":
             if self._members.began(allocation, fact.member):
                 self._tell(Started(allocation.id))
+        elif kind == "ready":
+            ready = fact.ready
+            self._tell(ReplicaChecked(allocation.id, ready.is_ready, ready.port, ready.detail))
         elif kind == "saved":
             self._tell(Checkpointed(allocation.id))
         elif kind == "over":

@@ -69,7 +69,7 @@ def apply(book: Book, message: ServiceCommand, now_ms: int, outcome: Outcome) ->
 def checked(book: Book, fact: ReplicaChecked, now_ms: int, outcome: Outcome) -> None:
     """A node has asked a replica whether it can be used. An old answer changes nothing."""
     found = book.running(fact.allocation_id)
-    if found is None or not found[0].job.service or found[2].stop_why:
+    if found is None or found[2].state is not JobState.RUNNING or found[2].stop_why:
         return
     job = found[0].job
     service = book.services.get(job.service)
@@ -87,7 +87,7 @@ def checked(book: Book, fact: ReplicaChecked, now_ms: int, outcome: Outcome) -> 
     )
     if changed == replica:
         return
-    if is_new:
+    if is_new or (detail and not replica.detail):
         kind = "service_ready" if fact.is_ready else "service_not_ready"
         _tell(service, replica, kind, now_ms, outcome, ("detail", detail))
     _keep(book, _with(service, changed), outcome)
@@ -100,11 +100,10 @@ def note_restart(book: Book, job_id: str, why: str, now_ms: int, outcome: Outcom
     replica = _replica_of(service, job_id)
     if replica is None:
         return
-    changed = replace(
-        replica, ready=False, restarts=replica.restarts + 1, detail=why[:LONGEST_DETAIL]
-    )
+    why = why[:LONGEST_DETAIL]
+    changed = replace(replica, restarts=replica.restarts + 1, last_end=why)
     _keep(book, _with(service, changed), outcome)
-    data = (("restarts", changed.restarts), ("detail", changed.detail))
+    data = (("restarts", changed.restarts), ("detail", why))
     _tell(service, replica, "service_restart", now_ms, outcome, *data)
 
 
@@ -229,8 +228,8 @@ def _as_it_is(
     if not runs and replica.ready:
         _tell(service, replica, "service_not_ready", now_ms, outcome)
         return replace(replica, ready=False, port=0, since_ms=now_ms)
-    if not runs and replica.port:
-        return replace(replica, port=0)
+    if not runs and (replica.port or replica.detail):
+        return replace(replica, port=0, detail="")
     if runs and service.probe is None and not replica.ready:
         _tell(service, replica, "service_ready", now_ms, outcome)
         return replace(replica, ready=True, detail="", since_ms=now_ms)

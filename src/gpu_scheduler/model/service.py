@@ -57,7 +57,8 @@ class Replica:
     """One job of a service. `index` is its place among them, `generation` what it was made from.
 
     `is_over` once it has ended in a way after which it is not started again; `leaving` when it is
-    being stopped for good. Its `port` is known when its agent has said so.
+    being stopped for good. Its `port` is known when its agent has said so, `detail` is why it is
+    not ready, and `last_end` how it ended the last time.
     """
 
     index: int
@@ -68,6 +69,7 @@ class Replica:
     detail: str = ""
     since_ms: int = 0
     restarts: int = 0
+    last_end: str = ""
     leaving: bool = False
     is_over: bool = False
 

@@ -69,9 +69,32 @@ def start_order(
         grace_ms=launch.grace_ms,
         lease_ms=placement.lease_ms,
     )
+    if job.service:
+        _add_service(start, job, launch)
     if job.is_gang:
         start.rendezvous.CopyFrom(rendezvous_of(allocation, placement))
     return pb.Order(allocation_id=allocation.id, member=placement.member, start=start)
+
+
+def _add_service(start: pb.Start, job: Job, launch: Launch) -> None:
+    """What makes a replica of it: no end, a port, and a check."""
+    start.limit_ms = 0
+    start.port = job.port
+    start.pick_port = not job.port
+    probe = launch.probe
+    if probe is not None:
+        start.probe.CopyFrom(
+            pb.Probe(
+                kind=probe.kind.value,
+                path=probe.path,
+                argv=probe.argv,
+                port=job.port,
+                interval_ms=probe.interval_ms,
+                timeout_ms=probe.timeout_ms,
+                failures=probe.failures,
+                grace_ms=probe.grace_ms,
+            )
+        )
 
 
 def _terminal(launch: Launch) -> pb.Terminal | None:
