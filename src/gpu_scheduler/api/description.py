@@ -31,6 +31,7 @@ PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "tenant_id": {"type": "string", "maxLength": 256, "examples": ["default"]},
     "token_id": {"type": "string", "maxLength": 64, "examples": ["tok-1f2e3d4c"]},
     "reservation_id": {"type": "string", "maxLength": 64, "examples": ["res-1"]},
+    "service": {"type": "string", "maxLength": 64, "examples": ["llama"]},
     "node": {"type": "string", "maxLength": 256},
     "target": {"type": "string", "maxLength": 100},
     "index": {"type": "integer", "minimum": 0, "maximum": 99_999},

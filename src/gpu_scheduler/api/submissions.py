@@ -53,7 +53,7 @@ async def submit_task(context: Context, call: Call) -> Answer:
     """A task: a command line for a shell."""
     call.expect_media(JSON)
     data = await call.body(context.settings.bounds.body_bytes)
-    submission = _reader(context, call.caller).read_task(decode(_TASK, data))
+    submission = reader_for(context, call.caller).read_task(decode(_TASK, data))
     act = partial(context.service.apply, _message(submission), call.caller)
     return await context.repeats.once(call, data, lambda also: act(also=also), _told_task)
 
@@ -63,10 +63,10 @@ def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Ser
     tenant_id = asked.tenant_id
     if asked.begin_at is not None or asked.deadline is not None or asked.array is not None:
         # These mean another time at another time, or much of its own.
-        return _message(_reader(context, caller).read(asked))
+        return _message(reader_for(context, caller).read(asked))
     reader = context.readers.get(caller)
     if reader is None:
-        reader = context.readers[caller] = _reader(context, caller)
+        reader = context.readers[caller] = reader_for(context, caller)
     alike, name, command = reader.read_alike(asked)
     if alike.job.tenant != context.own_tenant(caller, tenant_id):
         reader.forget()
@@ -76,7 +76,7 @@ def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Ser
 
 
 async def _submit_many(context: Context, call: Call, data: bytes) -> Answer:
-    reader = _reader(context, call.caller)
+    reader = reader_for(context, call.caller)
     most = context.settings.bounds.bulk_jobs
     message = SubmitAll(_read_many(reader, data, most, lines=call.media == NDJSON))
     act = partial(context.service.apply, message, call.caller)
@@ -153,7 +153,8 @@ def _message(submission: Submission) -> Submit:
     return Submit(submission.job, submission.launch, _environment(submission))
 
 
-def _reader(context: Context, caller: Caller) -> JobReader:
+def reader_for(context: Context, caller: Caller) -> JobReader:
+    """Reads what a caller wants to run, if this server can run it as that user."""
     server_uid = context.settings.server_uid
     if server_uid not in {0, caller.uid}:
         raise Forbidden(

@@ -6,7 +6,7 @@ A command that is one string is a line for a shell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,16 @@ FIELDS = {"command", *JobFields.__annotations__} - {"capture", "time_limit_secon
 LARGEST = 10_000_000
 
 
-def read_job_file(file: str) -> list[dict[str, Any]]:
-    """The submissions of a file: one mapping, or a list of them."""
+def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str, Any]]:
+    """The submissions of a file: one mapping, or a list of them, with these fields."""
     loader = yaml.SafeLoader(_text(file))
     try:
         root = loader.get_single_node()
         if isinstance(root, yaml.SequenceNode):
-            return [_job(file, loader, node) for node in root.value]
+            return [_job(file, loader, node, fields) for node in root.value]
         if root is None:
             raise InvalidInput("is empty; write for example 'command: python train.py'", file=file)
-        return [_job(file, loader, root)]
+        return [_job(file, loader, root, fields)]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "it cannot be read"
@@ -59,7 +59,9 @@ def read_job_file(file: str) -> list[dict[str, Any]]:
         loader.dispose()
 
 
-def _job(file: str, loader: yaml.SafeLoader, node: yaml.Node) -> dict[str, Any]:
+def _job(
+    file: str, loader: yaml.SafeLoader, node: yaml.Node, fields: Collection[str]
+) -> dict[str, Any]:
     if not isinstance(node, yaml.MappingNode):
         line = node.start_mark.line + 1
         raise InvalidInput("a job is written as 'name: value' lines", file=file, line=line)
@@ -68,8 +70,8 @@ def _job(file: str, loader: yaml.SafeLoader, node: yaml.Node) -> dict[str, Any]:
         line = key_node.start_mark.line + 1
         key = _scalar(file, key_node)
         field = SHORT.get(key, key)
-        if field not in FIELDS:
-            near = get_close_matches(key, [*FIELDS, *SHORT], n=1)
+        if field not in fields:
+            near = get_close_matches(key, [*fields, *SHORT], n=1)
             advice = f"did you mean '{near[0]}'?" if near else "docs/reference/cli.md lists them"
             raise InvalidInput(f"there is no field '{key}'; {advice}", file=file, line=line)
         if field in body:

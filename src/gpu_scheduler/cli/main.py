@@ -77,6 +77,7 @@ COMMANDS: dict[str, Command] = {
     "token": _row("token", "make, list or revoke tokens for callers from elsewhere"),
     "whoami": _row("token", "say who the server takes you for", "whoami"),
     "audit": _row("audit", "show who changed what, and what was refused (for admins)"),
+    "service": _row("service", "keep programs running as online services"),
     "reserve": _row("reserve", "keep GPUs for a tenant or user for a while"),
     "limits": _row("limits", "show what you may have, what you hold and what is left"),
     "usage": _row("usage", "show who used how much"),

@@ -57,6 +57,14 @@ STATE_COLOURS = {
     "problem": "red",
     "warning": "yellow",
     "ok": "green",
+    "ready": "green",
+    "starting": "yellow",
+    "updating": "cyan",
+    "stopping": "dim",
+    "deleting": "dim",
+    "stopped": "dim",
+    "ended": "red",
+    "over": "dim",
 }
 _GAP = "  "
 _LEAST_LAST = 20

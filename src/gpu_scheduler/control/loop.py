@@ -23,6 +23,7 @@ from gpu_scheduler.control.committer import Committer, Writer
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Command,
+    CreateService,
     Effect,
     Fact,
     Outcome,
@@ -32,6 +33,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     SubmitAll,
     Update,
+    UpdateService,
 )
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies
@@ -418,6 +420,10 @@ class Loop:
             submissions = (message,)
         elif isinstance(message, SubmitAll):
             submissions = message.submissions
+        elif isinstance(message, CreateService):
+            submissions = (Submit(message.service.job, message.service.launch),)
+        elif isinstance(message, UpdateService):
+            submissions = (Submit(message.wanted.job, message.wanted.launch),)
         elif isinstance(message, Update) and message.job_id in self.core.book.lives:
             job = self.core.book.lives[message.job_id].job
             submissions = (Submit(replace(job, **dict(message.changes))),)

@@ -1,0 +1,282 @@
+"""Services, as JSON says them: requests that become the model's words, and answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.launch import Runner
+from gpu_scheduler.model.probe import Probe, ProbeKind
+from gpu_scheduler.model.service import Restart, RestartRule, Service
+from gpu_scheduler.wire.jobs import (
+    Arguments,
+    Count,
+    JobRequest,
+    MemberRequest,
+    Name,
+    Notify,
+    Priority,
+    Script,
+    Text,
+    Variables,
+)
+from gpu_scheduler.wire.reading import JobReader
+
+MOST_SECONDS = 86_400
+Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
+Replicas = Annotated[int, Meta(ge=0, le=1000)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+
+class ReadinessRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How a replica shows that it can be used: one of http (a path), tcp and command."""
+
+    http: Text = ""
+    tcp: bool = False
+    command: Arguments = []
+    interval_seconds: Annotated[float, Meta(ge=0.1, le=MOST_SECONDS)] = 5.0
+    timeout_seconds: Annotated[float, Meta(ge=0.01, le=MOST_SECONDS)] = 2.0
+    failures: Annotated[int, Meta(ge=1, le=1000)] = 3
+    grace_seconds: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] = 60.0
+
+
+class RestartRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """When a replica that has ended is started again, and after which pause."""
+
+    policy: Restart = Restart.ALWAYS
+    backoff_seconds: Seconds = 1.0
+    max_backoff_seconds: Seconds = 300.0
+    reset_after_seconds: Seconds = 60.0
+
+
+class ServiceRequest(
+    MemberRequest, Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """A service. One of command, script and image must be given.
+
+    With `port` 0 each replica gets a free port, told in PORT. What a job can ask for besides is
+    as for jobs.
+    """
+
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    replicas: Replicas = 1
+    port: Port = 0
+    readiness: ReadinessRequest | None = None
+    restart: Restart | RestartRequest = Restart.ALWAYS
+    surge: bool = False
+    tenant_id: Name = ""
+    priority: Priority = 750
+    preemptible: bool = False
+    requeue_on_node_loss: bool = False
+    command: Arguments = []
+    args: Arguments = []
+    script: Script = ""
+    image: Text = ""
+    environment: Variables = {}
+    working_directory: Text = ""
+    umask: Annotated[int, Meta(ge=0, le=0o777)] | None = None
+    runner: Literal["process", "container"] | None = None
+    mounts: Annotated[list[Text], Meta(max_length=256)] = []
+    conda: Text = ""
+    grace_seconds: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] | None = None
+    max_processes: Count = 0
+    notify: Notify = []
+
+
+class ScaleRequest(Struct, forbid_unknown_fields=True):
+    """How many replicas there should be."""
+
+    replicas: Replicas
+
+
+class Endpoint(Struct):
+    """Where one replica that is ready can be reached."""
+
+    host: str
+    port: int
+    replica: int
+    job_id: str
+    node: str
+
+
+class EndpointList(Struct):
+    """The replicas of a service that are ready."""
+
+    service: str
+    endpoints: list[Endpoint]
+
+
+class ReplicaForm(Struct):
+    """One replica. `state` is that of its job, or `stopping`, or `over`."""
+
+    replica: int
+    job_id: str
+    state: str
+    ready: bool
+    is_current: bool
+    node: str
+    host: str
+    port: int
+    restarts: int
+    last_end: str
+    detail: str
+    since: str | None
+
+
+class ReadinessForm(Struct):
+    """How replicas are asked whether they can be used."""
+
+    kind: str
+    path: str
+    command: list[str]
+    interval_seconds: float
+    timeout_seconds: float
+    failures: int
+    grace_seconds: float
+
+
+class RestartForm(Struct):
+    """When a replica is started again."""
+
+    policy: str
+    backoff_seconds: float
+    max_backoff_seconds: float
+    reset_after_seconds: float
+
+
+class ServiceForm(Struct):
+    """A service; `state` is ready, starting, degraded, updating, stopped, ended or deleting."""
+
+    id: str
+    name: str
+    tenant_id: str
+    user: str
+    state: str
+    replicas: int
+    ready: int
+    updated: int
+    restarts: int
+    generation: int
+    port: int
+    gpu_count: float
+    priority: int
+    preemptible: bool
+    requeue_on_node_loss: bool
+    surge: bool
+    command: list[str]
+    image: str
+    restart: RestartForm
+    readiness: ReadinessForm | None
+    made_at: str | None
+    changed_at: str | None
+    problem: str
+    members: list[ReplicaForm]
+
+
+class ServiceList(Struct):
+    """Services by number."""
+
+    services: list[ServiceForm]
+
+
+_OF_JOB = frozenset(JobRequest.__struct_fields__)
+
+
+def read_service(asked: ServiceRequest, reader: JobReader) -> Service:
+    """A service that a caller asks for; who that is comes from the reader."""
+    own = set(ServiceRequest.__struct_fields__) - _OF_JOB
+    values = {
+        name: getattr(asked, name) for name in ServiceRequest.__struct_fields__ if name not in own
+    }
+    values["runner"] = None if asked.runner is None else Runner(asked.runner)
+    submission = reader.read(JobRequest(**values, pool=Pool.ONLINE))
+    launch = submission.launch
+    if launch.runner not in {Runner.PROCESS, Runner.CONTAINER}:
+        launch = replace(launch, runner=Runner.PROCESS)
+    job = submission.job
+    return Service(
+        id="",
+        number=0,
+        name=asked.name,
+        tenant=job.tenant,
+        user=job.user,
+        job=job,
+        launch=launch,
+        replicas=asked.replicas,
+        port=asked.port,
+        probe=None if asked.readiness is None else _probe(asked.readiness),
+        restart=_rule(asked.restart),
+        surge=asked.surge,
+    )
+
+
+def _probe(asked: ReadinessRequest) -> Probe:
+    kinds = [
+        kind
+        for kind, is_given in (
+            (ProbeKind.HTTP, asked.http),
+            (ProbeKind.TCP, asked.tcp),
+            (ProbeKind.COMMAND, asked.command),
+        )
+        if is_given
+    ]
+    if len(kinds) != 1:
+        named = " and ".join(kind.value for kind in kinds) or "nothing"
+        raise InvalidRequest(
+            f"readiness gives {named}; give one of http (a path such as /health), tcp: true, and "
+            "command (a list of words)"
+        )
+    return Probe(
+        kind=kinds[0],
+        path=asked.http or "/",
+        argv=tuple(asked.command),
+        interval_ms=round(asked.interval_seconds * 1000),
+        timeout_ms=round(asked.timeout_seconds * 1000),
+        failures=asked.failures,
+        grace_ms=round(asked.grace_seconds * 1000),
+    )
+
+
+def _rule(asked: Restart | RestartRequest) -> RestartRule:
+    if isinstance(asked, Restart):
+        return RestartRule(policy=asked)
+    backoff_ms = max(1, round(asked.backoff_seconds * 1000))
+    return RestartRule(
+        policy=asked.policy,
+        backoff_ms=backoff_ms,
+        max_backoff_ms=max(1, round(asked.max_backoff_seconds * 1000)),
+        reset_after_ms=max(1, round(asked.reset_after_seconds * 1000)),
+    )
+
+
+def readiness_form(probe: Probe) -> ReadinessForm:
+    """A check as people see it."""
+    return ReadinessForm(
+        kind=probe.kind.value,
+        path=probe.path if probe.kind is ProbeKind.HTTP else "",
+        command=list(probe.argv),
+        interval_seconds=probe.interval_ms / 1000,
+        timeout_seconds=probe.timeout_ms / 1000,
+        failures=probe.failures,
+        grace_seconds=probe.grace_ms / 1000,
+    )
+
+
+def restart_form(rule: RestartRule) -> RestartForm:
+    """A restart policy as people see it."""
+    return RestartForm(
+        policy=rule.policy.value,
+        backoff_seconds=rule.backoff_ms / 1000,
+        max_backoff_seconds=rule.max_backoff_ms / 1000,
+        reset_after_seconds=rule.reset_after_ms / 1000,
+    )
+
+
+REQUEST = msgspec.json.Decoder(ServiceRequest)
+SCALE = msgspec.json.Decoder(ScaleRequest)
