@@ -10,7 +10,9 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from pathlib import Path
 HERE = ("127.0.0.1", "::1")
 MOST_LINE = 4096
 MOST_OUTPUT = 200
+SPARE_MS = 5_000
 Key = tuple[str, int]
 """Allocation id and member."""
 CHILD = Path(__file__).with_name("check_child.py")
@@ -55,8 +58,10 @@ async def check(asked: Watched) -> str:
     ask = {"http": _http, "tcp": _tcp, "command": _command}.get(asked.kind)
     if ask is None:
         return f"this agent cannot check by {asked.kind}; update it"
+    # A command is told to end by itself, and may take a moment for that.
+    patience_ms = asked.timeout_ms + (SPARE_MS if asked.kind == "command" else 0)
     try:
-        async with asyncio.timeout(asked.timeout_ms / 1000):
+        async with asyncio.timeout(patience_ms / 1000):
             return await ask(asked)
     except TimeoutError:
         return f"no answer within {asked.timeout_ms / 1000:g} s"
@@ -106,8 +111,13 @@ async def _http(asked: Watched) -> str:
 async def _command(asked: Watched) -> str:
     """Run it in a process of its own that becomes the job's user first.
 
-    Not by fork in this process: it has threads, and is large.
+    Begun in a thread, where Python starts it without a copy of this process, which is large and
+    has threads of gRPC.
     """
+    return await asyncio.to_thread(_run, asked)
+
+
+def _run(asked: Watched) -> str:
     who = {
         "pid": asked.pid,
         "uid": asked.uid,
@@ -116,22 +126,28 @@ async def _command(asked: Watched) -> str:
         "workdir": asked.workdir,
         "argv": list(asked.argv),
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", str(CHILD), json.dumps(who)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env=dict(asked.environment),
-        start_new_session=True,
-    )
-    try:
-        output = b"" if process.stdout is None else await process.stdout.read(MOST_OUTPUT)
-        code = await process.wait()
-    finally:
-        # Also what it left behind, and all of it when its time is over.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    if not code:
-        return ""
-    said = " ".join(output.decode("utf-8", "replace").split())
-    return f"{asked.argv[0]} ended with {code}" + (f": {said}" if said else "")
+    command = (sys.executable, "-I", "-S", str(CHILD), json.dumps(who))
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(  # noqa: S603 - the job's own command, with its user's rights
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(asked.environment),
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(asked.timeout_ms / 1000)
+        except subprocess.TimeoutExpired:
+            return f"no answer within {asked.timeout_ms / 1000:g} s"
+        finally:
+            # Also what it left behind, and all of it when its time is over.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if not code:
+            return ""
+        output.seek(0)
+        said = " ".join(output.read(MOST_OUTPUT).decode("utf-8", "replace").split())
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return f"{asked.argv[0]} ended with {how}" + (f": {said}" if said else "")

@@ -209,9 +209,10 @@ def _check_fits(book: Book, job: Job) -> None:
 def _over_nodes(book: Book, job: Job) -> Job:
     """A plain request larger than any node becomes whole nodes and a remainder.
 
-    All parts are of one GPU model, if the nodes of one model are enough.
+    All parts are of one GPU model, if the nodes of one model are enough. A replica of a service is
+    on one node, as it has one port.
     """
-    if job.is_gang:
+    if job.is_gang or job.service:
         return job
     request = job.members[0]
     split = _split(book, job, request)

@@ -31,7 +31,6 @@ MOST_SECONDS = 86_400
 Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]
 Replicas = Annotated[int, Meta(ge=0, le=1000)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-NAME_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 
 class ReadinessRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -64,7 +63,7 @@ class ServiceRequest(
     as for jobs.
     """
 
-    name: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    name: Annotated[str, Meta(min_length=1, max_length=63)]
     replicas: Replicas = 1
     port: Port = 0
     readiness: ReadinessRequest | None = None
