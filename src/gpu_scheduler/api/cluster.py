@@ -14,6 +14,7 @@ import msgspec
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag
+from gpu_scheduler.api.pools import pool_uses
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.ledger.accounts import Totals
@@ -111,6 +112,7 @@ async def cluster_status(context: Context, call: Call) -> Answer:
         usable_gpus=sum(slot.usable.bit_count() for slot in online),
         users=dict(sorted(users.items())),
         pending_by_priority=_by_priority(context) if detailed else None,
+        pools=pool_uses(book),
     )
     return answer(status)
 

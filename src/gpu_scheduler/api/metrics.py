@@ -22,6 +22,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call
 from gpu_scheduler.api.health import CHECKS, findings, worst
 from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.api.service_metrics import pool_metrics, service_metrics
 from gpu_scheduler.control.tallies import Histogram
 from gpu_scheduler.control.vitals import DEGRADED, HEALTHY, UNHEALTHY
 from gpu_scheduler.model.node import Device, Health, NodeState
@@ -54,6 +55,8 @@ class SchedulerCollector(Collector):
         yield from self._health()
         yield from self._notifications()
         yield self._http()
+        yield from service_metrics(self._context.service)
+        yield from pool_metrics(self._context.service)
 
     def _jobs(self) -> Iterator[Metric]:
         service = self._context.service

@@ -93,6 +93,7 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
         f"{cluster.get('available_gpus')} of {counted(cluster['total_gpus'], 'GPU')} free, "
         f"{counted(cluster['running_jobs'], 'job', 'run')}, {cluster.get('pending_jobs'):,} wait"
     )
+    yield from _pool_lines(cluster)
     if detailed:
         yield from _queue_lines(cluster)
     yield from leadership_lines(health)
@@ -114,6 +115,21 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
         yield painted("Checks", "bold")
         for name, value in checks_of(health):
             yield f"  {name}: {check_text(value)}"
+
+
+def _pool_lines(cluster: dict[str, Any]) -> Iterator[str]:
+    """How the GPUs are divided between online and batch work, if they are."""
+    pools = [pool for pool in cluster.get("pools") or () if pool["percent"] is not None]
+    for pool in pools:
+        text = (
+            f"{pool['pool']} pool: holds {pool['held_gpus']:g} GPUs and is sure of "
+            f"{pool['sure_of_gpus']:g} ({pool['percent']} %)"
+        )
+        if pool["borrowed_gpus"]:
+            text += f", {pool['borrowed_gpus']:g} of them borrowed"
+        if pool["waiting_jobs"]:
+            text += f"; {pool['waiting_jobs']:,} of its jobs wait"
+        yield text
 
 
 def _queue_lines(cluster: dict[str, Any]) -> Iterator[str]:

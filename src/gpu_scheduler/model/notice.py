@@ -21,6 +21,8 @@ class Notice(StrEnum):
     PREEMPTED = "preempted"
     IDLE = "idle"
     MEMORY = "memory"
+    NOT_READY = "not_ready"
+    RESTART = "restart"
     GPU_FREE = "gpu_free"
     BUDGET = "budget"
     TROUBLE = "trouble"
@@ -29,6 +31,7 @@ class Notice(StrEnum):
 OF_JOBS = (
     *(Notice.START, Notice.END, Notice.FAIL),
     *(Notice.PREEMPTED, Notice.IDLE, Notice.MEMORY),
+    *(Notice.NOT_READY, Notice.RESTART),
 )
 """What a job can ask for; the others are about the machine or a tenant."""
 

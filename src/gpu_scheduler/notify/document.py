@@ -18,7 +18,7 @@ _TROUBLE = {
     "gpu_leak": "GPU {gpu} of {node} is not free although its job has ended",
     "node_silent": "nothing is heard of node {node} any more",
 }
-_OF_WARNINGS = ("minutes", "used_mb", "given_mb")
+_OF_WARNINGS = ("minutes", "used_mb", "given_mb", "service", "replica", "restarts")
 TROUBLE = frozenset(_TROUBLE)
 """Events about the machine that somebody should look at."""
 
@@ -71,6 +71,8 @@ def said_of_job(
         return f"{who} started{_place(placements)} after {spell(row.waited_ms)} in the queue"
     if notice is Notice.PREEMPTED:
         return f"{who} was stopped for another job and waits again"
+    if notice in (Notice.NOT_READY, Notice.RESTART):
+        return said_of_replica(notice, event, job.user)
     if notice in (Notice.IDLE, Notice.MEMORY):
         return f"{who}: {dict(event.data).get('text') or event.kind}"
     after = "" if run_ms is None else f" after {spell(run_ms)}"
@@ -80,6 +82,16 @@ def said_of_job(
         why = f": {row.reason}" if row.reason else ""
         return f"{who} failed{how}{after}{why}"
     return f"{who} was cancelled{after}" if event.kind == "cancelled" else f"{who} completed{after}"
+
+
+def said_of_replica(notice: Notice, event: EventRow, user: str) -> str:
+    """The sentence about a replica of a service."""
+    data = dict(event.data)
+    who = f"replica {data.get('replica', '?')} of service {data.get('name', '?')} of {user}"
+    why = f": {data['detail']}" if data.get("detail") else ""
+    if notice is Notice.RESTART:
+        return f"{who} has ended and is started again (restart {data.get('restarts', '?')}){why}"
+    return f"{who} is not ready{why}"
 
 
 def of_machine(event: EventRow) -> dict[str, Any]:

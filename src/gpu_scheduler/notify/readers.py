@@ -26,6 +26,8 @@ NOTICES: dict[str, tuple[Notice, ...]] = {
     JobState.PREEMPTED.value: (Notice.PREEMPTED,),
     "gpu_idle_warning": (Notice.IDLE,),
     "gpu_memory_warning": (Notice.MEMORY,),
+    "service_not_ready": (Notice.NOT_READY,),
+    "service_restart": (Notice.RESTART,),
 }
 """What an event of a job can be told as; a target that wants both gets the first."""
 WARNINGS = frozenset({"gpu_idle_warning", "gpu_memory_warning"})

@@ -300,6 +300,22 @@ class Removed(Struct):
 # --- the cluster
 
 
+class PoolUse(Struct):
+    """What a kind of work holds, in GPUs, and what it is sure of (None: there is no such part).
+
+    `borrowed_gpus` is what it holds of the other's part, and gives back when that wants it.
+    """
+
+    pool: str
+    percent: int | None
+    elastic: bool
+    held_gpus: float
+    sure_of_gpus: float | None
+    borrowed_gpus: float
+    running_jobs: int
+    waiting_jobs: int
+
+
 class ClusterStatus(Struct):
     """The cluster in numbers. `available_gpus` are free as a whole and take work.
 
@@ -322,6 +338,7 @@ class ClusterStatus(Struct):
     usable_gpus: int = 0
     users: dict[str, float] = {}
     pending_by_priority: dict[str, int] | None = None
+    pools: list[PoolUse] = []
 
 
 class GpuProcess(Struct):
