@@ -35,6 +35,9 @@ def labels() -> dict[str, set[str]]:
         lab.loop.telemetry["n0"] = NodeReadings(at_ms=1, readings=(DeviceReading(index=0),))
         lab.loop.core.book.gauges.energy_uj["n0", 0] = 1
         lab.loop.tallies.others["gpu_hot"] = 1
+        service = {"name": "web", "replicas": 1, "command": ["serve"]}
+        assert lab.post("/services", service).status == 201
+        assert lab.put("/quota", {"online_percent": 50}, root=True).status == 200
         lab.get("/jobs")
         text = lab.get("/metrics", root=True).body.decode()
     found: dict[str, set[str]] = {}
