@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.readings import DeviceReading, NodeReadings
+from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.notify.outbox import Lane
 from tests.unit.api.lab import ApiLab
 
@@ -37,7 +39,7 @@ def labels() -> dict[str, set[str]]:
         lab.loop.tallies.others["gpu_hot"] = 1
         service = {"name": "web", "replicas": 1, "command": ["serve"]}
         assert lab.post("/services", service).status == 201
-        assert lab.put("/quota", {"online_percent": 50}, root=True).status == 200
+        lab.loop.core.book.picture.set_pool(PoolQuota(pool=Pool.ONLINE, percent=50))
         lab.get("/jobs")
         text = lab.get("/metrics", root=True).body.decode()
     found: dict[str, set[str]] = {}
