@@ -39,10 +39,10 @@ def rendezvous_environment(
     rendezvous: pb.Rendezvous, port: int, scratch_dir: str
 ) -> dict[str, str]:
     """Who the member is, how many there are, and where they meet."""
-    hosts = list(rendezvous.hosts)
+    places = list(rendezvous.nodes) or list(rendezvous.hosts)
     rank, size = rendezvous.rank, rendezvous.world_size
-    here = hosts[rank] if rank < len(hosts) else ""
-    nodes = list(dict.fromkeys(hosts))
+    here = places[rank] if rank < len(places) else ""
+    nodes = list(dict.fromkeys(places))
     address = LOOPBACK if len(nodes) <= 1 else rendezvous.master_address
     master_port = str(rendezvous.master_port or port)
     gpus = rendezvous.gpus[rank] if rank < len(rendezvous.gpus) else 0
@@ -51,8 +51,8 @@ def rendezvous_environment(
         "MASTER_PORT": master_port,
         "RANK": str(rank),
         "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(hosts[:rank].count(here)),
-        "LOCAL_WORLD_SIZE": str(hosts.count(here) or 1),
+        "LOCAL_RANK": str(places[:rank].count(here)),
+        "LOCAL_WORLD_SIZE": str(places.count(here) or 1),
         "NODE_RANK": str(nodes.index(here) if here in nodes else 0),
         "NNODES": str(len(nodes) or 1),
         "PET_NNODES": str(size),
@@ -60,7 +60,7 @@ def rendezvous_environment(
         "PET_NPROC_PER_NODE": str(gpus or 1),
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": master_port,
-        "TGPU_NODELIST": ",".join(nodes),
+        "TGPU_NODELIST": ",".join(dict.fromkeys(rendezvous.hosts)),
         "TGPU_HOSTFILE": f"{scratch_dir}/{HOSTFILE}",
         "TGPU_MACHINEFILE": f"{scratch_dir}/{MACHINEFILE}",
     }

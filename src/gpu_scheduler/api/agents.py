@@ -317,6 +317,7 @@ class Agents:
     def _close(self, session: Session) -> None:
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
+            self._gangs.node_away(session.node)
             self.logs.node_gone(session.node)
             log.warning("agent disconnected", node=session.node)
             self._silence.begin(session.node)
@@ -438,6 +439,8 @@ class Agents:
             # Its end is committed, or it was never ours: either way there is nothing to learn.
             if kind == "over" and not self._is_still_stored(fact.allocation_id):
                 session.send(_forget(fact.allocation_id, fact.member))
+            elif kind == "prepared":
+                self._gangs.refuse(session.node, fact.allocation_id, fact.member)
             return
         allocation = running.running.allocation
         if kind == "prepared":

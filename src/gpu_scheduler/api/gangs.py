@@ -94,13 +94,28 @@ class Gangs:
             if not self._stop_why(allocation) and self._is_stored(allocation):
                 self._commit_member(allocation, member)
             return
+        if member not in self._members.not_over(allocation):
+            # Its node has lost the record of its end, and was told to start it once more.
+            self.refuse(self._node_of(allocation, member), allocation.id, member)
+            return
         first = self._members.prepared(allocation, member, port)
         if first is not None:
             self._tell(Prepared(allocation.id, first, self._hosts(allocation)))
 
+    def refuse(self, node_id: str, allocation_id: str, member: int) -> None:
+        """What is prepared for an attempt that is over will never be committed."""
+        stop = pb.Stop(why="unknown")
+        order = pb.Order(allocation_id=allocation_id, member=member, stop=stop)
+        self._nodes.order(node_id, order)
+
     def node_back(self, node_id: str) -> None:
-        """Its agent speaks again."""
+        """Its agent speaks again, and says anew what it has prepared."""
         self._silent.discard(node_id)
+        self._members.away(node_id)
+
+    def node_away(self, node_id: str) -> None:
+        """Its stream is broken: nothing is committed until it is back."""
+        self._members.away(node_id)
 
     def node_silent(self, node_id: str) -> None:
         """Nothing is heard of a node any more."""
@@ -137,6 +152,10 @@ class Gangs:
         """What is only about to be committed is ordered when it is."""
         found = (a for a in self._loop.store.allocations() if a.id == allocation.id)
         return any(stored.meeting is not None for stored in found)
+
+    def _node_of(self, allocation: Allocation, member: int) -> str:
+        found = (p.node_id for p in allocation.placements if p.member == member)
+        return next(found, "")
 
     def _commit_member(self, allocation: Allocation, member: int) -> None:
         for placement in allocation.placements:

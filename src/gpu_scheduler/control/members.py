@@ -60,6 +60,12 @@ class Members:
             return None
         return attempt.prepared[min(attempt.nodes)]
 
+    def away(self, node_id: str) -> None:
+        """A node is out of reach: what it has prepared counts again when it says so again."""
+        for attempt in self._attempts.values():
+            for number in [n for n in attempt.prepared if attempt.nodes[n] == node_id]:
+                del attempt.prepared[number]
+
     def began(self, allocation: Allocation, member: int) -> bool:
         """A member runs; True if that was the last one to begin."""
         attempt = self._of(allocation)

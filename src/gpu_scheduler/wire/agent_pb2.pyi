@@ -495,20 +495,22 @@ class HeldDevice(_message.Message):
     def __init__(self, index: _Optional[int] = ..., share_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., mig_profile: _Optional[str] = ...) -> None: ...
 
 class Rendezvous(_message.Message):
-    __slots__ = ("rank", "world_size", "master_address", "master_port", "hosts", "gpus")
+    __slots__ = ("rank", "world_size", "master_address", "master_port", "hosts", "gpus", "nodes")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MASTER_PORT_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     rank: int
     world_size: int
     master_address: str
     master_port: int
     hosts: _containers.RepeatedScalarFieldContainer[str]
     gpus: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[int]] = ...) -> None: ...
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., master_address: _Optional[str] = ..., master_port: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[int]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("why",)

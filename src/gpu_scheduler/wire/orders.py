@@ -123,6 +123,7 @@ def rendezvous_of(
         master_port=port,
         hosts=names,
         gpus=[len(member.devices) for member in members],
+        nodes=[member.node_id for member in members],
     )
 
 

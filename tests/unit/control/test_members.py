@@ -86,6 +86,14 @@ def test_a_gang_is_prepared_with_its_last_member_and_meets_at_the_port_of_the_fi
     assert members.progress(gang.id) == ([0, 1, 2], [])
 
 
+def test_what_a_node_has_prepared_does_not_count_while_it_is_away() -> None:
+    members, gang = Members(), over_nodes(2)
+    members.prepared(gang, 0, 4711)
+    members.away("n0")
+    assert members.prepared(gang, 1, 0) is None
+    assert members.prepared(gang, 0, 4712) == 4712
+
+
 def test_a_gang_is_not_prepared_when_one_of_those_that_were_is_over() -> None:
     members, gang = Members(), over_nodes(2)
     members.prepared(gang, 0, 4711)

@@ -1,0 +1,323 @@
+"""Gangs over real agents: prepared everywhere and committed, or nothing of them runs.
+
+A prolog lets a test hold back or refuse single members, by files of their numbers.
+"""
+
+import json
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, a_cluster
+
+PROGRAM = Path(__file__).parents[1] / "examples" / "all_reduce.py"
+PROLOG = """#!/bin/sh
+touch {place}/came.$TGPU_MEMBER
+while [ -e {place}/hold.$TGPU_MEMBER ]; do sleep 0.02; done
+[ ! -e {place}/refuse.$TGPU_MEMBER ] || {{ echo "no licence here"; exit 1; }}
+"""
+NODES = ("n0", "n1", "n2", "n3")
+PATIENCE = "GPU_SCHEDULER_GANGS_PREPARE_TIMEOUT_S"
+LONG, SHORT = "60", "4"
+SETTINGS = {
+    "gangs_prepare_timeout_s": LONG,
+    "nodes_suspect_after_s": "3",
+    "nodes_lost_after_s": "30",
+    "agent_heartbeat_interval_s": "0.5",
+    "jobs_assignment_retry_wait_s": "0.1",
+    "agent_retry_interval_s": "0.05",
+}
+
+
+class Stage:
+    """A cluster of four nodes with one GPU each, and what happened on it."""
+
+    def __init__(self, cluster: Cluster, place: Path) -> None:
+        self.cluster = cluster
+        self.place = place
+
+    def patience(self, seconds: str) -> None:
+        """A server that waits so long for all members; started anew if it did not before."""
+        cluster = self.cluster
+        process = cluster.server.process
+        is_up = process is not None and process.poll() is None
+        if is_up and cluster.environment[PATIENCE] == seconds:
+            return
+        cluster.environment[PATIENCE] = seconds
+        if is_up:
+            cluster.server.kill()
+        cluster.start_server()
+
+    def hold(self, member: int) -> None:
+        """A member is not prepared until it is let go."""
+        (self.place / f"hold.{member}").touch()
+
+    def let_go(self, member: int) -> None:
+        (self.place / f"hold.{member}").unlink()
+
+    def wait_for_prolog(self, *members: int) -> None:
+        """Wait until these members are being prepared."""
+        self.cluster.until(
+            lambda: all((self.place / f"came.{member}").exists() for member in members),
+            f"members {members} are being prepared",
+        )
+
+    def submit(self, *options: object, members: int = 3, **variables: str) -> str:
+        """A gang whose members write down that they ran, and then meet."""
+        words = [f"{name}={value}" for name, value in variables.items()]
+        program = " ".join(map(shlex.quote, (sys.executable, str(PROGRAM))))
+        script = f"touch {self.place}/ran.$TGPU_ALLOCATION_ID.$TGPU_MEMBER; exec {program}"
+        command = ("env", *words, "sh", "-c", script)
+        return self.cluster.submit("-N", members, "--gpus", 1, *options, "--", *command)
+
+    def ran(self, job: str) -> list[str]:
+        """Attempt and member of whatever has run, as in `1.0`."""
+        found = self.place.glob(f"ran.{job}.*")
+        return sorted(path.name.removeprefix(f"ran.{job}.") for path in found)
+
+    def state(self, job: str) -> str:
+        return self.cluster.states(job).pop()
+
+    def until(self, job: str, *states: str) -> dict[str, Any]:
+        """Wait until a job is in one of these states; what is shown of it."""
+        self.cluster.until(lambda: self.state(job) in states, f"{job} is {states}")
+        with self.cluster.client() as client:
+            return dict(client.get(job))
+
+    def events(self, job: str) -> list[str]:
+        with self.cluster.client() as client:
+            page = client.call("GET", "/api/v1/events?after=0&limit=1000")
+        return [event["kind"] for event in page["events"] if event["job_id"] == job]
+
+    def attempts(self, job: str) -> list[dict[str, Any]]:
+        with self.cluster.client() as client:
+            return list(client.attempts(job)["attempts"])
+
+    def wait_until_prepared(self, job: str, node: str) -> None:
+        """Wait until a node has prepared its member, as its launcher says."""
+        self.cluster.until(lambda: is_prepared(self.cluster, node, job), f"{node} is prepared")
+
+    def nodes(self, job: str) -> dict[int, str]:
+        """Where the members of the last attempt are."""
+        return {p["member"]: p["node"] for p in self.attempts(job)[-1]["allocation"]}
+
+    def whole(self) -> None:
+        """Start again what a test has ended, and let nothing be held."""
+        for path in self.place.iterdir():
+            if path.name != "prolog":
+                path.unlink()
+        self.patience(self.cluster.environment[PATIENCE])
+        cluster = self.cluster
+        for agent in cluster.agents.values():
+            agent.thaw() if agent.process and agent.process.poll() is None else agent.start()
+        cluster.wait_for_nodes()
+
+
+def asked(cluster: Cluster, node: str, what: str, lines: int = 1) -> dict[str, Any]:
+    """What the launcher of a node answers; with more lines, the last of them."""
+    (path,) = (cluster.directory / node).rglob("launcher.sock")
+    with socket.socket(socket.AF_UNIX) as launcher:
+        launcher.settimeout(5)
+        launcher.connect(str(path))
+        launcher.sendall(json.dumps({"n": 1, "do": what}).encode() + b"\n")
+        with launcher.makefile("rb") as answers:
+            said = [json.loads(answers.readline()) for _ in range(lines)]
+    return dict(said[-1])
+
+
+def is_prepared(cluster: Cluster, node: str, job: str) -> bool:
+    """Tell whether a launcher has prepared a member of the first attempt, seen by who watches."""
+    held = asked(cluster, node, "held")["held"]
+    if not any(item["allocation_id"] == f"{job}.1" for item in held):
+        return False
+    report = asked(cluster, node, "watch", lines=2)
+    return (report["report"], report["allocation_id"]) == ("prepared", f"{job}.1")
+
+
+def processes_of(job: str, member: int | None = None) -> list[int]:
+    """Processes of a job's members, found by what they were told."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                told = (entry / "environ").read_bytes().split(b"\0")
+                is_member = member is None or f"TGPU_MEMBER={member}".encode() in told
+                if is_member and any(w.startswith(f"TGPU_JOB_ID={job}".encode()) for w in told):
+                    found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    place = tmp_path_factory.mktemp("stage")
+    prolog = place / "prolog"
+    prolog.write_text(PROLOG.format(place=place))
+    prolog.chmod(0o755)
+    with a_cluster(jobs_prolog=str(prolog), **SETTINGS) as cluster:
+        for number, name in enumerate(NODES):
+            cluster.start_agent(name, "--address", f"127.0.0.{10 + number}", gpus="1xH100")
+        cluster.wait_for_nodes()
+        yield Stage(cluster, place)
+
+
+@pytest.fixture
+def stage(whole_stage: Stage) -> Stage:
+    whole_stage.whole()
+    return whole_stage
+
+
+def test_members_on_several_nodes_meet_and_reduce_a_number(stage: Stage) -> None:
+    job = stage.submit()
+    shown = stage.until(job, "completed", "failed")
+    assert shown["state"] == "completed", shown
+    placed = stage.nodes(job)
+    hosts = [f"127.0.0.{10 + NODES.index(placed[member])}" for member in range(3)]
+    for member in range(3):
+        words = stage.cluster.tgpu("logs", job, "--member", member).split(" ", 2)
+        assert words[:2] == ["sum", "111"]
+        assert words[2].split() == [
+            *(f"RANK={member}", "WORLD_SIZE=3", "LOCAL_RANK=0", f"NODE_RANK={member}"),
+            *("NNODES=3", "PET_NPROC_PER_NODE=1"),
+            *(word for host in hosts for word in (host, "slots=1")),
+        ]
+    assert stage.events(job) == ["submitted", "scheduled", "prepared", "running", "completed"]
+
+
+def test_no_member_runs_before_the_last_one_is_prepared(stage: Stage) -> None:
+    stage.hold(2)
+    job = stage.submit()
+    stage.wait_for_prolog(0, 1, 2)
+    assert stage.state(job) == "scheduled"
+    assert stage.ran(job) == []
+    stage.let_go(2)
+    stage.until(job, "completed")
+    assert stage.ran(job) == ["1.0", "1.1", "1.2"]
+
+
+def test_a_member_that_cannot_be_prepared_fails_the_gang_with_node_and_cause(stage: Stage) -> None:
+    (stage.place / "refuse.1").touch()
+    job = stage.submit()
+    shown = stage.until(job, "failed")
+    node = stage.nodes(job)[1]
+    assert f"member 1 on {node}: the prolog" in shown["reason"]
+    assert "no licence here" in shown["reason"]
+    assert stage.ran(job) == []
+
+
+def test_an_agent_that_comes_back_while_a_gang_waits_does_not_say_that_it_runs(
+    stage: Stage,
+) -> None:
+    """Killed and started again, on every node; the launchers hold their gates."""
+    stage.hold(1)
+    job = stage.submit()
+    stage.wait_for_prolog(0, 1, 2)
+    for member in (0, 2):
+        stage.wait_until_prepared(job, stage.nodes(job)[member])
+    agents = stage.cluster.agents.values()
+    before = {agent: agent.log().count('"connected"') for agent in agents}
+    for agent in agents:
+        agent.kill()
+        agent.start()
+    stage.cluster.until(
+        lambda: all(agent.log().count('"connected"') > before[agent] for agent in agents),
+        "all agents are back",
+    )
+    assert stage.state(job) == "scheduled"
+    assert stage.ran(job) == []
+    stage.let_go(1)
+    stage.until(job, "completed")
+    assert stage.ran(job) == ["1.0", "1.1", "1.2"]
+    assert stage.events(job) == ["submitted", "scheduled", "prepared", "running", "completed"]
+
+
+def test_a_server_killed_between_prepare_and_commit_goes_on_when_it_is_back(stage: Stage) -> None:
+    stage.hold(0)
+    job = stage.submit()
+    stage.wait_for_prolog(0, 1, 2)
+    nodes = stage.nodes(job)
+    stage.cluster.server.kill()
+    stage.let_go(0)
+    for node in nodes.values():
+        stage.wait_until_prepared(job, node)
+    assert stage.ran(job) == []
+    stage.cluster.start_server()
+    stage.until(job, "completed")
+    assert stage.ran(job) == ["1.0", "1.1", "1.2"]
+
+
+def test_when_one_member_dies_the_gang_starts_again_as_a_whole(stage: Stage) -> None:
+    job = stage.submit("--retries", 1, STAY="1")
+    stage.until(job, "running")
+    os.kill(processes_of(job, 1)[0], 9)
+    stage.cluster.until(lambda: len(stage.attempts(job)) == 2, "it is tried again")
+    first = stage.attempts(job)[0]
+    assert first["detail"].startswith("member 1 on ")
+    stage.cluster.until(lambda: len(stage.ran(job)) == 6, "all members run again")
+    stage.until(job, "running")
+    stage.cluster.tgpu("cancel", job)
+    stage.until(job, "cancelled")
+    assert processes_of(job) == []
+
+
+def test_a_gang_that_is_cancelled_while_it_waits_never_runs(stage: Stage) -> None:
+    stage.hold(2)
+    job = stage.submit()
+    stage.wait_for_prolog(0, 1, 2)
+    stage.cluster.tgpu("cancel", job)
+    stage.let_go(2)
+    stage.until(job, "cancelled")
+    assert stage.ran(job) == []
+
+
+def test_an_agent_killed_during_prepare_costs_one_attempt_of_which_nothing_ran(
+    stage: Stage,
+) -> None:
+    stage.patience(SHORT)
+    stage.cluster.wait_for_nodes()
+    stage.hold(2)
+    job = stage.submit()
+    stage.wait_for_prolog(2)
+    node = stage.nodes(job)[2]
+    stage.cluster.agents[node].kill()
+    stage.cluster.until(lambda: len(stage.attempts(job)) > 1, "the gang is tried again")
+    stage.let_go(2)  # its launcher goes on preparing what nobody will commit
+    stage.until(job, "completed")
+    last = len(stage.attempts(job))
+    assert stage.ran(job) == [f"{last}.{member}" for member in range(3)]
+    first = stage.attempts(job)[0]
+    late = f"member 2 on {node} was not prepared within {SHORT} s, and its node does not answer"
+    assert late in first["detail"]
+    stage.cluster.agents[node].start()
+    stage.cluster.wait_for_nodes(node)
+    stage.cluster.until(
+        lambda: not asked(stage.cluster, node, "held")["held"], "what was prepared is forgotten"
+    )
+    assert stage.ran(job) == [f"{last}.{member}" for member in range(3)]
+
+
+def test_a_frozen_agent_costs_one_attempt_and_the_gang_is_tried_until_it_thaws(
+    stage: Stage,
+) -> None:
+    """It needs all four nodes, so that it can only wait."""
+    stage.patience(SHORT)
+    stage.cluster.wait_for_nodes()
+    stage.cluster.agents["n1"].freeze()
+    job = stage.submit(members=4)
+    stage.cluster.until(
+        lambda: f"was not prepared within {SHORT} s" in (stage.attempts(job)[0]["detail"] or ""),
+        "the first attempt is given up",
+    )
+    member = next(m for m, node in stage.nodes(job).items() if node == "n1")
+    assert f"member {member} on n1 was not" in stage.attempts(job)[0]["detail"]
+    assert stage.ran(job) == []
+    stage.cluster.agents["n1"].thaw()
+    stage.until(job, "completed")
+    last = len(stage.attempts(job))
+    assert stage.ran(job) == [f"{last}.{member}" for member in range(4)]
