@@ -8,14 +8,14 @@ python -m tests.faults 0-19999 --jobs 2  many worlds; every one that fails says 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from tests.faults.variants import VARIANTS
-from tests.faults.world import Verdict, run_world
+from tests.faults.variants import VARIANTS, one
+from tests.faults.world import Verdict
 
 SHOWN = 10
 EVERY_S = 10.0
@@ -41,15 +41,8 @@ def main() -> int:
         return show(run(seeds[0]))
     if chosen.jobs == 1:
         return count(map(run, seeds), len(seeds))
-    with multiprocessing.get_context("spawn").Pool(chosen.jobs) as pool:
-        return count(pool.imap_unordered(run, seeds, chunksize=10), len(seeds))
-
-
-def one(seed: int, *, climate: tuple[str, ...], trace: bool, variant: str | None) -> Verdict:
-    with ExitStack() as stack:
-        if variant is not None:
-            stack.enter_context(VARIANTS[variant]())
-        return run_world(seed, keep_trace=trace, climate=climate)
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        return count(pool.map(run, seeds, chunksize=20), len(seeds))
 
 
 def show(verdict: Verdict) -> int:
@@ -65,12 +58,12 @@ def show(verdict: Verdict) -> int:
     return 1 if verdict.problems else 0
 
 
-def count(verdicts: object, total: int) -> int:
+def count(verdicts: Iterable[Verdict], total: int) -> int:
     began = told = time.monotonic()
     done = faults = processes = 0
     virtual_s = 0.0
     failed: list[Verdict] = []
-    for verdict in verdicts:  # type: ignore[attr-defined]
+    for verdict in verdicts:
         done += 1
         virtual_s += verdict.virtual_s
         faults += verdict.counts.get("fault", 0)

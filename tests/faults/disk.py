@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
+from gpu_scheduler.model.leadership import Lead, Member
 from gpu_scheduler.store.memory import MemoryStore
-from tests.faults.virtual_loop import Part, VirtualLoop
+from gpu_scheduler.store.rows import Write
+from tests.faults.virtual_loop import VirtualLoop
 
 AWAY = "the database does not answer"
+
+
+@dataclass(slots=True)
+class LeadRow:
+    """Who leads, until when by the time of the database."""
+
+    term: int = 0
+    holder: str = ""
+    until_s: float = 0.0
 
 
 class Disk:
@@ -25,10 +37,13 @@ class Disk:
         self.loop = loop
         self.random = random
         self.rows = MemoryStore()
+        self.lead = LeadRow()
         self.fails = 0.0
         self.loses_answers = 0.0
         self.slow = 1.0
         self.is_away = False
+        self.cut_off: list[str] = []
+        """Servers that do not reach it, as often as they are cut off."""
         self.chance: Callable[[str], None] = lambda _: None
         """Told of every commit."""
 
@@ -38,13 +53,21 @@ class Disk:
             base += self.random.uniform(0.05, 1.0)
         return base * self.slow
 
-    def check(self) -> None:
-        if self.is_away:
+    def is_away_for(self, server: str) -> bool:
+        return self.is_away or server in self.cut_off
+
+    def check(self, server: str) -> None:
+        if self.is_away_for(server):
             raise StoreUnavailable(AWAY)
 
-    def do(self, work: Callable[[], Any]) -> Any:
+    def check_term(self, term: int) -> None:
+        """The first statement of every commit."""
+        if not term or term != self.lead.term:
+            raise NotLeader(f"term {term} is over, this is term {self.lead.term}")
+
+    def do(self, work: Callable[[], Any], server: str) -> Any:
         """Commit something, or fail to, or fail to say so."""
-        self.check()
+        self.check(server)
         if self.random.random() < self.fails:
             raise StoreUnavailable("the database refused it")
         result = work()
@@ -54,32 +77,94 @@ class Disk:
 
 
 class Rows:
-    """The store as one server sees it: while the database is away, it sees nothing."""
+    """The store as one server sees it: while the database is away, it sees nothing.
 
-    def __init__(self, disk: Disk) -> None:
+    Commits of a server that leads are refused as soon as its term is over.
+    """
+
+    def __init__(self, disk: Disk, server: str) -> None:
         self._disk = disk
+        self._server = server
+        self._term: int | None = None
+
+    def fence(self, term: int) -> None:
+        """From now on, commit only while the leader's term is this one; 0: nothing at all."""
+        self._term = term
+
+    def commit(self, writes: list[Write]) -> int:
+        if self._term is not None:
+            self._disk.check_term(self._term)
+        return self._disk.rows.commit(writes)
 
     def trouble(self) -> str:
         """Why it cannot be asked now."""
-        return AWAY if self._disk.is_away else ""
+        return AWAY if self._disk.is_away_for(self._server) else ""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._disk.rows, name)
 
         def asked(*args: Any, **values: Any) -> Any:
-            self._disk.check()
+            self._disk.check(self._server)
             return found(*args, **values)
 
         self.__dict__[name] = asked
         return asked
 
 
+class DiskLease:
+    """The lead as a row of the database; what the real one does with SQL."""
+
+    def __init__(self, disk: Disk, me: Member, valid_s: float) -> None:
+        self.me = me
+        self._disk = disk
+        self._valid_s = valid_s
+
+    def look(self) -> Lead:
+        row, now_s = self._disk.lead, self._disk.loop.time()
+        return Lead(
+            term=row.term,
+            holder=row.holder,
+            address=row.holder,
+            agents=row.holder,
+            left_s=row.until_s - now_s,
+            database_ms=round(now_s * 1000),
+        )
+
+    def take(self) -> int | None:
+        row, now_s = self._disk.lead, self._disk.loop.time()
+        if row.holder and row.until_s > now_s:
+            return None
+        self._disk.lead = LeadRow(row.term + 1, self.me.name, now_s + self._valid_s)
+        return row.term + 1
+
+    def renew(self, term: int) -> bool:
+        row = self._disk.lead
+        if (row.term, row.holder) != (term, self.me.name):
+            return False
+        row.until_s = self._disk.loop.time() + self._valid_s
+        return True
+
+    def release(self, term: int) -> None:
+        row = self._disk.lead
+        if (row.term, row.holder) == (term, self.me.name):
+            row.holder, row.until_s = "", self._disk.loop.time()
+
+    def leave(self) -> None:
+        """There is no list of servers here."""
+
+    def secret(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """There is no connection to close."""
+
+
 class DiskWriter:
     """Carries out commits in the place of the commit thread."""
 
-    def __init__(self, disk: Disk, part: Part) -> None:
+    def __init__(self, disk: Disk, server: str) -> None:
         self._disk = disk
-        self._part = part
+        self._server = server
         self._under_way: dict[asyncio.Future[Any], Callable[[], Any]] = {}
         self._last_at = 0.0
 
@@ -97,7 +182,7 @@ class DiskWriter:
         if work is None:
             return
         try:
-            result = self._disk.do(work)
+            result = self._disk.do(work, self._server)
         except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
             if not answer.done():
                 answer.set_exception(error)

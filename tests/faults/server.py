@@ -18,11 +18,15 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Command, Outcome
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
+from gpu_scheduler.model.leadership import Member
 from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.agent_door import AgentDoor
+from gpu_scheduler.server.leadership import Leadership, Times
+from gpu_scheduler.server.leading import last_time
 from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.settings.groups import Settings
 from tests.faults.audit import Audit
-from tests.faults.disk import Disk, DiskWriter, Rows
+from tests.faults.disk import Disk, DiskLease, DiskWriter, Rows
 from tests.faults.network import Broken, Connection
 from tests.faults.node import VirtualMachine
 from tests.faults.virtual_loop import Part, VirtualLoop
@@ -40,20 +44,26 @@ class NoContext:
 
 
 class VirtualServer:
-    """One server process after another, on the same database."""
+    """One server process after another, on the same database, alone or among others."""
 
-    def __init__(self, loop: VirtualLoop, audit: Audit, disk: Disk, name: str) -> None:
+    def __init__(
+        self, loop: VirtualLoop, audit: Audit, disk: Disk, name: str, *, is_alone: bool
+    ) -> None:
         self.name = name
         self.machine = VirtualMachine(loop)
         self.part = Part(name)
         self.part.is_dead = True
         self.loop: Loop | None = None
-        self.agents: Agents | None = None
+        self._agents: Agents | None = None
         self._repeats: Repeats | None = None
-        self._writer: DiskWriter | None = None
+        self._door: AgentDoor | None = None
+        self._leadership: Leadership | None = None
+        self._writers: list[DiskWriter] = []
+        self._is_alone = is_alone
         self._events = loop
         self._audit = audit
         self._disk = disk
+        self._rows = Rows(disk, name)
 
     # --- life
 
@@ -61,41 +71,89 @@ class VirtualServer:
         if self.part.is_dead:
             self._audit.note("server starts", self.name)
             self.part = Part(self.name)
-            self._events.start(self.part, self._live())
+            self._rows = Rows(self._disk, self.name)
+            self._events.start(self.part, self._live() if self._is_alone else self._compete())
 
     async def _live(self) -> None:
+        """The only server leads from its start to its end."""
+        self._door = AgentDoor()
         while True:
             try:
-                loop = self._new_loop()
+                await self._begin(0)
                 break
             except SchedulerError:
                 await asyncio.sleep(START_AGAIN_S)
-        agents = Agents(loop, patience=Patience(suspect_s=SILENT_AFTER_S))
+
+    async def _compete(self) -> None:
+        """One of several leads when it can."""
+        door = self._door = AgentDoor()
+        times = Times()
+        me = Member(name=self.name, address=self.name, agents=self.name)
+        self._leadership = door.standing = Leadership(
+            DiskLease(self._disk, me, times.valid_s),
+            times,
+            clock=lambda: self.machine.boot_ms() / 1000,
+            thread=self._new_writer(),
+        )
+        await self._leadership.run(self._begin, self._end)
+
+    async def _begin(self, term: int) -> None:
+        rows: Any = self._rows
+        if self._leadership is not None:
+            rows.fence(term)
+        clock = SteadyClock(wall_ms=self.machine.wall_ms, monotonic_ms=self.machine.monotonic_ms)
+        clock.not_before(last_time(rows))
+        loop = Loop(rows, new_core, clock.now_ms, writer=self._new_writer())
+        leadership = self._leadership
+
+        def may_order() -> bool:
+            return leadership is None or (leadership.term == term and leadership.is_held)
+
+        if leadership is not None:
+            loop.on_deposed(leadership.lose)
+            self._audit.note("leads", self.name, term)
+        agents = Agents(
+            loop, patience=Patience(suspect_s=SILENT_AFTER_S), term=term, may_order=may_order
+        )
         loop.start()
         agents.expect_nodes()
-        self.loop, self.agents, self._repeats = loop, agents, Repeats(loop)  # type: ignore[arg-type]
+        service: Any = loop
+        self.loop, self._agents, self._repeats = loop, agents, Repeats(service)
+        if self._door is not None:
+            self._door.open(agents)
 
-    def _new_loop(self) -> Loop:
-        rows: Any = Rows(self._disk)
-        self._writer = DiskWriter(self._disk, self.part)
-        clock = SteadyClock(wall_ms=self.machine.wall_ms, monotonic_ms=self.machine.monotonic_ms)
-        events = rows.events(max(0, rows.last_event() - 1))
-        clock.not_before(events[-1][1].at_ms if events else 0)
-        return Loop(rows, new_core, clock.now_ms, writer=self._writer)
+    async def _end(self) -> None:
+        """It leads no more, and goes on as a standby."""
+        self._audit.note("leads no more", self.name)
+        self._rows.fence(0)
+        loop, agents = self.loop, self._agents
+        self.loop = self._agents = self._repeats = None
+        if self._door is not None:
+            self._door.shut()
+        if agents is not None:
+            agents.close()
+        if loop is not None:
+            await loop.close()
+
+    def _new_writer(self) -> DiskWriter:
+        writer = DiskWriter(self._disk, self.name)
+        self._writers.append(writer)
+        return writer
 
     def kill(self) -> None:
         if not self.part.is_dead:
             self._audit.note("server dies", self.name)
             self._events.kill(self.part)
-            self.loop = self.agents = self._repeats = None
-            if self._writer is not None:
-                self._writer.die()
+            self.loop = self._agents = self._repeats = self._door = self._leadership = None
+            for writer in self._writers:
+                writer.die()
+            self._writers.clear()
 
     # --- agents
 
     @property
     def is_listening(self) -> bool:
-        return self.agents is not None
+        return self._door is not None
 
     def accept(self, connection: Connection) -> None:
         """An agent has connected."""
@@ -103,11 +161,11 @@ class VirtualServer:
         connection.on_server_end = task.cancel
 
     async def _serve(self, connection: Connection) -> None:
-        if self.agents is None:
+        if self._door is None:
             return
         context: Any = NoContext()
         try:
-            async for message in self.agents.session(connection.requests(), context):
+            async for message in self._door.session(connection.requests(), context):
                 connection.answer(message)
         except SchedulerError as error:
             self._audit.note("session refused", self.name, connection.link[0], error)
@@ -120,7 +178,7 @@ class VirtualServer:
         """What the API does with a request that has an Idempotency-Key; the id of its job."""
         loop, repeats = self.loop, self._repeats
         if loop is None or repeats is None:
-            raise Broken("connection refused")
+            raise Broken("this server does not lead")
         call: Any = SimpleNamespace(
             headers={b"idempotency-key": key.encode()},
             caller=caller,

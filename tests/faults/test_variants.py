@@ -8,6 +8,7 @@ from tests.faults.world import run_world
 CLIMATES = {
     "acknowledge-before-commit": ("server killed", "database slow"),
     "forget-before-commit": ("server killed", "database fails"),
+    "no-fencing": ("server frozen", "server cut off from the database"),
     "orders-not-idempotent": ("agent killed", "launcher killed"),
     "begin-before-the-record": ("launcher killed", "power lost"),
     "commit-before-all-are-prepared": ("disk of a node slow", "network slow"),

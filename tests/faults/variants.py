@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -17,8 +17,9 @@ from gpu_scheduler.control.members import Members
 from gpu_scheduler.control.messages import NodeFenced, Outcome
 from gpu_scheduler.control.reconcile import Repairs
 from gpu_scheduler.model.allocation import Allocation
-from tests.faults.disk import DiskWriter
+from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
+from tests.faults.world import Verdict, run_world
 
 Variant = Callable[[], AbstractContextManager[None]]
 
@@ -99,6 +100,21 @@ def requeue_what_is_silent() -> Iterator[None]:
 
 
 @contextmanager
+def no_fencing() -> Iterator[None]:
+    """Commits and orders of a server that does not lead any more are taken all the same."""
+    init = Agents.__init__
+
+    def may_always_order(self: Agents, *args: Any, **values: Any) -> None:
+        init(self, *args, **{**values, "may_order": lambda: True})
+
+    with (
+        patch.object(Disk, "check_term", lambda self, term: None),
+        patch.object(Agents, "__init__", may_always_order),
+    ):
+        yield
+
+
+@contextmanager
 def commit_before_all_are_prepared() -> Iterator[None]:
     """A gang over several nodes runs as soon as its first member is ready."""
     prepared = Members.prepared
@@ -129,5 +145,14 @@ VARIANTS: dict[str, Variant] = {
     "begin-before-the-record": begin_before_the_record,
     "requeue-what-is-silent": requeue_what_is_silent,
     "commit-before-all-are-prepared": commit_before_all_are_prepared,
+    "no-fencing": no_fencing,
     "orders-are-not-repeated": orders_are_not_repeated,
 }
+
+
+def one(seed: int, *, climate: tuple[str, ...], trace: bool, variant: str | None) -> Verdict:
+    """One world, of a scheduler that may be broken on purpose."""
+    with ExitStack() as stack:
+        if variant is not None:
+            stack.enter_context(VARIANTS[variant]())
+        return run_world(seed, keep_trace=trace, climate=climate)

@@ -60,10 +60,11 @@ class Weather:
             ("answers of the database lost", self._lose_answers),
             ("database slow", self._slow_database),
             ("database away", self._database_away),
+            ("server cut off from the database", self._cut_database),
             ("disk of a node slow", self._slow_disk),
             ("clock wrong", self._skew),
         ]
-        chosen = random.sample(kinds, random.randint(1, 6))
+        chosen = random.sample(kinds, random.randint(1, 7))
         if climate:
             chosen = [(name, fault) for name, fault in kinds if name in climate]
         self._kinds = [(name, fault, random.uniform(0.2, 1.0)) for name, fault in chosen]
@@ -221,6 +222,11 @@ class Weather:
             self._place.disk.is_away = False
 
         return mend
+
+    def _cut_database(self) -> Mend:
+        name, cut_off = self._server().name, self._place.disk.cut_off
+        cut_off.append(name)
+        return lambda: cut_off.remove(name)
 
     def _slow_disk(self) -> Mend:
         node = self._node()

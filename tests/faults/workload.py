@@ -61,7 +61,7 @@ class Client:
             try:
                 return await request(self.events, server, self.delay_s, work)
             except (Broken, TimeoutError, ClusterError, StoreError, InternalError):
-                await asyncio.sleep(self.random.uniform(0.5, 2 * PAUSE_S))
+                await asyncio.sleep(self.random.uniform(0.2, PAUSE_S))
             except SchedulerError as error:
                 self.audit.note("refused", key, type(error).__name__)
                 return None

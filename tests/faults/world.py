@@ -74,7 +74,12 @@ class World:
         size = self._random("size")
         self.network = Network(self.loop, self._random("network"))
         self.disk = Disk(self.loop, self._random("disk"))
-        self.servers = [VirtualServer(self.loop, self.audit, self.disk, "s0")]
+        servers = size.choice((1, 1, 2, 3))
+        self.servers = [
+            VirtualServer(self.loop, self.audit, self.disk, f"s{number}", is_alone=servers == 1)
+            for number in range(servers)
+        ]
+        self._turns: dict[str, int] = {}
         site = Site(self.loop, self.audit, directory, self._connect)
         gpus = size.choice((1, 2, 4))
         self.nodes = [
@@ -98,14 +103,16 @@ class World:
         return Random(f"{self.seed} {name}")
 
     def _connect(self, node: str) -> AbstractAsyncContextManager[Connection]:
-        return self.network.connect(node, self.servers[0])
+        """To the server whose turn it is."""
+        turn = self._turns[node] = self._turns.get(node, -1) + 1
+        return self.network.connect(node, self.servers[turn % len(self.servers)])
 
     def _stored(self, allocation_id: str) -> Allocation | None:
         found = (a for a in self.disk.rows.allocations() if a.id == allocation_id)
         return next(found, None)
 
     def _pick(self) -> VirtualServer:
-        return self.servers[0]
+        return self.client.random.choice(self.servers)
 
     async def live(self) -> None:
         """From the first start to the end of the last job."""
@@ -149,7 +156,7 @@ class World:
 
 def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] = ()) -> Verdict:
     """Let one world run, and judge it."""
-    with tempfile.TemporaryDirectory(prefix="faults") as directory, _quiet() as complaints:
+    with tempfile.TemporaryDirectory(prefix="faults") as directory, _quiet(seed) as complaints:
         world = World(seed, Path(directory), keep_trace=keep_trace, climate=climate)
         audit = world.audit
         try:
@@ -167,14 +174,14 @@ def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] =
 
 
 @contextmanager
-def _quiet() -> Iterator[list[str]]:
+def _quiet(seed: int) -> Iterator[list[str]]:
     """Own chance for whoever asks the process's own, no ports of this machine, no logs.
 
     Gives what our own code regrets in its logs.
     """
     complaints: list[str] = []
     state = chance.getstate()
-    chance.seed(0)
+    chance.seed(seed)
     config = structlog.get_config()
     structlog.configure(
         processors=[_complaint(complaints)],
