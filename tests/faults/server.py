@@ -98,6 +98,15 @@ class VirtualServer:
         await self._leadership.run(self._begin, self._end)
 
     async def _begin(self, term: int) -> None:
+        try:
+            await self._lead(term)
+        except SchedulerError:
+            raise
+        except Exception as error:
+            self._audit.problem(f"{self.name} cannot lead: {error!r}")
+            raise
+
+    async def _lead(self, term: int) -> None:
         rows: Any = self._rows
         if self._leadership is not None:
             rows.fence(term)
@@ -182,7 +191,7 @@ class VirtualServer:
         call: Any = SimpleNamespace(
             headers={b"idempotency-key": key.encode()},
             caller=caller,
-            scope={"method": "POST", "path": "/"},
+            scope={"method": "POST", "path": "/", "query_string": b""},
         )
 
         def act(also: Any) -> Awaitable[Outcome]:
@@ -216,7 +225,7 @@ async def request(
     async def handle() -> None:
         try:
             result = await work()
-        except (SchedulerError, Broken) as error:
+        except Exception as error:  # noqa: BLE001 - whoever asks must hear of it
             events.tell(None, delay_s(), _settle, answer, None, error)
         else:
             events.tell(None, delay_s(), _settle, answer, result, None)

@@ -23,6 +23,9 @@ from typing import Any
 MOST_CALLS = 3_000_000
 """A run that has not come to its end after so many calls never will."""
 
+ROUNDS = 10
+"""So often whoever still waits at the end is told to stop: some have to finish something first."""
+
 
 class Endless(Exception):
     """It will never come to its end; the text says why."""
@@ -238,7 +241,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         for call in self._ready:
             self._bury(call)
         self._ready.clear()
-        for _ in range(3):
+        for _ in range(ROUNDS):
             for task in list(self._tasks):
                 task.cancel()
             self._ready.extend(self._graves)
