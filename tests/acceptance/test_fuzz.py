@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from gpu_scheduler.api.agents import Agents, add_agent_service
 from gpu_scheduler.api.application import DESCRIBED
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.orders import PROTOCOL, SESSION_METHOD
+from gpu_scheduler.wire.orders import SESSION_METHOD
+from gpu_scheduler.wire.versions import PROTOCOL
 from tests.launching import with_launcher
 from tests.unit.api.lab import ApiLab
 

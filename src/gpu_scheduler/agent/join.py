@@ -43,7 +43,7 @@ from gpu_scheduler.wire.node_proof import (
     session_text,
     written_proof,
 )
-from gpu_scheduler.wire.orders import LEAST_PROTOCOL, PROTOCOL
+from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL
 
 IDENTITY_FILE = "identity.json"
 PATIENCE_S = 10.0

@@ -36,7 +36,7 @@ from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
 from gpu_scheduler.agent.terms import Terms
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.orders import PROTOCOL
+from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL
 
 LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000
@@ -285,6 +285,7 @@ class Agent:
             node=self._config.node,
             version=__version__,
             protocol=PROTOCOL,
+            least_protocol=LEAST_PROTOCOL,
             term=self._terms.newest,
             boot_id=self._machine.boot_id(),
             instance=self._instance,

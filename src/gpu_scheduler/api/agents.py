@@ -59,11 +59,11 @@ from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import (
-    PROTOCOL,
     SESSION_METHOD,
     readings_of,
     start_order,
 )
+from gpu_scheduler.wire.versions import NoCommonProtocol, agreed_protocol
 
 MOST_ORDERS_AT_ONCE = 500
 GROUNDS = frozenset(
@@ -279,9 +279,10 @@ class Agents:
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be hello")
         hello = first.hello
-        if hello.protocol < PROTOCOL:
-            text = f"agent speaks protocol {hello.protocol}, this server {PROTOCOL}; update it"
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        try:
+            agreed_protocol(hello.protocol, hello.least_protocol, who=f"agent '{hello.node}'")
+        except NoCommonProtocol as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         rival = self._sessions.get(hello.node)
         if rival is not None:
             silent_s = asyncio.get_running_loop().time() - rival.heard_s
@@ -365,7 +366,10 @@ class Agents:
         """Take the agent in, then say so: one that is refused must not think that all is well."""
         await self._loop.apply(node_found(hello, hello.inventory))
         welcome = pb.Welcome(
-            version=__version__, protocol=PROTOCOL, heartbeat_ms=5_000, term=self._term
+            version=__version__,
+            protocol=agreed_protocol(hello.protocol, hello.least_protocol, who=hello.node),
+            heartbeat_ms=5_000,
+            term=self._term,
         )
         session.send(pb.ServerMessage(welcome=welcome))
         session.is_welcome = True

@@ -35,6 +35,7 @@ STATUS = {
     "method_not_allowed": 405,
     "already_exists": 409,
     "wrong_state": 409,
+    "no_common_protocol": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
     "never_fits": 422,

@@ -49,6 +49,6 @@ class GrpcSettings:
     node_key_days: float = setting(
         90.0,
         "So long the key of a node is good; it is renewed when two thirds are over.",
-        least=0.001,
+        least=0.00001,
         most=3650,
     )

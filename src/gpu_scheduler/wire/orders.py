@@ -12,9 +12,6 @@ from gpu_scheduler.model.node import Device, DeviceMode
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 
-PROTOCOL = 1
-LEAST_PROTOCOL = 1
-"""The oldest version that is still spoken."""
 SESSION_METHOD = "/gpu_scheduler.v1.AgentService/Session"
 
 

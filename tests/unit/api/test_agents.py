@@ -12,7 +12,7 @@ from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.orders import PROTOCOL
+from gpu_scheduler.wire.versions import PROTOCOL
 from tests.builders import a_core
 
 

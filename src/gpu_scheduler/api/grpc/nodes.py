@@ -43,11 +43,12 @@ from gpu_scheduler.wire.node_proof import (
     session_text,
 )
 from gpu_scheduler.wire.orders import SESSION_METHOD
+from gpu_scheduler.wire.versions import agreed_protocol
 
 CHALLENGE_BYTES = 32
 RENEWAL_WITHIN_MS = 600_000
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-ASK_FOR_ONE = "make one with 'tgpu node token create', and start the agent with it"
+ASK_FOR_ONE = "let it join with a new token ('tgpu node token create')"
 Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 Context = grpc.aio.ServicerContext[Any, Any]
 log = structlog.get_logger("nodes")
@@ -119,6 +120,7 @@ class Nodes:
         if token_id is None:
             raise Forbidden("this join token is not known here; it may be of another cluster")
         check_token(keys, token_id, now_ms)
+        agreed_protocol(asked.protocol, asked.least_protocol, who=f"node '{asked.node[:80]}'")
         if not NODE_NAME.fullmatch(asked.node):
             raise InvalidRequest(
                 "a node's name has letters, digits, '.', '_' and '-', at most 63 of them"

@@ -1,0 +1,357 @@
+"""Nodes over TLS with keys of their own, and those who try to be one without."""
+
+import asyncio
+import socket
+import subprocess
+from collections.abc import Coroutine, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import pytest
+
+from gpu_scheduler.agent.channels import Credentials, open_channel
+from gpu_scheduler.agent.join import Identity, Keeper, NotJoined, join
+from gpu_scheduler.agent.stream import grpc_stream
+from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.node_proof import SERVER_NAME, JoinText, session_text
+from gpu_scheduler.wire.versions import PROTOCOL
+from tests.cluster import Cluster, a_cluster
+
+T = TypeVar("T")
+LONGEST_S = 20
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A server with TLS, and one node."""
+    with a_cluster("real", grpc_tls="on", agent_lost_after_s="3") as running:
+        yield running
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def in_time() -> T:
+        async with asyncio.timeout(LONGEST_S):
+            return await work
+
+    return asyncio.run(in_time())
+
+
+def a_token(cluster: Cluster, **asked: Any) -> dict[str, Any]:
+    with cluster.client() as client:
+        made: dict[str, Any] = client.call("POST", "/api/v1/nodes/tokens", asked)
+    return made
+
+
+def joined(cluster: Cluster, name: str, token: str = "") -> Identity:
+    return run(join(name, [cluster.nodes_address], token or cluster.token))
+
+
+class Shown:
+    """Shows an identity, or something that is made of one."""
+
+    def __init__(self, identity: Identity, proof: str | None = None) -> None:
+        self.identity = _Fixed(identity, proof)
+
+
+class Forged(Identity):
+    """An identity whose certificate and key do not belong together, over a channel without it."""
+
+    def channel_credentials(self) -> Credentials:
+        return Credentials(authority=self.authority.encode())
+
+
+class _Fixed:
+    def __init__(self, identity: Identity, proof: str | None) -> None:
+        self._identity, self._proof = identity, proof
+
+    def channel_credentials(self) -> Credentials:
+        return Credentials(authority=self._identity.authority.encode())
+
+    def proof(self, challenge: bytes, node: str, instance: str) -> str:
+        if self._proof is None:
+            return self._identity.proof(challenge, node, instance)
+        return self._proof
+
+
+def hello(node: str) -> pb.AgentMessage:
+    inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000, detection="declared")
+    said = pb.Hello(node=node, protocol=PROTOCOL, instance=f"of {node}", inventory=inventory)
+    return pb.AgentMessage(hello=said)
+
+
+async def first_word(address: str, node: str, shown: Shown | None) -> str:
+    """What the server says to a hello: welcome, goodbye; or how it refuses."""
+    try:
+        async with grpc_stream(address, shown) as stream:
+            await stream.write(hello(node))
+            async for message in stream:
+                return str(message.WhichOneof("message"))
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code().name}: {error.details()}"
+    return "the end"
+
+
+def tried(cluster: Cluster, node: str, shown: Shown | None) -> str:
+    return run(first_word(cluster.nodes_address, node, shown))
+
+
+# --- joining
+
+
+def test_a_node_joins_with_nothing_but_its_token_and_runs_jobs(cluster: Cluster) -> None:
+    cluster.tgpu("wait", cluster.submit("--gpus", "8", "--", "true"))
+    key = next(key for key in cluster.json("node", "keys")["keys"] if key["node"] == "real")
+    assert key["state"] == "active"
+    identity = next((cluster.directory / "real").rglob("identity.json"))
+    assert identity.stat().st_mode & 0o077 == 0, "others could read the node's key"
+
+
+def test_the_key_of_a_node_opens_a_session_of_that_node(cluster: Cluster) -> None:
+    assert tried(cluster, "one", Shown(joined(cluster, "one"))) == "welcome"
+
+
+def test_a_token_is_good_for_so_many_nodes_and_no_more(cluster: Cluster) -> None:
+    token = a_token(cluster, uses=2)
+    joined(cluster, "first", token["token"])
+    joined(cluster, "second", token["token"])
+    with pytest.raises(NotJoined, match="so many have joined"):
+        joined(cluster, "third", token["token"])
+    states = {one["id"]: one["state"] for one in cluster.json("node", "token", "list")["tokens"]}
+    assert states[token["id"]] == "used up"
+
+
+def test_nobody_joins_with_a_token_that_has_expired(cluster: Cluster) -> None:
+    token = a_token(cluster, expires_in_seconds=0.05)
+
+    def is_expired() -> bool:
+        listed = cluster.json("node", "token", "list")["tokens"]
+        return {one["id"]: one["state"] for one in listed}[token["id"]] == "expired"
+
+    cluster.until(is_expired, "the token has expired")
+    with pytest.raises(NotJoined, match="has expired"):
+        joined(cluster, "late", token["token"])
+
+
+def test_nobody_joins_with_a_token_that_was_revoked(cluster: Cluster) -> None:
+    token = a_token(cluster)
+    cluster.tgpu("node", "token", "revoke", token["id"])
+    with pytest.raises(NotJoined, match="has been revoked"):
+        joined(cluster, "refused", token["token"])
+
+
+def test_nobody_joins_with_a_token_that_was_made_up(cluster: Cluster) -> None:
+    real = JoinText.read(cluster.token)
+    with pytest.raises(NotJoined, match="not known here"):
+        joined(cluster, "stranger", str(JoinText("A" * 43, real.pin)))
+
+
+def test_a_token_for_any_node_does_not_let_anybody_take_the_place_of_one(cluster: Cluster) -> None:
+    with pytest.raises(NotJoined, match="there is a node 'real' already"):
+        joined(cluster, "real")
+
+
+def test_a_token_for_one_node_lets_no_other_join(cluster: Cluster) -> None:
+    token = a_token(cluster, nodes=["chosen"])["token"]
+    with pytest.raises(NotJoined, match="is for chosen and not for 'other'"):
+        joined(cluster, "other", token)
+    assert joined(cluster, "chosen", token).node == "chosen"
+
+
+@pytest.mark.parametrize("name", ["../etc", "a b", "x" * 64, "né"])
+def test_a_node_needs_a_plain_name(cluster: Cluster, name: str) -> None:
+    with pytest.raises(NotJoined, match="a node's name has letters"):
+        joined(cluster, name)
+
+
+# --- sessions of those who are not who they say
+
+
+def test_without_a_key_there_is_no_session(cluster: Cluster) -> None:
+    mine = joined(cluster, "keyless")
+    for proof in ("", "x", "AAAA.BBBB", "." * 5, "tgpn_"):
+        assert tried(cluster, "keyless", Shown(mine, proof)).startswith("UNAUTHENTICATED")
+
+
+def test_the_key_of_another_node_opens_no_session(cluster: Cluster) -> None:
+    thief = joined(cluster, "thief")
+    told = tried(cluster, "real", Shown(thief))
+    assert told == "UNAUTHENTICATED: this is the key of node 'thief', and not of 'real'"
+
+
+def test_a_certificate_without_its_key_opens_no_session(cluster: Cluster) -> None:
+    """The certificate is no secret: it is the key that counts."""
+    one, other = joined(cluster, "seen"), joined(cluster, "forger")
+    forged = replace(one, key=other.key)
+    assert "not by the key of the certificate" in tried(cluster, "seen", Shown(forged))
+
+
+def test_a_proof_that_was_seen_before_is_good_for_nothing(cluster: Cluster) -> None:
+    mine = joined(cluster, "replayed")
+    old = mine.proof(b"the challenge of another session", "replayed", "of replayed")
+    assert "not by the key of the certificate" in tried(cluster, "replayed", Shown(mine, old))
+    assert session_text(b"a", "n", "i") != session_text(b"b", "n", "i")
+
+
+def test_a_certificate_of_another_authority_is_not_believed(cluster: Cluster) -> None:
+    mine = joined(cluster, "impostor")
+    other = NodeAuthority(new_authority(mine.issued_ms))
+    forged = replace(mine, certificate=_signed_by(other, mine))
+    told = tried(cluster, "impostor", Shown(forged))
+    assert "not signed by this cluster's authority" in told
+
+
+def test_revoking_a_node_cuts_its_open_session_at_once_and_for_good(cluster: Cluster) -> None:
+    mine = joined(cluster, "doomed")
+
+    async def session() -> str:
+        async with grpc_stream(cluster.nodes_address, Shown(mine)) as stream:
+            await stream.write(hello("doomed"))
+            messages = aiter(stream)
+            assert (await anext(messages)).WhichOneof("message") == "welcome"
+            await asyncio.to_thread(cluster.tgpu, "node", "revoke", "doomed")
+            try:
+                async for _ in messages:
+                    pass
+            except grpc.aio.AioRpcError as error:
+                return f"{error.code().name}: {error.details()}"
+        return "the end"
+
+    assert run(session()) == "UNAUTHENTICATED: the key of node 'doomed' was revoked"
+    assert "was revoked" in tried(cluster, "doomed", Shown(mine))
+    assert "revoked already" in cluster.tgpu("node", "revoke", "doomed", code=2)
+
+
+def test_refused_nodes_stand_in_the_record(cluster: Cluster) -> None:
+    thief = joined(cluster, "noted")
+    tried(cluster, "real", Shown(thief))
+
+    def is_noted() -> bool:
+        found = cluster.json("audit")["records"]
+        return any(
+            row["action"] == "open_session" and row["target"] == "real" and row["code"]
+            for row in found
+        )
+
+    cluster.until(is_noted, "the refusal is in the record")
+
+
+# --- renewal
+
+
+def test_a_key_is_renewed_and_the_one_before_is_good_until_the_next_renewal(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    first = joined(cluster, "renewing")
+    keeper = Keeper(first, tmp_path, [cluster.nodes_address])
+    run(keeper.renew())
+    second = keeper.identity
+    assert second.key != first.key
+    assert tried(cluster, "renewing", Shown(second)) == "welcome"
+    assert tried(cluster, "renewing", Shown(first)) == "welcome", "the answer may have been lost"
+    run(keeper.renew())
+    assert "has another key now" in tried(cluster, "renewing", Shown(first))
+    assert Identity.read(tmp_path) == keeper.identity
+
+
+def test_only_who_has_the_key_can_renew_it(cluster: Cluster, tmp_path: Path) -> None:
+    mine, other = joined(cluster, "mine"), joined(cluster, "theirs")
+    forged = Forged(**asdict(replace(mine, key=other.key)))
+    with pytest.raises(NotJoined, match="not by the key of the certificate"):
+        run(Keeper(forged, tmp_path, [cluster.nodes_address]).renew())
+
+
+def test_an_agent_renews_its_key_by_itself() -> None:
+    """Keys of a few seconds, of which two thirds are waited for."""
+    with a_cluster("n1", grpc_tls="on", grpc_node_key_days="0.00005") as quick:
+        key = quick.json("node", "keys")["keys"][0]["fingerprint"]
+        quick.until(
+            lambda: quick.json("node", "keys")["keys"][0]["fingerprint"] != key, "a new key"
+        )
+        quick.wait_for_nodes("n1")
+
+
+# --- the wire itself
+
+
+def test_a_server_of_another_cluster_gets_no_token(cluster: Cluster) -> None:
+    """The pin is looked at before anything is said."""
+    real = JoinText.read(cluster.token)
+    with pytest.raises(NotJoined, match="not a server of the cluster that the token is for"):
+        joined(cluster, "lost", str(JoinText(real.secret, "B" * 43)))
+
+
+def test_plain_text_gets_nothing_from_a_port_with_tls(cluster: Cluster) -> None:
+    plain = Credentials(plain=True)
+
+    async def ask() -> str:
+        async with open_channel(cluster.nodes_address, plain) as channel:
+            call = channel.unary_unary("/gpu_scheduler.v1.SchedulerService/GetClusterStatus")
+            try:
+                await call(b"", timeout=5)
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+        return "OK"
+
+    assert run(ask()) == "UNAVAILABLE"
+    host, _, port = cluster.nodes_address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as raw:
+        raw.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 9)
+        assert b"grpc" not in raw.recv(1000)
+
+
+def test_an_agent_with_a_plain_token_goes_only_to_its_own_machine(cluster: Cluster) -> None:
+    plain = str(JoinText("A" * 43, "B" * 43, plain=True))
+    with pytest.raises(NotJoined, match="without TLS"):
+        run(join("n", ["192.0.2.1:9090"], plain))
+
+
+def test_openssl_sees_tls_1_3_and_a_chain_that_ends_at_the_authority(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    authority.write_text(cluster.tgpu("node", "authority"))
+    seen = subprocess.run(
+        [
+            *("openssl", "s_client", "-connect", cluster.nodes_address, "-servername", SERVER_NAME),
+            *("-verify_hostname", SERVER_NAME, "-CAfile", str(authority), "-alpn", "h2", "-brief"),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=LONGEST_S,
+    )
+    told = (seen.stdout + seen.stderr).decode("utf-8", "replace")
+    assert "Verification: OK" in told
+    assert "TLSv1.3" in told
+
+
+def test_old_versions_of_tls_are_refused(cluster: Cluster) -> None:
+    seen = subprocess.run(
+        ["openssl", "s_client", "-connect", cluster.nodes_address, "-tls1_1", "-alpn", "h2"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=LONGEST_S,
+    )
+    assert seen.returncode != 0
+
+
+def _signed_by(authority: NodeAuthority, identity: Identity) -> str:
+    from datetime import timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.x509.oid import NameOID
+
+    key = serialization.load_pem_private_key(identity.key.encode(), None)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.node)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    der = serialization.Encoding.DER
+    signed, _ = authority.sign_node(
+        request.public_bytes(der), identity.node, identity.issued_ms, timedelta(days=1)
+    )
+    pem = serialization.Encoding.PEM
+    return x509.load_der_x509_certificate(signed).public_bytes(pem).decode()
