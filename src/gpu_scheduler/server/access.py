@@ -92,14 +92,18 @@ class Certificate:
         self._stamps = self._current_stamps()
         self._load(self.context)
 
-    async def watch(self) -> None:
-        """Until cancelled: read it again when it has changed, or at once when told by SIGHUP."""
+    async def watch(self, also: Callable[[], None] = lambda: None) -> None:
+        """Until cancelled: read it again when it has changed, or at once when told by SIGHUP.
+
+        Others who use the same files do so too, by `also`.
+        """
         told = asyncio.Event()
         on_reload(told.set)
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), LOOK_AT_FILES_S)
             self.refresh(at_once=told.is_set())
+            also()
             told.clear()
 
     def refresh(self, *, at_once: bool = False) -> None:
@@ -121,12 +125,7 @@ class Certificate:
         certificate, key = self._files
         read_trusted(certificate, LARGEST_FILE)
         read_trusted(key, LARGEST_FILE, secret=True, group_may_read=True)
-        try:
-            context.load_cert_chain(certificate, key, password=_no_password)
-        except (OSError, ssl.SSLError, ValueError) as error:
-            raise InvalidInput(
-                f"and {key} are no certificate with its key: {error}", file=certificate
-            ) from None
+        load_pair(context, certificate, key)
 
     def _current_stamps(self) -> list[tuple[int, int]]:
         stamps = []
@@ -138,6 +137,16 @@ class Certificate:
             else:
                 stamps.append((status.st_mtime_ns, status.st_ino))
         return stamps
+
+
+def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    """Let a context use a certificate, or say why it is none or the key is not its own."""
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise InvalidInput(
+            f"and {key} are no certificate with its key: {error}", file=certificate
+        ) from None
 
 
 def verifier_of(auth: AuthSettings) -> Callable[[Context], Verifier] | None:

@@ -79,6 +79,7 @@ class Server:
         check_patience(settings.nodes, settings.agent)
         self._has_agent = has_agent
         self._has_nodes = has_nodes
+        self._network: GrpcServer | None = None
         self._nodes_at = ""
         if has_nodes:
             check_grpc(settings)
@@ -97,6 +98,7 @@ class Server:
         door = AgentDoor()
         try:
             async with self._grpc(door) as network:
+                self._network = network
                 roles = self._roles(door, network)
                 try:
                     applications = await roles.begin()
@@ -158,7 +160,8 @@ class Server:
     def _watch_files(self) -> asyncio.Task[None]:
         """Read certificates again when they change, or when told by SIGHUP."""
         if self._certificate is not None:
-            return asyncio.create_task(self._certificate.watch())
+            also = self._network.refresh if self._network is not None else _nothing
+            return asyncio.create_task(self._certificate.watch(also))
         on_reload(partial(log.info, "told to reload; there is no certificate to read"))
         return asyncio.create_task(asyncio.sleep(0))
 
@@ -218,6 +221,10 @@ class Server:
             "socket": self._paths.server_socket,
             "state": self._paths.state,
         }
+
+
+def _nothing() -> None:
+    """There is nobody else to tell."""
 
 
 def _calm_collector() -> None:

@@ -96,6 +96,11 @@ class GrpcServer:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._server.stop(GRACE_S)
 
+    def refresh(self) -> None:
+        """Read certificates again if they have changed."""
+        if self._certificates is not None:
+            self._certificates.refresh()
+
     async def serve(self, application: Any) -> None:
         """Answer with this application (ASGI) from now on."""
         self._application = application

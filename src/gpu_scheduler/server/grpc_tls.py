@@ -7,6 +7,7 @@ change; connections that are made afterwards get the new ones.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from cryptography import x509
 
 from gpu_scheduler.api.grpc.authority import NodeAuthority, Pair, new_authority
 from gpu_scheduler.model.errors import InvalidInput, SchedulerError
-from gpu_scheduler.server.access import LARGEST_FILE, LOOK_AT_FILES_S
+from gpu_scheduler.server.access import LARGEST_FILE, LOOK_AT_FILES_S, load_pair
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.trusted import read_trusted
 
@@ -93,6 +94,7 @@ class GrpcCertificates:
         chain = read_trusted(certificate, LARGEST_FILE)
         _check_certificates(chain, certificate)
         private = read_trusted(key, LARGEST_FILE, secret=True, group_may_read=True)
+        load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
         return (private, chain), clients
 
     def _new_pair(self, authority: NodeAuthority) -> Pair:

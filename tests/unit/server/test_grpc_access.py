@@ -1,0 +1,60 @@
+"""Where gRPC may listen, with which certificates."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.server.grpc_access import check_grpc, grpc_host, speaks_tls
+from gpu_scheduler.server.grpc_tls import GrpcCertificates
+from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.sources import load
+from tests.certificates import make_certificate
+
+
+def settings_of(**values: Any) -> Settings:
+    flags = {name.replace("__", "."): value for name, value in values.items()}
+    return load(None, flags=flags, environ={}).settings
+
+
+def test_by_default_grpc_is_plain_on_loopback_and_encrypted_elsewhere() -> None:
+    assert not speaks_tls(settings_of())
+    assert speaks_tls(settings_of(grpc__host="0.0.0.0"))
+    assert speaks_tls(settings_of(api__tls_certificate="/site.pem", api__tls_key="/site.key"))
+    assert speaks_tls(settings_of(grpc__tls="on"))
+
+
+def test_grpc_can_listen_elsewhere_than_http() -> None:
+    assert grpc_host(settings_of()) == "127.0.0.1"
+    assert grpc_host(settings_of(grpc__host="10.0.0.1")) == "10.0.0.1"
+
+
+def test_secrets_never_travel_in_the_open_unless_somebody_insists() -> None:
+    with pytest.raises(SchedulerError, match="without TLS, where others could read tokens"):
+        check_grpc(settings_of(grpc__tls="off", grpc__host="0.0.0.0"))
+    check_grpc(settings_of(grpc__tls="off", grpc__host="0.0.0.0", api__allow_plain_http=True))
+    check_grpc(settings_of(grpc__tls="off"))
+
+
+def test_certificates_of_callers_are_wanted_only_over_tls() -> None:
+    with pytest.raises(SchedulerError, match="wants certificates and"):
+        check_grpc(settings_of(grpc__client_ca="/ca.pem"))
+
+
+def test_files_that_hold_no_certificates_are_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    file = tmp_path / "ca.pem"
+    file.write_text("nothing")
+    with pytest.raises(SchedulerError, match="holds no certificates"):
+        GrpcCertificates(settings_of(grpc__client_ca=str(file), grpc__tls="on"))
+    with pytest.raises(SchedulerError, match="cannot be read"):
+        GrpcCertificates(settings_of(grpc__client_ca="/nowhere", grpc__tls="on"))
+
+
+def test_a_key_that_is_not_of_the_certificate_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    certificate, _ = make_certificate(tmp_path, "one")
+    _, key = make_certificate(tmp_path, "other")
+    with pytest.raises(SchedulerError, match="no certificate with its key"):
+        GrpcCertificates(settings_of(api__tls_certificate=str(certificate), api__tls_key=str(key)))
