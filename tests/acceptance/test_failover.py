@@ -1,0 +1,198 @@
+"""Several real servers on a real PostgreSQL: one leads, and the next one when it is gone."""
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler import Client
+from gpu_scheduler.client.errors import NoServer, Unreadable
+from gpu_scheduler.model.errors import ClusterError, StoreError
+from tests.servers import Servers, several_servers
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Servers]:
+    with several_servers("a", "b", agents=("n1",)) as cluster:
+        yield cluster
+
+
+def raw(address: str, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """A request on a connection that is already open; call the result for its answer."""
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+    data = None if body is None else json.dumps(body)
+    connection.request(method, path, data, {"Content-Type": "application/json"} | headers)
+
+    def answer() -> tuple[int, dict[str, str], Any]:
+        reply = connection.getresponse()
+        content = reply.read()
+        return reply.status, {k.lower(): v for k, v in reply.headers.items()}, json.loads(content)
+
+    return answer
+
+
+def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> None:
+    leader = cluster.leader()
+    standby = next(name for name in cluster.servers if name != leader)
+    job = {"command": ["sleep", "0"], "gpu_count": 1}
+    status, headers, made = raw(cluster.address(standby), "POST", "/api/v1/jobs", job)()
+    assert (status, headers["x-tgpu-role"]) == (201, "leader")
+    status, headers, found = raw(
+        cluster.address(standby), "GET", f"/api/v1/jobs/{made['job_id']}"
+    )()
+    assert (status, headers["x-tgpu-role"]) == (200, "standby")
+    assert int(headers["x-tgpu-age-ms"]) >= 0
+    assert found["user"] == os.environ.get("USER", "root") or found["user"]
+    with cluster.only(standby) as client:
+        assert client.wait(made["job_id"], 30)["state"] == "completed"
+        assert "".join(client.logs(made["job_id"])) == ""
+        events = client.events(after=0)
+        assert next(events)["sequence"] == 1
+        told = cluster.leadership(standby)
+    assert (told["role"], told["leader"]) == ("standby", leader)
+    assert [one["name"] for one in cluster.leadership(leader)["standbys"]] == [standby]
+    text = cluster.tgpu("status", TGPU_SERVER=cluster.address(standby))
+    assert f"{leader} at {cluster.address(leader)} leads, term " in text
+    assert f"standing by: {standby}" in text
+
+
+def test_nobody_gets_in_by_saying_that_a_server_vouches_for_it(cluster: Servers) -> None:
+    address = cluster.address(cluster.leader())
+    forged = {"x-tgpu-vouched": "eyJ1aWQiOjB9.0123"}
+    status, _, body = raw(address, "POST", "/api/v1/jobs", {"command": ["id"]}, **forged)()
+    assert (status, body["code"]) == (403, "not_vouched")
+
+
+def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> None:
+    leader = cluster.leader()
+    term = cluster.leadership(leader)["term"]
+    with cluster.client() as client:
+        running = client.submit(["sleep", "300"], gpus=1)
+        cluster.until(lambda: running.state() == "running", "it runs")
+        cluster.servers[leader].kill()
+        after = client.submit(["true"], gpus=1)
+        assert client.wait(after.id, 60)["state"] == "completed"
+        assert running.state() == "running"
+        assert running.info()["attempt"] == 1
+        running.cancel()
+    other = cluster.leader(other_than=leader)
+    assert cluster.leadership(other)["term"] > term
+    cluster.start(leader)
+    assert cluster.leadership(leader)["role"] == "standby"
+
+
+def test_a_leader_that_was_frozen_answers_nothing_as_the_leader_when_it_thaws(
+    cluster: Servers,
+) -> None:
+    leader = cluster.leader()
+    other = next(name for name in cluster.servers if name != leader)
+    address = cluster.address(leader)
+    with cluster.only(other) as client:
+        job = client.submit(["sleep", "300"], gpus=1)
+        cluster.until(lambda: job.state() == "running", "it runs")
+    frozen = cluster.servers[leader]
+    frozen.freeze()
+    try:
+        # They lie in its sockets, and it will read them when it thaws.
+        read = raw(address, "GET", f"/api/v1/jobs/{job.id}")
+        change = raw(address, "POST", "/api/v1/jobs", {"command": ["echo", "from the past"]})
+        assert cluster.leader(other_than=leader) == other
+        with cluster.only(other) as client:
+            client.cancel(job.id)
+            assert client.wait(job.id, 60)["state"] == "cancelled"
+    finally:
+        frozen.thaw()
+    for answer in (read, change):
+        status, headers, body = answer()
+        assert headers.get("x-tgpu-role") != "leader" or status >= 500, (status, headers, body)
+        if status == 200:
+            assert body["state"] == "cancelled", "a standby says how it is now"
+        elif status != 201:
+            assert (status, body["code"]) == (503, "not_leader")
+    cluster.until(lambda: cluster.leadership(leader)["role"] == "standby", "it stands by")
+    with cluster.only(leader) as client:
+        again = client.submit(["true"])
+        assert client.wait(again.id, 60)["state"] == "completed"
+
+
+def test_a_server_that_stops_hands_over_at_once(cluster: Servers) -> None:
+    leader = cluster.leader()
+    other = next(name for name in cluster.servers if name != leader)
+    cluster.servers[leader].stop()
+    # The lease would have held for two seconds: the next one is told, and does not wait for that.
+    assert cluster.leader(other_than=leader) == other
+    assert f'"name": "{other}"' in cluster.servers[other].log()
+    cluster.start(leader)
+
+
+class Submitter(threading.Thread):
+    """A person who submits without a pause, and knows what was acknowledged."""
+
+    def __init__(self, address: str, notes: Path) -> None:
+        super().__init__()
+        self.acknowledged: list[str] = []
+        self.errors: list[str] = []
+        self.tried = 0
+        self._address = address
+        self._notes = notes
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        with Client(self._address) as client:
+            while not self._over.is_set():
+                number = self.tried = self.tried + 1
+                line = f"echo $TGPU_JOB_ID {self.name}-{number} >> {self._notes}"
+                try:
+                    job = client.submit(["sh", "-c", line], gpus=1)
+                    self.acknowledged.append(f"{job.id} {self.name}-{number}")
+                except (NoServer, Unreadable, ClusterError, StoreError) as error:
+                    self.errors.append(str(error))
+                time.sleep(0.05)
+
+    def finish(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def test_a_rolling_restart_loses_no_job_and_no_acknowledged_request(tmp_path: Path) -> None:
+    with several_servers("a", "b", "c", agents=("n1", "n2")) as cluster:
+        notes = cluster.directory / "notes"
+        notes.touch(mode=0o666)
+        long = cluster.client().submit(["sh", "-c", "sleep 30; exit 7"], gpus=1)
+        people = [Submitter(cluster.address(), notes) for _ in range(3)]
+        for person in people:
+            person.start()
+        for name in ("a", "b", "c"):
+            before = sum(len(person.acknowledged) for person in people)
+            cluster.servers[name].stop()
+            cluster.start(name)
+            cluster.until(
+                lambda before=before: sum(len(p.acknowledged) for p in people) > before + 3,
+                "submissions go on",
+            )
+        for person in people:
+            person.finish()
+        acknowledged = [one for person in people for one in person.acknowledged]
+        errors = [error for person in people for error in person.errors]
+        assert not errors
+        with cluster.client() as client:
+            for one in acknowledged:
+                assert client.wait(one.split()[0], 60)["state"] == "completed"
+            assert client.page(limit=0)["total"] == 1 + len(acknowledged), "nothing twice"
+            assert long.info()["attempt"] == 1
+            assert client.wait(long.id, 60)["exit_code"] == 7
+    assert tmp_path.exists()
+    # The jobs' own word: each ran once, under the id that was acknowledged.
+    assert len(set(acknowledged)) == len(acknowledged) > 10
+
+
+def ran(notes: Path) -> Counter[str]:
+    """What the jobs wrote themselves."""
+    return Counter(notes.read_text(encoding="ascii").splitlines())
