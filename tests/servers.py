@@ -105,6 +105,7 @@ def several_servers(
     try:
         for name in names:
             cluster.start(name)
+        cluster.token = cluster.until(cluster._join_token, "a join token")
         for agent in agents:
             cluster.start_agent(agent, gpus=gpus)
         if agents:
