@@ -41,6 +41,9 @@ from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL
 LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000
 BEGAN_WAITS_S = 0.01
+LEAST_PATIENCE_S = 6.0
+LATE = 1.6
+"""A server that has said nothing for so many heartbeats is frozen or cut off: look for another."""
 ON_ITS_WAY_S = 5.0
 """So long a log is waited for whose order has not come yet: a reader can overtake it."""
 DECLARED = "declared"
@@ -93,6 +96,7 @@ class Agent:
         self._instance = uuid.uuid4().hex
         self._wait_s = config.retry_interval_s
         self._is_welcome = False
+        self._hears_answers = False
         self._trouble = ""
         self._granted_ms = 0
 
@@ -225,7 +229,7 @@ class Agent:
                 if error.ask and isinstance(self._connect, Servers):
                     self._connect.prefer(error.ask)
             except TimeoutError:
-                self._note_trouble(f"no answer within {self._config.connection_timeout_s:g} s")
+                self._note_trouble("the server does not answer")
             except _BROKEN as error:
                 self._note_trouble(_words_of(error))
             finally:
@@ -259,14 +263,23 @@ class Agent:
                 sender = asyncio.create_task(self._write(call, self._outbox))
                 try:
                     async for message in call:
-                        patience.reschedule(None)
+                        patience.reschedule(self._patient_until(message))
                         self._obey(message)
                 finally:
                     sender.cancel()
                     with contextlib.suppress(asyncio.CancelledError, *_BROKEN):
                         await sender
 
+    def _patient_until(self, message: pb.ServerMessage) -> float | None:
+        """Until when to wait for more: a server that answers heartbeats is expected to go on."""
+        self._hears_answers |= message.HasField("renewal")
+        if not self._hears_answers:
+            return None
+        patience_s = max(LEAST_PATIENCE_S, LATE * self._config.heartbeat_interval_s)
+        return asyncio.get_running_loop().time() + patience_s
+
     async def _hello(self) -> pb.Hello:
+        self._hears_answers = False
         await self._replace_launcher()
         held = await self._launcher.held()
         self._orders.keep_only([*((work[0], work[1]) for work in held), *self._starting])
@@ -343,6 +356,7 @@ class Agent:
             case "log_cancel":
                 self._cancel_log(message.log_cancel.request_id)
             case "renewal":
+                self._terms.check(message.renewal.term)
                 self._granted_ms = message.renewal.boot_ms
                 self._in_background(self._launcher.renew(self._granted_ms))
             case "welcome":
