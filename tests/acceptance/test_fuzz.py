@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.api.agents import Agents, add_agent_service
+from gpu_scheduler.api.agent_service import add_agent_service
+from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.application import DESCRIBED
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import SESSION_METHOD

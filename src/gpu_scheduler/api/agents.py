@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import grpc
 import structlog
@@ -59,7 +58,6 @@ from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import (
-    SESSION_METHOD,
     readings_of,
     start_order,
 )
@@ -537,31 +535,6 @@ class Agents:
         self._answers.discard(answer)
         if not answer.cancelled() and (error := answer.exception()) is not None:
             log.warning("fact not taken in", error=str(error))
-
-
-class Sessions(Protocol):
-    """Whoever takes the streams of agents."""
-
-    def session(
-        self,
-        requests: AsyncIterator[pb.AgentMessage],
-        context: grpc.aio.ServicerContext[pb.AgentMessage, pb.ServerMessage],
-    ) -> AsyncIterator[pb.ServerMessage]:
-        """One agent's stream, from hello to its end."""
-        ...
-
-
-def add_agent_service(server: grpc.aio.Server, agents: Sessions) -> None:
-    """Offer the agents' service on a gRPC server."""
-    service, method = SESSION_METHOD.strip("/").split("/")
-    handler = grpc.stream_stream_rpc_method_handler(
-        agents.session,
-        request_deserializer=pb.AgentMessage.FromString,
-        response_serializer=pb.ServerMessage.SerializeToString,
-    )
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, {method: handler}),)
-    )
 
 
 async def _messages(session: Session, term: int) -> AsyncIterator[pb.ServerMessage]:

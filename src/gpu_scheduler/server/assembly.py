@@ -20,7 +20,7 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.api.agents import add_agent_service
+from gpu_scheduler.api.agent_service import add_agent_service
 from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.connection import Doors
 from gpu_scheduler.api.serve import Addresses, Listening, serve

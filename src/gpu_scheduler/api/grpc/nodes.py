@@ -18,6 +18,7 @@ import grpc
 import structlog
 from cryptography.exceptions import InvalidSignature
 
+from gpu_scheduler.api.agent_service import add_agent_service
 from gpu_scheduler.api.grpc.authority import NodeAuthority
 from gpu_scheduler.api.grpc.failures import refuse
 from gpu_scheduler.api.grpc.peers import host_of
@@ -42,7 +43,6 @@ from gpu_scheduler.wire.node_proof import (
     secret_hash,
     session_text,
 )
-from gpu_scheduler.wire.orders import SESSION_METHOD
 from gpu_scheduler.wire.versions import agreed_protocol
 
 CHALLENGE_BYTES = 32
@@ -294,17 +294,5 @@ def add_node_service(server: grpc.aio.Server, door: Nodes) -> None:
             response_serializer=nodes.JoinAnswer.SerializeToString,
         ),
     }
-    agent_service, session = SESSION_METHOD.strip("/").split("/")
-    sessions: Handlers = {
-        session: grpc.stream_stream_rpc_method_handler(
-            door.session,
-            request_deserializer=pb.AgentMessage.FromString,
-            response_serializer=pb.ServerMessage.SerializeToString,
-        )
-    }
-    server.add_generic_rpc_handlers(
-        (
-            grpc.method_handlers_generic_handler(service, methods),
-            grpc.method_handlers_generic_handler(agent_service, sessions),
-        )
-    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+    add_agent_service(server, door)
