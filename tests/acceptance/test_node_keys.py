@@ -27,7 +27,7 @@ LONGEST_S = 20
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A server with TLS, and one node."""
-    with a_cluster("real", grpc_tls="on", agent_lost_after_s="3") as running:
+    with a_cluster("real", grpc_tls="on") as running:
         yield running
 
 
