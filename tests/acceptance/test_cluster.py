@@ -37,7 +37,7 @@ def test_a_drain_is_shown_explained_and_undone(cluster: Cluster) -> None:
     node = cluster.node_of(job)
     other = "n2" if node == "n1" else "n1"
     told = cluster.tgpu("nodes", "drain", node, "--reason", "new driver", "--deadline", "1h")
-    assert told == f"{node} gets no new work; 1 still run: {job}; they are stopped in 60 min\n"
+    assert told == f"{node} gets no new work; still running: {job}; stopped in 60 min\n"
     cluster.tgpu("nodes", "cordon", other)
     assert "cordoned" in cluster.tgpu("nodes", "show", other)
     late = cluster.submit("--", "true")

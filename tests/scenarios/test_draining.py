@@ -20,7 +20,7 @@ from gpu_scheduler.control.node_messages import (
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
-from gpu_scheduler.model.node import Device, Node
+from gpu_scheduler.model.node import Closed, Device, Node
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.states import JobState
 from tests.builders import MINUTE, a_cluster, a_core, a_job
@@ -112,6 +112,16 @@ def test_uncordon_undoes_a_drain_before_its_deadline() -> None:
     lab.at(20 * MINUTE)
     assert lab.running() == ["j1"]
     assert not lab.stops
+
+
+def test_a_drain_that_is_said_again_keeps_its_reason_and_its_beginning() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=1))
+    lab.do(Cordon("n0", "ann", "a fan is loud"))
+    lab.at(MINUTE)
+    lab.do(Drain("n0", "ben", within_ms=MINUTE))
+    assert node(lab, "n0").closed == Closed(
+        since_ms=0, by="ben", reason="a fan is loud", drains=True, requeue_ms=2 * MINUTE
+    )
 
 
 def test_a_waiting_job_says_that_nodes_are_being_drained() -> None:

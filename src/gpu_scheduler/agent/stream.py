@@ -5,6 +5,7 @@ Usually gRPC. A program that has both sides in itself joins them directly.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, cast
@@ -100,15 +101,30 @@ def _opened(channel: grpc.aio.Channel) -> Any:
 
 
 @asynccontextmanager
+async def _explained(call: Any) -> AsyncIterator[None]:
+    """Who writes into a stream that is over hears why it is over."""
+    try:
+        yield
+    except asyncio.InvalidStateError:
+        raise grpc.aio.AioRpcError(
+            await call.code(), grpc.aio.Metadata(), grpc.aio.Metadata(), await call.details()
+        ) from None
+
+
+@asynccontextmanager
 async def grpc_stream(target: str, credentials: Shown | None = None) -> AsyncIterator[Stream]:
     """A stream to the server at a gRPC address such as `unix:/path` or `host:port`."""
     if credentials is None:
         async with open_channel(target) as channel:
-            yield _opened(channel)
+            call = _opened(channel)
+            async with _explained(call):
+                yield call
         return
     identity = credentials.identity
     async with open_channel(target, identity.channel_credentials()) as channel:
-        yield _ProvenStream(_opened(channel), identity)
+        call = _opened(channel)
+        async with _explained(call):
+            yield _ProvenStream(call, identity)
 
 
 class _ProvenStream:

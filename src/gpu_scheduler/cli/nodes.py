@@ -182,9 +182,11 @@ def _still(node: dict[str, Any]) -> str:
     jobs = node["jobs"]
     few = 8
     more = f" and {len(jobs) - few} more" if len(jobs) > few else ""
-    text = f"{len(jobs)} still run: {', '.join(jobs[:few])}{more}"
+    text = f"still running: {', '.join(jobs[:few])}{more}"
     left = _seconds_left(node)
-    return text if left is None else f"{text}; they are stopped in {words_of(max(0, left))}"
+    if left is None:
+        return text
+    return f"{text}; stopped in {words_of(left)}" if left > 0 else f"{text}; being stopped"
 
 
 def _seconds_left(node: dict[str, Any]) -> float | None:

@@ -111,8 +111,12 @@ def _slot(book: Book, node_id: str) -> Slot:
 
 def _close(book: Book, slot: Slot, closed: Closed, kind: str, outcome: Outcome) -> None:
     before = slot.node.closed
-    since_ms = closed.since_ms if before is None else before.since_ms
-    set_node(book, replace(slot.node, closed=replace(closed, since_ms=since_ms)), outcome)
+    kept = closed
+    if before is not None:
+        # Said again, as to set a deadline: since when, and a reason that was given, still hold.
+        reason = closed.reason or before.reason
+        kept = replace(closed, since_ms=before.since_ms, reason=reason)
+    set_node(book, replace(slot.node, closed=kept), outcome)
     data: tuple[tuple[str, str | int], ...] = (("node", slot.node.id), ("by", closed.by))
     if closed.reason:
         data += (("reason", closed.reason),)
