@@ -21,6 +21,7 @@ import yaml
 from gpu_scheduler.client.credentials import CLIENT_VARIABLES
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.settings import other_names
 from gpu_scheduler.settings.access import TenantEntry
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
 from gpu_scheduler.settings.groups import GROUPS, Settings
@@ -76,18 +77,21 @@ def load(
     settings = Settings(**groups, tenants=tenants)
     return Loaded(
         settings=settings,
-        origins={key: one.origin for key, one in found.items()},
+        origins={key: one.origin for key, one in found.items() if key in ITEMS},
         file=file,
-        notices=() if settings.database.is_postgresql else tuple(_of_no_use(found)),
+        notices=tuple(_of_no_use(found, settings)),
     )
 
 
-def _of_no_use(found: Mapping[str, Found]) -> Iterable[str]:
-    """What was set for PostgreSQL without naming one."""
-    for item in _items_of("database"):
+def _of_no_use(found: Mapping[str, Found], settings: Settings) -> Iterable[str]:
+    """What was set for PostgreSQL without naming one, and what other schedulers need."""
+    for item in () if settings.database.is_postgresql else _items_of("database"):
         origin = found[item.key].origin
         if origin != "default" and item.name != "url":
             yield f"{origin}: {item.key} has no use with SQLite; name database.host as well"
+    for key, why in other_names.UNUSED.items():
+        if key in found:
+            yield f"{found[key].origin}: {key} has no use: {why}"
 
 
 def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
@@ -187,7 +191,7 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
         if group == TENANTS:
             reader.tenant_nodes.append(group_node)
             continue
-        if group not in GROUPS:
+        if group not in GROUPS and group not in other_names.GROUPS:
             raise reader.refuse(unknown_key(group), group_key)
         if isinstance(group_node, yaml.ScalarNode) and reader.value(group_node) is None:
             continue
@@ -198,17 +202,32 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
             )
             continue
         for name, name_node, node in reader.entries(group_node, f"group '{group}'"):
-            key = f"{group}.{name}"
-            if key not in ITEMS:
-                raise reader.refuse(unknown_key(key), name_node)
+            origin = f"{reader.file}, line {name_node.start_mark.line + 1}"
             try:
-                value = ITEMS[key].checked(reader.value(node))
+                values = _values(f"{group}.{name}", reader.value(node))
+            except _UnknownKey as error:
+                raise reader.refuse(str(error), name_node) from None
             except InvalidRequest as error:
                 raise reader.refuse(str(error), node) from None
-            found[key] = Found(
-                value=value, origin=f"{reader.file}, line {name_node.start_mark.line + 1}"
-            )
+            found.update({key: Found(value=value, origin=origin) for key, value in values.items()})
     return found
+
+
+class _UnknownKey(InvalidRequest):
+    """No setting has this name."""
+
+
+def _values(key: str, value: Any) -> dict[str, Value]:
+    """The value of a setting, also under a name from elsewhere."""
+    if key in ITEMS:
+        known = other_names.WORDS.get(key, {})
+        return {key: ITEMS[key].checked(known.get(str(value), value))}
+    if key in other_names.UNUSED:
+        return {key: ""}
+    if key not in other_names.NAMES:
+        raise _UnknownKey(unknown_key(key))
+    read = other_names.NAMES[key](value)
+    return {own: ITEMS[own].checked(one) for own, one in read.items()}
 
 
 def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
