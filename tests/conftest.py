@@ -9,6 +9,8 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
+pytest_plugins = ["tests.postgres"]
+
 settings.register_profile(
     "steady",
     derandomize=True,

@@ -88,6 +88,7 @@ COMMANDS: dict[str, Command] = {
     "metrics": _row("metrics", "show how jobs and GPUs have fared"),
     "doctor": _row("doctor", "look at this machine and say what is wrong and what to do"),
     "config": _row("config", "print, explain and check settings"),
+    "db": _row("db", "upgrade, check, back up or copy the database"),
     "estimate": _row("estimate", "say how much GPU memory a language model needs"),
     "simulate": _row("simulate", "run a trace through the scheduler on virtual time"),
     "completions": _row("completions", "print a script that completes commands in your shell"),

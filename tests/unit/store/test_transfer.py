@@ -1,0 +1,278 @@
+"""Copies between databases, backups while running, and checks of what is stored."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.model.errors import AlreadyExists, InvalidRequest, StoreDamaged, StoreUnavailable
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.server.database import Place, back_up, check, copy_between, place_of
+from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.questions import AuditQuery, JobQuery
+from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Store, Write
+from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.transfer import copying, sqlite_side
+from tests.builders import a_job
+from tests.contract.row_strategies import ROWS
+from tests.postgres import address_of, shared_server
+
+
+@pytest.fixture
+def postgres() -> Iterator[str]:
+    server = shared_server()
+    url = server.make_database()
+    yield url
+    server.drop_database(url)
+
+
+def filled(store: Store, rows: list[Write]) -> None:
+    """Some rows, and always jobs in the archive, a launch, history and records."""
+    names = ("plain", "with \0 and \x01\x02", "ünïcödé 漢字", "tab\tnew\nline\\")
+    ended = [
+        JobRow(
+            job=a_job(number=900 + n, id=f"job-{900 + n}", name=name),
+            state=JobState.COMPLETED,
+            end_ms=n,
+        )
+        for n, name in enumerate(names)
+    ]
+    store.commit([*rows, *ended])
+    store.commit(
+        [
+            LaunchRow("job-901", Launch(argv=("x",), workdir="/w", captured="env", sweep="lr")),
+            EventRow(at_ms=7, kind="end", job_id="job-901"),
+            AuditRow(1, "ada", "host", "socket", "cancel", "job-901", "done"),
+        ]
+    )
+    store.archive(ended_before_ms=2)
+
+
+def everything(store: Store) -> dict[str, Any]:
+    """All that can be read."""
+    jobs = store.find_jobs(JobQuery(archived=True, limit=10_000))
+    return {
+        "jobs": jobs,
+        "kept": store.jobs(),
+        "launches": [store.launch(row.job.id) for row in jobs],
+        "tasks": [store.tasks(row.job.id) for row in jobs],
+        "attempts": store.attempts_between(-1, 2**62, limit=10_000),
+        "measures": [store.attempt_measures(row.job.id) for row in jobs],
+        "hours": store.device_hours(0, 2**62),
+        "cluster": [store.tenants(), store.nodes(), store.pools(), store.windows()],
+        "held": [store.allocations(), store.promises(), store.notices(), store.tokens()],
+        "accounts": [store.usage(), store.week_usage(), store.shares()],
+        "estimates": [store.estimates(), store.estimates(started_since_ms=0)],
+        "history": store.events(0, 10_000),
+        "audit": store.audit(AuditQuery(limit=1_000)),
+        "counts": [store.count_states(), store.count_jobs(JobQuery(archived=True))],
+        "numbers": [store.last_event(), store.next_number()],
+    }
+
+
+@given(
+    rows=st.lists(
+        st.one_of(*(rows for kind, rows in ROWS.items() if kind != "launch")), max_size=12
+    )
+)
+@settings(
+    max_examples=4,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_a_copy_to_postgresql_and_back_is_the_same_to_the_last_row(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Write]
+) -> None:
+    folder = tmp_path_factory.mktemp("copy")
+    server = shared_server()
+    url = server.make_database()
+    address = address_of(url)
+    first, last = folder / "first.db", folder / "last.db"
+    store = SqliteStore(first)
+    filled(store, rows)
+    before = everything(store)
+    store.close()
+    there = copy_between(first, address)
+    middle = PostgresStore(address)
+    assert everything(middle) == before
+    middle.close()
+    back = copy_between(address, last)
+    assert [(one.table, one.rows) for one in there] == [(one.table, one.rows) for one in back]
+    again = SqliteStore(last)
+    assert everything(again) == before
+    again.close()
+    for place in (first, address, last):
+        assert check(place).problems == ()
+    server.drop_database(url)
+
+
+def test_a_copied_database_goes_on_with_its_numbers(tmp_path: Path, postgres: str) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    filled(store, [])
+    store.close()
+    copy_between(tmp_path / "a.db", address_of(postgres))
+    copied = PostgresStore(address_of(postgres))
+    audit = AuditRow(2, "bob", "host", "socket", "cancel", "job-902", "done")
+    number = copied.next_number()
+    new = JobRow(job=a_job(number=number, id=f"job-{number}"), state=JobState.PENDING)
+    assert copied.commit([audit, new, EventRow(at_ms=8, kind="more")]) == 2
+    assert [row.user for _, row in copied.audit(AuditQuery())] == ["bob", "ada"]
+    assert copied.next_number() == number + 1
+    copied.close()
+
+
+def test_a_copy_goes_into_an_empty_database_only(tmp_path: Path, postgres: str) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    filled(store, [])
+    store.close()
+    copy_between(tmp_path / "a.db", address_of(postgres))
+    with pytest.raises(AlreadyExists, match="is not empty"):
+        copy_between(tmp_path / "a.db", address_of(postgres))
+    with pytest.raises(InvalidRequest, match="name two databases"):
+        copy_between(address_of(postgres), address_of(postgres))
+    with pytest.raises(StoreUnavailable, match="there is no file"):
+        copy_between(tmp_path / "nothing.db", tmp_path / "b.db")
+
+
+@pytest.mark.parametrize("to_postgres", [True, False])
+def test_a_copy_that_is_not_the_same_keeps_nothing(
+    tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch, to_postgres: bool
+) -> None:
+    """A row that changes on its way is found by the comparison, and all is taken back."""
+    store = SqliteStore(tmp_path / "a.db")
+    filled(store, [])
+    store.close()
+    target: Place = address_of(postgres) if to_postgres else tmp_path / "b.db"
+    read = sqlite_side.SqliteSide.rows
+    reads = iter(range(1_000))
+
+    def changed(self: Any, table: str, columns: Any, order: str) -> Iterator[Any]:
+        rows = list(read(self, table, columns, order))
+        if table == "history" and self.name.endswith("a.db") and next(reads) == 0:
+            rows = [(*rows[0][:-1], "[]"), *rows[1:]]
+        return iter(rows)
+
+    monkeypatch.setattr(sqlite_side.SqliteSide, "rows", changed)
+    with pytest.raises(StoreDamaged, match="row 1 of history is not the same"):
+        copy_between(tmp_path / "a.db", target)
+    monkeypatch.undo()
+    assert copy_between(tmp_path / "a.db", target)
+
+
+def test_every_table_has_a_key_to_be_copied_by(tmp_path: Path, postgres: str) -> None:
+    PostgresStore(address_of(postgres)).close()
+    tables: set[str] = set()
+    for place in (tmp_path / "a.db", address_of(postgres)):
+        check(place)
+        with (
+            sqlite_side.reading_side(place) if isinstance(place, Path) else _reading(place)
+        ) as side:
+            tables |= side.columns().keys()
+    assert tables - copying.OF_SERVERS == copying._KEYS.keys()
+
+
+def _reading(place: Any) -> Any:
+    from gpu_scheduler.store.postgres.side import reading_side
+
+    return reading_side(place)
+
+
+def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_path: Path) -> None:
+    path, target = tmp_path / "scheduler.db", tmp_path / "backup.db"
+    store = SqliteStore(path)
+    filled(store, [])
+    stop = threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            number = store.next_number()
+            row = JobRow(job=a_job(number=number, id=f"job-{number}"), state=JobState.PENDING)
+            store.commit([row, EventRow(at_ms=number, kind="submitted")])
+            written.append(number)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        before = list(written)
+        back_up(path, target)
+    finally:
+        stop.set()
+        writer.join()
+    store.close()
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert sorted(file.name for file in tmp_path.glob("backup*")) == ["backup.db"]
+    restored = SqliteStore(target)
+    numbers = {row.job.number for row in restored.jobs()}
+    assert numbers >= set(before)
+    assert numbers <= set(written) | {902, 903}
+    assert restored.next_number() == max(numbers) + 1
+    restored.close()
+    assert check(target).problems == ()
+    with pytest.raises(AlreadyExists, match="is there already"):
+        back_up(path, target)
+
+
+def test_a_backup_of_postgresql_is_a_file_that_can_be_copied_back(
+    tmp_path: Path, postgres: str
+) -> None:
+    store = PostgresStore(address_of(postgres))
+    filled(store, [])
+    back_up(address_of(postgres), tmp_path / "backup.db")
+    copy = SqliteStore(tmp_path / "backup.db")
+    assert everything(copy) == everything(store)
+    store.close()
+    copy.close()
+
+
+def test_a_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="no database"):
+        back_up(tmp_path / "nothing.db", tmp_path / "backup.db")
+    SqliteStore(tmp_path / "a.db").close()
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        back_up(tmp_path / "a.db", tmp_path / "nowhere" / "backup.db")
+    assert not (tmp_path / "backup.db").exists()
+
+
+def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> None:
+    path, server = tmp_path / "a.db", shared_server()
+    for store in (SqliteStore(path), PostgresStore(address_of(postgres))):
+        filled(store, [])
+        store.commit([LaunchRow("job-903", Launch(argv=("x",), workdir="/w"))])
+        store.close()
+    assert check(path).problems == check(address_of(postgres)).problems == ()
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        for statement, found in (
+            ("UPDATE job_counts SET jobs = jobs + 1", "counted wrongly"),
+            ("UPDATE meta SET next_number = 1", "still to be given out"),
+            ("UPDATE meta SET last_event = 0", "pieces of history"),
+            ("DELETE FROM specs", "have no wishes"),
+            ("DELETE FROM launches", "no way to be run"),
+            ("INSERT INTO job_counts VALUES (0, 'a', 'b', 'failed', 3)", "counts are not those"),
+        ):
+            file.execute(statement)
+            server.execute(statement, postgres)
+            for place in (path, address_of(postgres)):
+                assert any(found in problem for problem in check(place).problems)
+
+
+def test_a_url_names_a_file_or_postgresql(tmp_path: Path) -> None:
+    where = Paths(str(tmp_path), str(tmp_path))
+    assert place_of(Settings(), where) == tmp_path / "scheduler.db"
+    assert place_of(Settings(), where, "sqlite:////var/x.db") == Path("//var/x.db")
+    named = place_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
+    assert str(named) == "'gpus' at db.example:5433"
+    assert "secret" not in repr(named)
+    with pytest.raises(InvalidRequest, match="sqlite:///"):
+        place_of(Settings(), where, "mysql://x")
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        place_of(Settings(), where, "postgresql://[::1")
