@@ -39,9 +39,10 @@ test: lint pytest ## lint, then every test
 pytest: $(READY) parts ## every test, without lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-chaos: $(READY) ## 20,000 simulated worlds of faults (CHAOS_WORLDS), then 500 real kills (CHAOS_KILLS, CHAOS_SEED)
+chaos: $(READY) ## 20,000 simulated worlds of faults (CHAOS_WORLDS), then 500 real kills and a real fleet
 	$(BIN)/python -m tests.faults 0-$$(($${CHAOS_WORLDS:-20000} - 1)) --jobs $(PYTEST_WORKERS)
-	CHAOS_KILLS=$${CHAOS_KILLS:-500} $(BIN)/python -m pytest -s tests/chaos
+	CHAOS_KILLS=$${CHAOS_KILLS:-500} FLEET_AGENTS=$${FLEET_AGENTS:-20} FLEET_FAULTS=$${FLEET_FAULTS:-100} \
+		$(BIN)/python -m pytest -s tests/chaos
 
 parts: ## the programs that some tests use (as root, by apt-get; PARTS=no does without)
 	@sh requirements/parts.sh

@@ -100,7 +100,7 @@ def audit(
         *_strangers(ids, answers, runs),
         *_wrong_ends(answers, runs, launcher_killed),
         *_wrong_devices(answers, runs),
-        *_over_capacity(runs),
+        *_over_capacity(answers, runs),
         *_overlaps(runs),
         *_torn_gangs(plans, ids, answers, runs),
         *_wrong_outcomes(plans, ids, answers, launcher_killed),
@@ -191,17 +191,24 @@ def _wrong_devices(answers: Answers, runs: list[Run]) -> Iterator[str]:
                 yield f"{run.key} saw a share of {run.share_milli}, and was given {given}"
 
 
-def _over_capacity(runs: list[Run]) -> Iterator[str]:
+def _node(answers: Answers, run: Run) -> str:
+    """Where the server says that a process ran."""
+    attempt = answers.attempts.get(run.attempt, {"allocation": ()})
+    return next((p["node"] for p in attempt["allocation"] if p["member"] == run.key[3]), "")
+
+
+def _over_capacity(answers: Answers, runs: list[Run]) -> Iterator[str]:
     """Sweep over time: at no moment is a device used beyond what it has."""
-    changes: dict[int, list[tuple[int, int, Key]]] = defaultdict(list)
+    changes: dict[tuple[str, int], list[tuple[int, int, Key]]] = defaultdict(list)
     for run in runs:
         if run.end_ns is None:
             continue
-        for device in run.devices:
+        for index in run.devices:
+            device = (_node(answers, run), index)
             share = run.share_milli // len(run.devices)
             changes[device].append((run.begin_ns, share, run.key))
             changes[device].append((run.end_ns, -share, run.key))
-    for device, moments in sorted(changes.items()):
+    for (node, index), moments in sorted(changes.items()):
         used = 0
         held: set[Key] = set()
         for _, share, key in sorted(moments):
@@ -209,7 +216,7 @@ def _over_capacity(runs: list[Run]) -> Iterator[str]:
             held = held | {key} if share > 0 else held - {key}
             if used > WHOLE_MILLI:
                 who = sorted(held, key=str)
-                yield f"GPU {device} was used to {used / WHOLE_MILLI:.0%} by {who}"
+                yield f"GPU {index} of {node} was used to {used / WHOLE_MILLI:.0%} by {who}"
 
 
 def _overlaps(runs: list[Run]) -> Iterator[str]:

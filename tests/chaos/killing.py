@@ -85,22 +85,9 @@ class Chaos:
                 self.ids[plan.token] = job_id
                 workload.acknowledged.append(job_id)
                 if plan.to_cancel:
-                    self._cancel(client, job_id)
-                while not over.is_set() and _unfinished(client) >= MOST_UNFINISHED:
+                    cancel_carefully(client, job_id)
+                while not over.is_set() and unfinished(client) >= MOST_UNFINISHED:
                     over.wait(TRY_AGAIN_S)
-
-    def _cancel(self, client: Client, job_id: str) -> None:
-        """Again until it is heard; it was heard before if the job has ended."""
-        while True:
-            try:
-                client.cancel(job_id)
-            except WrongState:
-                return
-            except AWAY:
-                client.close()
-                time.sleep(TRY_AGAIN_S)
-            else:
-                return
 
     # --- killing
 
@@ -148,9 +135,24 @@ class Chaos:
         return answers
 
 
-def _unfinished(client: Client) -> int:
+def unfinished(client: Client) -> int:
+    """How many jobs have not ended; many, if nobody answers."""
     with contextlib.suppress(*AWAY):
         status = client.call("GET", f"{API}/cluster/status")
         return int(status["pending_jobs"] + status["running_jobs"] + status["scheduled_jobs"])
     client.close()
     return MOST_UNFINISHED
+
+
+def cancel_carefully(client: Client, job_id: str) -> None:
+    """Again until it is heard; it was heard before if the job has ended."""
+    while True:
+        try:
+            client.cancel(job_id)
+        except WrongState:
+            return
+        except AWAY:
+            client.close()
+            time.sleep(TRY_AGAIN_S)
+        else:
+            return

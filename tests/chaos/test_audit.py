@@ -33,7 +33,7 @@ ATTEMPT: dict[str, Any] = {
     "detail": "",
     "started_at": "2026-01-01T00:00:01.000Z",
     "ended_at": "2026-01-01T00:00:02.000Z",
-    "allocation": [{"member": 0, "gpus": [{"index": 0, "share": 1}]}],
+    "allocation": [{"member": 0, "node": "n0", "gpus": [{"index": 0, "share": 1}]}],
 }
 
 
@@ -104,10 +104,13 @@ def test_a_job_that_was_killed_on_the_way_is_seen() -> None:
 
 
 def test_a_device_that_is_used_twice_at_once_is_seen() -> None:
-    other = replace(RUN, key=("job-2", None, 1, 0), begin_ns=SECOND + 5, share_milli=100)
-    assert "GPU 0 was used to 110%" in complaints(runs=(RUN, other))
+    other = replace(RUN, key=("job-1", None, 1, 1), begin_ns=SECOND + 5, share_milli=100)
+    both = {"allocation": [{**ATTEMPT["allocation"][0], "member": rank} for rank in (0, 1)]}
+    assert "GPU 0 of n0 was used to 110%" in complaints(runs=(RUN, other), attempt=both)
     later = replace(other, begin_ns=2 * SECOND, end_ns=3 * SECOND)
-    assert "was used to" not in complaints(runs=(RUN, later))
+    assert "was used to" not in complaints(runs=(RUN, later), attempt=both)
+    both["allocation"][1]["node"] = "n1"
+    assert "was used to" not in complaints(runs=(RUN, other), attempt=both)
 
 
 def test_other_devices_than_those_that_were_given_are_seen() -> None:

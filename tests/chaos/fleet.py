@@ -1,0 +1,296 @@
+"""Several servers, a PostgreSQL and many agents, all real, under faults of every kind.
+
+Jobs bear witness, as on one machine; faults come at random moments, several at once. Some agents
+live in network namespaces of their own, whose cable can be pulled (as root).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.chaos.audit import ENDED, Answers, audit, read_notes
+from tests.chaos.house import TRY_AGAIN_S, build_witness, submit_carefully
+from tests.chaos.killing import MOST_UNFINISHED, cancel_carefully, unfinished
+from tests.chaos.workload import Plan, Workload
+from tests.cluster import Process
+from tests.postgres import OwnPostgres, a_server
+from tests.servers import QUICK, Servers
+
+GPUS = "4xH100"
+LONGEST_DRAIN_S = 240.0
+SETTINGS = QUICK | {"jobs_assignment_retry_wait_s": "0.2", "grpc_host": "0.0.0.0"}
+
+
+class Cable:
+    """A network namespace with one cable to this machine."""
+
+    def __init__(self, number: int) -> None:
+        self.name = f"tgpu{os.getpid() % 100_000}n{number}"
+        self._link = f"tg{os.getpid() % 100_000}l{number}"
+        self.here = f"10.{os.getpid() % 250}.{number}.1"
+        self.there = f"10.{os.getpid() % 250}.{number}.2"
+        _ip("netns", "add", self.name)
+        _ip("link", "add", self._link, "type", "veth", "peer", "name", "eth0", "netns", self.name)
+        _ip("addr", "add", f"{self.here}/30", "dev", self._link)
+        _ip("link", "set", self._link, "up")
+        _ip("-n", self.name, "addr", "add", f"{self.there}/30", "dev", "eth0")
+        for device in ("eth0", "lo"):
+            _ip("-n", self.name, "link", "set", device, "up")
+
+    def pull(self) -> None:
+        _ip("link", "set", self._link, "down")
+
+    def plug(self) -> None:
+        _ip("link", "set", self._link, "up")
+
+    def remove(self) -> None:
+        for words in (("link", "del", self._link), ("netns", "del", self.name)):
+            subprocess.run(["ip", *words], capture_output=True, check=False)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def can_cut_cables() -> bool:
+    """Tell whether network namespaces can be made here."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"tgpu{os.getpid()}try"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return made.returncode == 0
+
+
+class Fleet(Servers):
+    """Servers and agents of which any may be killed, frozen or cut off."""
+
+    def __init__(self, directory: Path, postgres: OwnPostgres, **settings: str) -> None:
+        super().__init__(directory, **settings)
+        self.postgres = postgres
+        self.notes = directory / "notes"
+        self.notes.mkdir()
+        self.cables: dict[str, Cable] = {}
+
+    def add_agent(self, name: str, cable: Cable | None = None) -> None:
+        """Start an agent, beside this machine's network or at the end of a cable."""
+        process = self.agent(name, gpus=GPUS, server=self._servers_seen_from(cable))
+        if cable is not None:
+            self.cables[name] = cable
+            process.command = ["ip", "netns", "exec", cable.name, *process.command]
+        self.agents[name] = process
+        process.start()
+
+    def _servers_seen_from(self, cable: Cable | None) -> str:
+        host = "127.0.0.1" if cable is None else cable.here
+        ports = (one.rpartition(":")[2] for one in self.nodes_address.split(","))
+        return ",".join(f"{host}:{port}" for port in ports)
+
+    def witnesses(self) -> int:
+        """How many processes of jobs run now."""
+        name = os.fsencode(self.directory / "witness") + b"\0"
+        found = 0
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    found += (entry / "cmdline").read_bytes() == name
+        return found
+
+    def tracebacks(self) -> list[str]:
+        """Whatever went wrong inside without being foreseen."""
+        logs = [*self.directory.glob("*.log"), *self.directory.glob("*/*.log")]
+        texts = {str(log): log.read_text(encoding="utf-8", errors="replace") for log in logs}
+        return [
+            f"{name}: {text[text.index('Traceback') :][:3000]}"
+            for name, text in texts.items()
+            if "Traceback" in text
+        ]
+
+    def close(self) -> None:
+        super().close()
+        for cable in self.cables.values():
+            cable.remove()
+
+
+@contextlib.contextmanager
+def a_fleet(agents: int, cables: int) -> Iterator[Fleet]:
+    """Three servers and so many agents, some of them at the end of a cable."""
+    directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
+    directory.chmod(0o755)
+    with a_server(fsync="on", full_page_writes="on") as postgres:
+        fleet = Fleet(directory, postgres, **SETTINGS, database_url=postgres.make_database())
+        try:
+            build_witness(directory / "witness")
+            for name in ("a", "b", "c"):
+                fleet.start(name)
+            fleet.token = fleet.until(fleet._join_token, "a join token")
+            for number in range(agents):
+                cable = Cable(number) if number < cables else None
+                fleet.add_agent(f"n{number:02d}", cable)
+            fleet.wait_for_nodes()
+            yield fleet
+        finally:
+            fleet.close()
+
+
+@dataclass(slots=True)
+class FleetChaos:
+    """One run: a fleet, a seed, and everything that was submitted and broken."""
+
+    fleet: Fleet
+    seed: int
+    plans: list[Plan] = field(default_factory=list)
+    ids: dict[str, str] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def run(self, faults: int, *, undisturbed_ms: int) -> None:
+        """Submit and break things; returns when all is repaired and all is acknowledged."""
+        workload = Workload(self.fleet.directory, Random(self.seed))
+        for end in ("exit:42", "signal:10", "exit:0"):
+            plan = workload.undisturbed(undisturbed_ms, end)
+            self.plans.append(plan)
+            with self.fleet.client() as client:
+                self.ids[plan.token] = submit_carefully(client, plan.body)
+        self.fleet.until(lambda: self.fleet.witnesses() == 3, "the long jobs run")
+        over = threading.Event()
+        submitter = threading.Thread(target=self._submit, args=(workload, over))
+        submitter.start()
+        try:
+            chance = Random(self.seed + 1)
+            while self.faults.total() < faults:
+                self._break_one(chance)
+        finally:
+            over.set()
+            submitter.join()
+
+    def drain(self) -> None:
+        """Wait until every job has ended."""
+        self.fleet.until(self._all_ended, "every job has ended", LONGEST_DRAIN_S)
+
+    def complaints(self) -> list[str]:
+        """All that is wrong, from outside."""
+        runs, wrong = read_notes(self.fleet.notes)
+        wrong += self.problems
+        wrong += audit(self.plans, self.ids, self._answers(), runs)
+        wrong += self.fleet.tracebacks()
+        if self.fleet.witnesses():
+            wrong.append("all jobs have ended, and processes of them still run")
+        return wrong
+
+    # --- submitting
+
+    def _submit(self, workload: Workload, over: threading.Event) -> None:
+        with self.fleet.client() as client:
+            while not over.is_set():
+                plan = workload.draw()
+                self.plans.append(plan)
+                job_id = submit_carefully(client, plan.body)
+                self.ids[plan.token] = job_id
+                workload.acknowledged.append(job_id)
+                if plan.to_cancel:
+                    cancel_carefully(client, job_id)
+                while not over.is_set() and unfinished(client) >= MOST_UNFINISHED:
+                    over.wait(TRY_AGAIN_S)
+
+    # --- faults
+
+    def _break_one(self, chance: Random) -> None:
+        """Break something for a moment, and put it right again."""
+        time.sleep(chance.uniform(0.0, 1.0))
+        kinds: list[tuple[Callable[[Random], None], int]] = [
+            (self._kill_server, 6),
+            (self._freeze_server, 4),
+            (self._kill_agent, 6),
+            (self._freeze_agent, 4),
+            (self._restart_database, 2),
+            (self._freeze_database, 2),
+        ]
+        if self.fleet.cables:
+            kinds.append((self._pull_cable, 4))
+        fault = chance.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
+        fault(chance)
+        self.faults[fault.__name__.strip("_")] += 1
+
+    def _one(self, chance: Random, parts: dict[str, Process]) -> tuple[str, Process]:
+        name = chance.choice(sorted(parts))
+        process = parts[name]
+        assert process.process is not None
+        if (code := process.process.poll()) is not None:
+            self.problems.append(f"{name} ended by itself with {code}")
+            self._again(name)
+        return name, process
+
+    def _again(self, name: str) -> None:
+        if name in self.fleet.servers:
+            self.fleet.start(name)
+        else:
+            self.fleet.agents[name].start()
+
+    def _kill_server(self, chance: Random) -> None:
+        name, process = self._one(chance, self.fleet.servers)
+        process.kill()
+        time.sleep(chance.choice((0.0, 0.5, 3.0)))
+        self._again(name)
+
+    def _freeze_server(self, chance: Random) -> None:
+        _, process = self._one(chance, self.fleet.servers)
+        process.freeze()
+        time.sleep(chance.uniform(0.5, 5.0))
+        process.thaw()
+
+    def _kill_agent(self, chance: Random) -> None:
+        name, process = self._one(chance, self.fleet.agents)
+        process.kill()
+        time.sleep(chance.choice((0.0, 0.3, 2.0)))
+        self._again(name)
+
+    def _freeze_agent(self, chance: Random) -> None:
+        _, process = self._one(chance, self.fleet.agents)
+        process.freeze()
+        time.sleep(chance.uniform(0.5, 4.0))
+        process.thaw()
+
+    def _restart_database(self, chance: Random) -> None:
+        self.fleet.postgres.stop()
+        time.sleep(chance.uniform(0.0, 2.0))
+        self.fleet.postgres.start()
+
+    def _freeze_database(self, chance: Random) -> None:
+        self.fleet.postgres.freeze()
+        time.sleep(chance.uniform(0.5, 3.0))
+        self.fleet.postgres.thaw()
+
+    def _pull_cable(self, chance: Random) -> None:
+        cable = self.fleet.cables[chance.choice(sorted(self.fleet.cables))]
+        cable.pull()
+        time.sleep(chance.uniform(1.0, 8.0))
+        cable.plug()
+
+    # --- asking
+
+    def _all_ended(self) -> bool:
+        with self.fleet.client() as client:
+            return all(job["state"] in ENDED for job in client.list())
+
+    def _answers(self) -> Answers:
+        answers = Answers()
+        with self.fleet.client() as client:
+            for job in client.list():
+                answers.jobs[job["id"]] = job
+            for job_id in answers.jobs:
+                for attempt in client.attempts(job_id)["attempts"]:
+                    key = (job_id, attempt["task"], attempt["attempt"])
+                    answers.attempts[key] = attempt
+        return answers
