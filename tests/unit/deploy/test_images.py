@@ -1,0 +1,72 @@
+"""Images and the compose file name options, settings, files and ports that exist."""
+
+import json
+import re
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpu_scheduler.cli import agent, health, server
+from gpu_scheduler.settings.sources import load
+
+ROOT = Path(__file__).parents[3]
+DOCKER = ROOT / "deploy" / "docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+COMMANDS = {"server": server, "agent": agent, "health": health}
+
+
+def understood(words: list[str]) -> None:
+    """Fail unless the command line takes these words."""
+    assert words[0] == "tgpu"
+    parser = ArgumentParser(exit_on_error=False)
+    COMMANDS[words[1]].register(parser)
+    parser.parse_args(words[2:])
+
+
+def lists_in(text: str, instruction: str) -> list[list[str]]:
+    return [json.loads(found) for found in re.findall(rf"{instruction} (\[.*\])", text)]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_runs_commands_that_exist_from_files_that_exist(path: Path) -> None:
+    text = path.read_text().replace("\\\n", " ")
+    entry = lists_in(text, "ENTRYPOINT")
+    assert len(entry) == 1
+    for words in entry + lists_in(text, "CMD"):
+        understood(words)
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, flags=re.MULTILINE):
+        for source in line.split()[:-1]:
+            made_by_build = source.startswith("dist/")
+            assert made_by_build or (ROOT / source).is_file(), source
+    # What the images are made from is let through to their building.
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {"*", "!dist/*.whl", "!requirements/run.txt"} <= set(ignored)
+
+
+def test_the_server_of_the_image_is_not_root_and_the_ports_are_the_defaults() -> None:
+    text = (DOCKER / "server.Dockerfile").read_text()
+    assert re.search(r"^USER gpu-scheduler$", text, flags=re.MULTILINE)
+    api = load(None, environ={}).settings.api
+    assert f"EXPOSE {api.http_port} {api.grpc_port} {api.metrics_port}" in text
+
+
+@pytest.mark.parametrize("name", [name for name in COMPOSE["services"] if name != "database"])
+def test_a_service_of_the_compose_file_has_settings_and_options_that_exist(name: str) -> None:
+    service = COMPOSE["services"][name]
+    variables = {
+        variable: str(value).replace("${DATABASE_PASSWORD:-change-me}", "change-me")
+        for variable, value in service.get("environment", {}).items()
+    }
+    loaded = load(None, environ=variables)
+    if name.startswith("server"):
+        assert loaded.settings.database.host in COMPOSE["services"]
+        assert loaded.settings.server.address == f"http://{name}:8080"
+    image = service["image"].removeprefix("gpu-scheduler-")
+    entry = lists_in((DOCKER / f"{image}.Dockerfile").read_text(), "ENTRYPOINT")[0]
+    understood(entry + service.get("command", []))
+    for volume in service["volumes"]:
+        assert volume.partition(":")[0] in COMPOSE["volumes"]
