@@ -33,6 +33,7 @@ MEASURES = {
     "top": "benchmarks.top",
     "heartbeats": "benchmarks.heartbeats",
     "throughput": "benchmarks.throughput",
+    "failover": "benchmarks.failover",
     "venus": "benchmarks.venus",
     "year": "benchmarks.year",
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import structlog
 
@@ -44,6 +44,15 @@ log = structlog.get_logger("standby")
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A store to which somebody else writes."""
+
+    def at_one_moment(self, work: Callable[[Any], Core]) -> Core:
+        """Read many things that fit together."""
+        ...
 
 
 class StandbyService:
@@ -131,9 +140,15 @@ class StandbyService:
             self._reading = None
 
     def _read_core(self) -> Core:
+        """All of it as of one moment: the leader goes on writing meanwhile."""
+        if isinstance(self.store, Shared):
+            return self.store.at_one_moment(self._core_from)
+        return self._core_from(self.store)
+
+    def _core_from(self, store: Any) -> Core:
         core = self._new_core()
-        restore(core.book, self.store, self._now_ms())
-        for node in self.store.nodes():
+        restore(core.book, store, self._now_ms())
+        for node in store.nodes():
             core.book.picture.set_node(node)  # as the leader sees it, who hears of it
         return core
 
@@ -157,7 +172,9 @@ class StandbyFront:
         """Answer one request, or serve one WebSocket."""
         try:
             await self._service.fresh()
-        except SchedulerError as error:
+        except Exception as error:
+            if not isinstance(error, SchedulerError):
+                log.exception("the state could not be read")
             if scope["path"] not in HEALTH:
                 form = ErrorForm(error=f"this server stands by, and {error}", code="unavailable")
                 await refuse(scope, send, form)

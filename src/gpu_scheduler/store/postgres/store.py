@@ -19,6 +19,7 @@ from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.dialect import POSTGRES, prepared
 from gpu_scheduler.store.postgres.faults import said_plainly
 from gpu_scheduler.store.postgres.link import Link
+from gpu_scheduler.store.postgres.moment import one_moment
 from gpu_scheduler.store.postgres.writer import Guard, Writer
 from gpu_scheduler.store.reading import NOTHING, SqlReads, Values
 from gpu_scheduler.store.rows import Write
@@ -97,6 +98,15 @@ class PostgresStore(SqlReads):
     def use(self, work: Callable[[Connection], T]) -> T:
         """Read something on a connection that cannot write and that nobody else uses meanwhile."""
         return self._link.use(work)
+
+    def at_one_moment(self, work: Callable[[SqlReads], T]) -> T:
+        """Read many things that fit together, while somebody else goes on writing."""
+
+        def within(connection: Connection) -> T:
+            with one_moment(connection) as moment:
+                return work(moment)
+
+        return self._link.use(within)
 
     def close(self) -> None:
         """Let go of all connections."""

@@ -1,0 +1,79 @@
+"""A standby reads what fits together, whatever the leader writes meanwhile."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.control.messages import RunCycle
+from gpu_scheduler.model.caller import SYSTEM
+from gpu_scheduler.model.errors import NotLeader
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.server.standby import StandbyService
+from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.rows import EventRow
+from tests.builders import a_core, a_node
+from tests.postgres import address_of, database_url
+
+__all__ = ["database_url"]
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(address_of(database_url))
+    yield store
+    store.close()
+
+
+def a_standby(store: PostgresStore) -> StandbyService:
+    return StandbyService(store, a_core, lambda: 1_000)
+
+
+def an_event(number: int) -> EventRow:
+    return EventRow(at_ms=number, kind="test", job_id=f"job-{number}")
+
+
+def test_what_is_read_at_one_moment_does_not_see_later_commits(store: PostgresStore) -> None:
+    store.commit([an_event(1)])
+
+    def twice(reads: PostgresStore) -> tuple[int, int]:
+        first = reads.last_event()
+        store.commit([an_event(2)])
+        return first, reads.last_event()
+
+    assert store.at_one_moment(twice) == (1, 1)  # type: ignore[arg-type]
+    assert store.last_event() == 2
+    assert store.commit([an_event(3)]) == 3, "and nothing is left open"
+
+
+def test_nodes_are_shown_as_the_leader_hears_of_them(store: PostgresStore) -> None:
+    node = replace(a_node(id="n1"), state=NodeState.ONLINE)
+    store.commit([node])
+    standby = a_standby(store)
+    asyncio.run(standby.fresh())
+    assert standby.core.book.picture.index.by_id["n1"].node.state is NodeState.ONLINE
+    assert standby.age_s < 60
+
+
+def test_events_that_the_leader_commits_come_and_end_when_the_standby_leads(
+    store: PostgresStore,
+) -> None:
+    async def play() -> list[int]:
+        standby = a_standby(store)
+        store.commit([an_event(1)])
+        seen = []
+        async for sequence, _ in standby.subscribe(0):
+            seen.append(sequence)
+            if sequence == 1:
+                store.commit([an_event(2)])
+            else:
+                standby.close()
+        return seen
+
+    assert asyncio.run(play()) == [1, 2]
+
+
+def test_nothing_is_changed_through_a_standby(store: PostgresStore) -> None:
+    with pytest.raises(NotLeader, match="does not lead"):
+        asyncio.run(a_standby(store).apply(RunCycle(), SYSTEM))
