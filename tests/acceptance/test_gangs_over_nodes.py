@@ -187,6 +187,8 @@ def test_members_on_several_nodes_meet_and_reduce_a_number(stage: Stage) -> None
             *("NNODES=3", "PET_NPROC_PER_NODE=1"),
             *(word for host in hosts for word in (host, "slots=1")),
         ]
+    together = stage.cluster.tgpu("logs", job, "--all-members").splitlines()
+    assert [line[:11] for line in together] == [f"[{rank}] sum 111" for rank in range(3)]
     assert stage.events(job) == ["submitted", "scheduled", "prepared", "running", "completed"]
 
 
@@ -195,6 +197,7 @@ def test_no_member_runs_before_the_last_one_is_prepared(stage: Stage) -> None:
     job = stage.submit()
     stage.wait_for_prolog(0, 1, 2)
     assert stage.state(job) == "scheduled"
+    assert "its 3 members are being prepared on " in stage.cluster.tgpu("explain", job)
     assert stage.ran(job) == []
     stage.let_go(2)
     stage.until(job, "completed")

@@ -131,3 +131,30 @@ def test_a_failed_member_ends_the_gang_and_frees_every_node() -> None:
     lab.ends("j1", exit_code=1)
     assert lab.state("j1") is JobState.FAILED
     assert lab.core.book.picture.index.free_devices == 8
+
+
+def test_a_gang_that_fits_into_one_rack_passes_over_racks_that_are_partly_taken() -> None:
+    """Three racks of two nodes; one node is taken in the first."""
+    lab = Lab(nodes=a_cluster(nodes=6, racks=3, gpus=8))
+    lab.submit(a_job(number=1, gpus=8), a_job(number=2, gpus=8, members=2))
+    racks = {lab.core.book.picture.index.slot(n).node.rack for n in lab.nodes_of("j2")}
+    assert racks == {"r1"}
+
+
+def test_members_of_a_gang_in_one_rack_are_each_kept_on_one_nvlink_island() -> None:
+    nodes = [a_node(ordinal=i, gpus=8, islands=2, rack=f"r{i // 2}") for i in range(4)]
+    lab = Lab(nodes=nodes)
+    lab.submit(a_job(number=1, gpus=2), a_job(number=2, gpus=4, members=4))
+    placements = lab.allocation("j2").placements
+    assert {lab.core.book.picture.index.slot(p.node_id).node.rack for p in placements} == {"r1"}
+    for placement in placements:
+        devices = [share.index for share in placement.devices]
+        assert devices in ([0, 1, 2, 3], [4, 5, 6, 7]), "one island for each member"
+
+
+def test_a_gang_that_needs_one_rack_is_refused_where_no_rack_is_large_enough() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, racks=2, gpus=8))
+    with pytest.raises(NeverFits):
+        lab.submit(a_job(number=1, gpus=8, members=3, same_rack=True))
+    lab.submit(a_job(number=2, gpus=8, members=3))
+    assert len(lab.nodes_of("j2")) == 3

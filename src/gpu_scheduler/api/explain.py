@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.api.service import Service
+from gpu_scheduler.control.gangs import preparing
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.picture import Picture
@@ -57,7 +58,7 @@ class Explainer:
         if life is None:
             return None
         if not life.queued:
-            return life.why()
+            return life.why() or preparing(book, life)
         return explain(book.picture, self._service.last_plan or Plan(), life.job.number)
 
     def position(self, number: int) -> int | None:

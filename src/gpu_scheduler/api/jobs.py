@@ -190,7 +190,8 @@ async def explain_job(context: Context, call: Call) -> Answer:
         form.expected_end = write_time(_expected_end_ms(context, row, start_ms))
     elif state in HOLDING:
         start_ms = row.start_ms
-        form.reason = row.reason
+        code, told = sentence(None if job.array else explainer.reason(job.id))
+        form.code, form.reason = code or form.code, told or row.reason
         if job.array is not None:
             start_ms, form.reason = _of_tasks(context, row, task)
         form.reason = form.reason or f"{state.value} since {moment_text(start_ms or 0)}"

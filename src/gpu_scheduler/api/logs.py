@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import TEXT, Answer, Call, Stream
+from gpu_scheduler.api.merged_logs import merged
 from gpu_scheduler.api.operations import V1, Operation, a_flag, a_number
 from gpu_scheduler.api.service import LogSource
 from gpu_scheduler.model.caller import Caller
@@ -32,7 +33,8 @@ LOOK_AGAIN_S = 5.0
 async def job_logs(context: Context, call: Call) -> Answer:
     """What a job has written."""
     row, task = context.job(call)
-    query = context.query(call, "attempt", "task", "member", "tail", "follow", "offset", "limit")
+    names = ("attempt", "task", "member", "merged", "tail", "follow", "offset", "limit")
+    query = context.query(call, *names)
     if context.logs is None:
         raise ClusterError("no agent is connected that could read logs; try again in a moment")
     if task is None:
@@ -54,10 +56,12 @@ async def job_logs(context: Context, call: Call) -> Answer:
         limit=query.number("limit", 0),
         follow=query.flag("follow"),
     )
-    stream = _stream(context, context.logs, wanted)
-    if tail is not None:
-        wanted.offset = -min(MOST_TAIL_BYTES, tail * LINE_BYTES)
-        stream = _last_lines(stream, tail, -wanted.offset)
+    if query.flag("merged"):
+        ranks = range(len(row.job.members))
+        of_each = [_read(context, context.logs, replace(wanted, member=n), tail) for n in ranks]
+        stream = merged(of_each, follow=wanted.follow)
+    else:
+        stream = _read(context, context.logs, wanted, tail)
     return Answer(media=TEXT, stream=Stream(_one_more(context, call.caller, stream)))
 
 
@@ -76,6 +80,16 @@ class _Wanted:
     def allocation(self, attempt: int) -> str:
         suffix = "" if self.task is None else f"_{self.task}"
         return f"{self.job_id}{suffix}.{self.attempt or attempt}"
+
+
+def _read(
+    context: Context, logs: LogSource, wanted: _Wanted, tail: int | None
+) -> AsyncIterator[bytes]:
+    """One member's log, or the end of it."""
+    if tail is None:
+        return _stream(context, logs, wanted)
+    wanted.offset = -min(MOST_TAIL_BYTES, tail * LINE_BYTES)
+    return _last_lines(_stream(context, logs, wanted), tail, -wanted.offset)
 
 
 async def _one_more(
@@ -200,6 +214,7 @@ OPERATIONS = (
             a_number("attempt", "Of this attempt; the last one if it is left out."),
             a_number("task", "Of this task of an array."),
             a_number("member", "Of this member of a gang."),
+            a_flag("merged", "Of all members of a gang, with `[rank] ` before each line."),
             a_number("tail", "Only the last lines.", most=1_000_000),
             a_flag("follow", "Go on until the attempt ends."),
             a_number(

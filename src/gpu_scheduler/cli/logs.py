@@ -8,7 +8,7 @@ import time
 from gpu_scheduler.cli.durations import whole
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.references import one_reference
-from gpu_scheduler.model.errors import ClusterError
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def register(parser: ArgumentParser) -> None:
     add("-n", "--tail", type=whole("--tail"), metavar="N", help="only the last N lines")
     add("--attempt", type=whole("--attempt", least=1), metavar="N", help="an earlier attempt")
     add("--member", type=whole("--member"), metavar="N", help="one member of a gang; default 0")
+    add("--all-members", action="store_true", help="all of them, with [rank] before each line")
     add_server_options(parser, json=False)
 
 
@@ -36,11 +37,15 @@ def run(args: Namespace) -> int:
     with client_for(args) as client:
         reference = one_reference(client, args.job)
         query = {"attempt": args.attempt, "member": args.member, "tail": args.tail}
-        if args.follow:
+        if args.all_members:
+            if args.member is not None:
+                raise InvalidRequest("--all-members shows every member; leave out --member")
+            query |= {"member": None, "merged": 1}
+        if args.follow and not args.all_members:
             follow(client, str(reference), query)
             return 0
         written = 0
-        for piece in client.log_bytes(str(reference), **query):
+        for piece in client.log_bytes(str(reference), follow=args.follow, **query):
             _write(piece)
             written += len(piece)
         if not written:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.life import TaskLife
+from gpu_scheduler.control.life import JobLife, TaskLife
 from gpu_scheduler.control.messages import CommitOrder, Outcome, Prepared
 from gpu_scheduler.control.stopping import NOT_BEGUN, stop
 from gpu_scheduler.model.allocation import Allocation, Meeting
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow
 
@@ -76,6 +77,21 @@ def give_up(book: Book, allocation_id: str, timer: str, outcome: Outcome) -> Non
     allocation = book.picture.running[allocation_id].running.allocation
     if (timer == PREPARED) == allocation.is_held_back:
         stop(book, allocation_id, NOT_BEGUN, outcome)
+
+
+def preparing(book: Book, life: JobLife) -> Reason | None:
+    """Why a gang that has its places does not run yet; None if it is not held back."""
+    task = life.only_task
+    entry = None if task is None else book.picture.running.get(task.allocation_id)
+    if entry is None or not entry.running.allocation.is_held_back:
+        return None
+    allocation = entry.running.allocation
+    data: tuple[tuple[str, str | int], ...] = (
+        ("members", len(allocation.placements)),
+        ("nodes", ", ".join(dict.fromkeys(p.node_id for p in allocation.by_rank))),
+        ("until_ms", allocation.start_ms + book.limits.prepare_timeout_ms),
+    )
+    return Reason(ReasonCode.PREPARING, data)
 
 
 def is_elastic(job: Job) -> bool:

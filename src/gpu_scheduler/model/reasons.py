@@ -36,6 +36,7 @@ class ReasonCode(StrEnum):
     NODES_CLOSED = "nodes_closed"
     NO_RUNNER = "no_runner"
     NOT_EXAMINED = "not_examined"
+    PREPARING = "preparing"
     DEPENDENCY_FAILED = "dependency_failed"
     NEVER_FITS = "never_fits"
     TIME_LIMIT = "time_limit"
@@ -125,6 +126,10 @@ SENTENCES = {
     ReasonCode.NODES_CLOSED: "no node takes work: {found}",
     ReasonCode.NO_RUNNER: "no node has a {runner}; install one, or submit it without",
     ReasonCode.NOT_EXAMINED: "not looked at yet; the next cycle goes on here",
+    ReasonCode.PREPARING: (
+        "its {members} members are being prepared on {nodes}; they run when the last one is ready, "
+        "and are given up at {until_ms} if one is not"
+    ),
     ReasonCode.DEPENDENCY_FAILED: "job {job} ended as {state}, so {kind} can never be met",
     ReasonCode.NEVER_FITS: "no known node could run it even when empty: {found}",
     ReasonCode.TIME_LIMIT: "stopped at its time limit",

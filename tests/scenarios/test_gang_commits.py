@@ -1,0 +1,231 @@
+"""Gangs over nodes in the core: committed once, given up in time, resized when members are lost."""
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Cancel,
+    CommitOrder,
+    Ended,
+    NodeFenced,
+    Prepared,
+    RunCycle,
+    Started,
+    StartOrder,
+    StopOrder,
+    Submit,
+)
+from gpu_scheduler.control.restore import restore
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.memory import MemoryStore
+from tests.builders import a_cluster, a_core, a_job
+
+LIMITS = Limits(
+    prepare_timeout_ms=60_000,
+    gang_start_timeout_ms=30_000,
+    start_timeout_ms=10_000,
+    backoff_ms=1_000,
+    max_misstarts=3,
+)
+HOSTS = ("10.0.0.1", "10.0.0.2")
+
+
+class Bench:
+    """A core whose orders nobody follows: the test says what the nodes say."""
+
+    def __init__(self, nodes: int = 2, **job: object) -> None:
+        self.core = a_core(nodes=a_cluster(nodes=nodes, gpus=4), limits=LIMITS)
+        self.store = MemoryStore()
+        self.store.commit([node.node for node in self.core.book.picture.index.by_id.values()])
+        self.now_ms = 0
+        self.said: list[object] = []
+        self.tell(Submit(a_job(number=1, **({"members": 2, "gpus": 4} | job))))  # type: ignore[arg-type]
+        self.cycle()
+
+    def tell(self, message: object) -> list[object]:
+        outcome = self.core.apply(message, self.now_ms)  # type: ignore[arg-type]
+        self.store.commit([*outcome.writes, *self.core.ledger_writes()])
+        self.said += outcome.effects
+        return list(outcome.effects)
+
+    def cycle(self) -> list[object]:
+        return self.tell(RunCycle())
+
+    def at(self, now_ms: int) -> list[object]:
+        self.now_ms = now_ms
+        return self.cycle()
+
+    def again(self) -> None:
+        """The server is started again, with what is stored."""
+        self.core = Core(self.core.book.policy, self.core.book.predictor, LIMITS)
+        restore(self.core.book, self.store, self.now_ms)
+
+    def prepared(self) -> list[object]:
+        return self.tell(Prepared(self.allocation.id, 4711, HOSTS))
+
+    @property
+    def allocation(self) -> Allocation:
+        (found,) = self.store.allocations()
+        return found
+
+    @property
+    def state(self) -> JobState:
+        row = self.store.job("j1")
+        assert row is not None
+        return row.state
+
+    @property
+    def job(self) -> Job:
+        row = self.store.job("j1")
+        assert row is not None
+        return row.job
+
+    def events(self) -> list[str]:
+        return [row.kind for _, row in self.store.events()]
+
+    def data(self, kind: str) -> list[dict[str, object]]:
+        return [dict(row.data) for _, row in self.store.events() if row.kind == kind]
+
+
+def test_the_commit_is_written_with_the_place_where_all_meet_and_ordered_after_that() -> None:
+    bench = Bench()
+    assert bench.allocation.is_held_back
+    bench.now_ms = 500
+    (order,) = bench.prepared()
+    assert isinstance(order, CommitOrder)
+    assert order.allocation == bench.allocation
+    meeting = bench.allocation.meeting
+    assert meeting is not None
+    assert (meeting.at_ms, meeting.port, meeting.hosts) == (500, 4711, HOSTS)
+    assert bench.state is JobState.SCHEDULED
+    assert bench.events() == ["submitted", "scheduled", "prepared"]
+
+
+def test_a_gang_is_committed_once_however_often_its_members_say_that_they_are_prepared() -> None:
+    bench = Bench()
+    assert len(bench.prepared()) == 1
+    bench.now_ms = 900
+    assert bench.tell(Prepared(bench.allocation.id, 9, ("a", "b"))) == []
+    assert bench.allocation.meeting is not None
+    assert bench.allocation.meeting.port == 4711
+
+
+def test_a_gang_that_is_being_stopped_is_never_committed() -> None:
+    bench = Bench()
+    bench.tell(Cancel("j1"))
+    assert bench.prepared() == []
+    assert bench.allocation.is_held_back
+
+
+def test_a_gang_on_one_node_needs_no_commit() -> None:
+    bench = Bench(nodes=1, members=2, gpus=2)
+    assert not bench.allocation.is_held_back
+    assert bench.prepared() == []
+
+
+def test_a_gang_that_is_not_prepared_in_time_is_stopped_and_tried_again() -> None:
+    bench = Bench()
+    assert not [order for order in bench.at(59_999) if isinstance(order, StopOrder)]
+    (stop,) = bench.at(60_000)
+    assert stop == StopOrder("j1.1", "not_begun")
+    assert bench.prepared() == []
+    late = "member 1 on n1 was not prepared within 60 s"
+    bench.tell(Ended("j1.1", exit_code=None, ran=False, stopped_by="not_begun", detail=late))
+    assert bench.state is JobState.PENDING
+    assert bench.store.attempts("j1")[0].detail == late
+    bench.at(70_000)
+    assert bench.allocation.id == "j1.2"
+
+
+def test_a_gang_that_is_late_again_and_again_fails_with_the_reason() -> None:
+    bench = Bench()
+    late = "member 1 on n1 was not prepared within 60 s"
+    for attempt in range(1, LIMITS.max_misstarts + 1):
+        bench.at(bench.now_ms + 60_000)
+        bench.tell(Ended(f"j1.{attempt}", exit_code=None, ran=False, detail=late))
+        bench.at(bench.now_ms + 20_000)
+    assert bench.state is JobState.FAILED
+    row = bench.store.job("j1")
+    assert row is not None
+    assert row.reason == f"could not be started: {late}"
+
+
+def test_a_member_that_does_not_begin_after_the_commit_stops_all_though_some_ran() -> None:
+    bench = Bench()
+    bench.now_ms = 50_000
+    bench.prepared()
+    assert bench.at(60_000) == [], "the time to prepare is over for who is prepared"
+    assert bench.at(79_999) == []
+    assert bench.at(80_000) == [StopOrder("j1.1", "not_begun")]
+    bench.tell(Ended("j1.1", exit_code=None, signal=15, stopped_by="not_begun", detail="late"))
+    assert bench.state is JobState.PENDING
+
+
+def test_a_gang_that_has_begun_is_not_given_up() -> None:
+    bench = Bench()
+    bench.prepared()
+    bench.tell(Started("j1.1"))
+    bench.at(200_000)
+    assert not [order for order in bench.said if isinstance(order, StopOrder)]
+
+
+def test_a_server_that_comes_back_goes_on_from_what_is_stored() -> None:
+    held_back = Bench()
+    held_back.again()
+    assert [type(order) for order in held_back.prepared()] == [CommitOrder]
+    held_back.again()
+    assert held_back.prepared() == [], "the commit was stored, and is said to who asks again"
+    assert held_back.at(30_000) == [StopOrder("j1.1", "not_begun")]
+
+
+def test_a_server_that_was_away_for_long_gives_the_gang_up() -> None:
+    bench = Bench()
+    bench.now_ms = 3_600_000
+    bench.again()
+    assert bench.cycle() == [StopOrder("j1.1", "not_begun")]
+    assert bench.prepared() == []
+
+
+def test_an_elastic_gang_that_loses_a_node_goes_on_with_those_that_are_left() -> None:
+    bench = Bench(nodes=4, members=4, min_members=2)
+    bench.prepared()
+    bench.tell(Started("j1.1"))
+    bench.now_ms = 100_000
+    bench.tell(NodeFenced("n3"))
+    bench.tell(Ended("j1.1", exit_code=None, signal=15))
+    bench.at(110_000)
+    assert len(bench.allocation.placements) == 3
+    assert bench.data("resized") == [{"from": 4, "to": 3, "minimum": 2}]
+    bench.tell(Prepared("j1.2", 4711, ("a", "b", "c")))
+    bench.tell(Started("j1.2"))
+    for node in ("n1", "n2"):
+        bench.tell(NodeFenced(node))
+    bench.tell(Ended("j1.2", exit_code=None, signal=15))
+    bench.at(200_000)
+    assert bench.state is JobState.PENDING, "one node is less than its minimum"
+
+
+def test_an_elastic_gang_with_a_member_of_unknown_end_is_tried_again() -> None:
+    bench = Bench(nodes=3, members=3, min_members=2)
+    bench.prepared()
+    bench.tell(Started("j1.1"))
+    bench.tell(Ended("j1.1", exit_code=None, detail="the machine was restarted"))
+    assert bench.state is JobState.PENDING
+
+
+def test_a_program_that_fails_by_itself_is_repeated_only_as_often_as_was_asked() -> None:
+    bench = Bench(nodes=3, members=3, min_members=2, retries=1)
+    for attempt, state in ((1, JobState.PENDING), (2, JobState.FAILED)):
+        bench.tell(Prepared(f"j1.{attempt}", 4711, ("a", "b", "c")))
+        bench.tell(Started(f"j1.{attempt}"))
+        bench.tell(Ended(f"j1.{attempt}", exit_code=1, detail="member 1 on n1: exit code 1"))
+        assert bench.state is state
+        bench.at(bench.now_ms + 20_000)
+
+
+def test_start_orders_of_a_gang_are_given_for_all_members_at_once() -> None:
+    bench = Bench(nodes=3, members=3)
+    (order,) = [order for order in bench.said if isinstance(order, StartOrder)]
+    assert len(order.allocation.placements) == 3
+    assert bench.job.is_gang
