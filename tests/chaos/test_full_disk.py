@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -36,12 +37,18 @@ def a_house_on_a_small_disk() -> Iterator[House]:
 
 
 def fill(house: House) -> None:
-    """Leave no byte free."""
-    with (house.state / "ballast").open("ab", buffering=0) as file:
+    fill_directory(house.state)
+
+
+def fill_directory(directory: Path) -> Path:
+    """Leave no byte free; returns the file that takes all of them."""
+    ballast = directory / "ballast"
+    with ballast.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             with suppress(OSError):
                 while file.write(bytes(size)):
                     pass
+    return ballast
 
 
 def test_on_a_full_disk_submissions_are_refused_jobs_go_on_and_all_is_well_afterwards() -> None:
