@@ -21,6 +21,7 @@ MEASURES = {
     "store": "benchmarks.store",
     "postgres": "benchmarks.postgres",
     "http": "benchmarks.http",
+    "grpc": "benchmarks.grpc_bulk",
     "spawn": "benchmarks.spawn",
     "jobs": "benchmarks.jobs",
     "users": "benchmarks.other_users",
