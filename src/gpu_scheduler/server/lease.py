@@ -1,10 +1,11 @@
 """The lead as a row of the database: who has it, until when, in which term.
 
-All times are the database's. A take-over changes the term, a renewal does not. Both `name` and
-`term` are in a unique index, so that PostgreSQL lets a renewal pass while commits hold the row with
-`FOR KEY SHARE`, and lets a take-over wait for them: a commit that has checked its term is finished
-before the term can change, and one that comes later finds the new term. Nothing here waits for
-long, and nothing here decides when to act: see `leadership`.
+All times are the database's. Terms rise with the clock, so that they also rise when a backup is
+restored: agents remember the newest. A take-over changes the term, a renewal does not. Both `name`
+and `term` are in a unique index, so that PostgreSQL lets a renewal pass while commits hold the row
+with `FOR KEY SHARE`, and lets a take-over wait for them: a commit that has checked its term is
+finished before the term can change, and one that comes later finds the new term. Nothing here waits
+for long, and nothing here decides when to act: see `leadership`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ FROM leadership WHERE name = %s
 """
 _TAKE = """
 UPDATE leadership
-SET term = term + 1, holder = %(holder)s, address = %(address)s, agents = %(agents)s,
+SET term = greatest(term + 1, extract(epoch FROM clock_timestamp())::bigint),
+    holder = %(holder)s, address = %(address)s, agents = %(agents)s,
     until = clock_timestamp() + make_interval(secs => %(valid_s)s)
 WHERE name = %(name)s AND (until <= clock_timestamp() OR holder = '')
 RETURNING term
