@@ -1,0 +1,132 @@
+"""A real server on a PostgreSQL that goes away, and what administrators do to a database."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.client.client import Client
+from gpu_scheduler.model.errors import SchedulerError
+from tests.acceptance.conftest import LONGEST_S, RealServer, end_what_is_left
+from tests.postgres import OwnPostgres, a_server
+
+GPUS = "2xA100-80GB"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONGEST_S
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[OwnPostgres]:
+    with a_server() as server:
+        yield server
+
+
+@pytest.fixture
+def house() -> Iterator[RealServer]:
+    """A place for a server of the test's own."""
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    try:
+        yield RealServer(state_dir)
+    finally:
+        end_what_is_left(state_dir)
+        shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def status(client: Client) -> str:
+    return str(client.health()["status"])
+
+
+def is_healthy(client: Client) -> bool:
+    try:
+        return status(client) == "healthy"
+    except SchedulerError:
+        return False
+
+
+def test_while_the_database_is_away_jobs_run_requests_are_refused_and_all_is_exact_afterwards(
+    house: RealServer, postgres: OwnPostgres, tmp_path: Path
+) -> None:
+    house.environment |= {
+        "GPU_SCHEDULER_DATABASE_URL": postgres.make_database(),
+        "GPU_SCHEDULER_DATABASE_CONNECT_TIMEOUT_S": "1",
+    }
+    house.start(GPUS)
+    script = "echo $$ >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 7"
+    running = house.submit("-G", 1, "--", "sh", "-c", script, cwd=tmp_path)
+    until((tmp_path / "runs").exists)
+    with house.client() as client:
+        for away, back in (
+            (postgres.stop, postgres.start),
+            (postgres.freeze, postgres.thaw),
+        ):
+            away()
+            refused = house.tgpu("submit", "-G", 1, "--", "true", code=1)
+            assert "is not available" in refused.stderr
+            assert status(client) == "degraded"
+            assert "is not available" in house.tgpu("list", code=1).stderr
+            if away == postgres.stop:
+                (tmp_path / "go").touch()  # its end is learnt only later
+            back()
+            until(lambda: is_healthy(client))
+        house.tgpu("wait", running, code=7)
+        after = house.submit("-G", 1, "--", "true")
+        house.json("wait", after)
+        jobs = {job["id"]: (job["state"], job["exit_code"]) for job in client.list(archived=True)}
+    assert jobs == {running: ("failed", 7), after: ("completed", 0)}
+    assert len((tmp_path / "runs").read_text().split()) == 1
+    assert house.json("db", "check", "--state-dir", house.state_dir)["problems"] == []
+    house.tgpu("down", "--state-dir", house.state_dir)
+
+
+def test_a_backup_of_a_running_server_can_be_put_back_and_moved_to_postgresql(
+    house: RealServer, postgres: OwnPostgres, tmp_path: Path
+) -> None:
+    where = ("--state-dir", house.state_dir)
+    house.start(GPUS)
+    first = house.submit("-G", 1, "--", "true")
+    house.json("wait", first)
+    house.tgpu("db", "backup", tmp_path / "backup.db", *where)
+    lost = house.submit("-G", 1, "--", "true")
+    house.json("wait", lost)
+    again = house.tgpu("db", "backup", tmp_path / "backup.db", *where, code=2)
+    assert "is there already" in again.stderr
+    house.tgpu("down", *where)
+
+    # Put it back, as docs/howto/database.md says.
+    for file in Path(house.state_dir).glob("scheduler.db*"):
+        file.unlink()
+    shutil.copy(tmp_path / "backup.db", Path(house.state_dir, "scheduler.db"))
+    house.start(GPUS)
+    assert [job["id"] for job in house.json("history")["jobs"]] == [first]
+    house.tgpu("down", *where)
+
+    url = postgres.make_database()
+    copied = house.json("db", "copy", "--to", url, *where)
+    assert copied["rows"]["jobs"] == 1
+    assert "not empty" in house.tgpu("db", "copy", "--to", url, *where, code=2).stderr
+    house.environment["GPU_SCHEDULER_DATABASE_URL"] = url
+    assert house.json("db", "check", *where)["rows"]["jobs"] == 1
+    house.start(GPUS)
+    assert [job["id"] for job in house.json("history")["jobs"]] == [first]
+    assert house.submit("-G", 1, "--", "true") == "job-2"
+    house.stop()
+
+
+def test_what_tgpu_db_is_asked_wrongly_is_said(house: RealServer) -> None:
+    where = ("--state-dir", house.state_dir)
+    assert "needs the name" in house.tgpu("db", "backup", *where, code=2).stderr
+    assert "--to" in house.tgpu("db", "copy", *where, code=2).stderr
+    wrong = house.tgpu("db", "check", "--from", "mysql://x", *where, code=2)
+    assert "postgresql://" in wrong.stderr
+    away = house.tgpu("db", "check", "--from", "postgresql://127.0.0.1:1/x", *where, code=4)
+    assert "is not available" in away.stderr
+    missing = house.tgpu("db", "backup", "x.db", "--from", "sqlite:////nowhere/x.db", code=4)
+    assert "there is no database" in missing.stderr
