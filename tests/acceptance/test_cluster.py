@@ -161,3 +161,11 @@ def test_gpus_that_are_added_and_lost_are_noticed_without_a_restart(cluster: Clu
     cluster.tgpu("cancel", job)
     cluster.until(lambda: has(8), "the lost one is forgotten when the job is over")
     declared.unlink()
+
+
+def test_a_terminal_on_another_node_cannot_be_joined_and_that_is_said(cluster: Cluster) -> None:
+    job = cluster.submit("--runner", "terminal", "--", "sleep", "600")
+    cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
+    told = cluster.tgpu("attach", job, code=2)
+    assert f"{job} runs on {cluster.node_of(job)}, and terminals are joined only on" in told
+    cluster.tgpu("cancel", job)

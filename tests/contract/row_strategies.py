@@ -11,7 +11,16 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
 from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
 from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
-from gpu_scheduler.model.node import Device, DeviceMode, ForeignUse, Health, Node, NodeState
+from gpu_scheduler.model.node import (
+    Adapter,
+    Closed,
+    Device,
+    DeviceMode,
+    ForeignUse,
+    Health,
+    Node,
+    NodeState,
+)
 from gpu_scheduler.model.node_key import Authority, JoinToken, NodeKey
 from gpu_scheduler.model.notice import Notice, NotifyRule
 from gpu_scheduler.model.plan import Reservation
@@ -367,6 +376,33 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         labels=pairs(),
         rack=TEXT,
         state=st.sampled_from(NodeState),
+        closed=st.none()
+        | st.builds(
+            Closed,
+            since_ms=TIME,
+            by=TEXT,
+            reason=TEXT,
+            drains=st.booleans(),
+            requeue_ms=st.none() | TIME,
+        ),
+        found_labels=pairs(),
+        given_labels=st.lists(st.tuples(TEXT, st.none() | TEXT), max_size=3).map(tuple),
+        address=TEXT,
+        version=TEXT,
+        numa_nodes=COUNT,
+        direct_storage=st.booleans(),
+        adapters=st.lists(
+            st.builds(
+                Adapter,
+                name=TEXT,
+                port=COUNT,
+                link=TEXT,
+                rate_gbps=COUNT,
+                numa_node=st.integers(-1, 7),
+                active=st.booleans(),
+            ),
+            max_size=2,
+        ).map(tuple),
     ),
     "tenant": st.builds(
         Tenant,

@@ -76,6 +76,12 @@ def way_in(job: dict[str, Any], reference: str) -> list[str]:
                 f"{reference} has no session; submit it with '--runner terminal', tmux or screen "
                 "to attach to it"
             )
+        if job.get("state") == "running":
+            nodes = ", ".join(dict.fromkeys(place["node"] for place in job["allocation"]))
+            raise WrongState(
+                f"{reference} runs on {nodes}, and terminals are joined only on a machine whose "
+                f"server runs jobs itself (tgpu up); 'tgpu logs {reference}' shows what it writes"
+            )
         raise WrongState(f"{reference} is {job.get('state')}; one can attach while it runs")
     return [str(word) for word in command]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.client.forms import API, ENDED, exit_code_of
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.errors import InvalidRequest, WrongState
 
 if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
@@ -116,7 +116,12 @@ def wait_and_join(client: Client, job: str, *, quiet: bool) -> int:
             return EXIT_INTERRUPTED
         if found["state"] in ENDED:
             return _already_over(client, found)
-        code = stay(client, job, way_in(found, job)[3])
+        try:
+            path = way_in(found, job)[3]
+        except WrongState:
+            client.cancel(job)  # nobody could ever use it
+            raise
+        code = stay(client, job, path)
         if code is not None:
             return code
         if not quiet:
@@ -135,7 +140,7 @@ def _already_over(client: Client, job: dict[str, Any]) -> int:
 
 
 def _can_be_joined(job: dict[str, Any]) -> bool:
-    return job["state"] in ENDED or (job["state"] == "running" and bool(job.get("attach")))
+    return job["state"] in ENDED or job["state"] == "running"
 
 
 def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] | None:

@@ -148,6 +148,7 @@ class Server:
             clock=self._clock,
             signed=self._signed,
             warnings=self._warnings,
+            node=node_name(self._settings) if self._has_agent else "",
         )
         if not isinstance(self._store, Guarded):
             return Alone(parts, door)

@@ -10,10 +10,15 @@ from gpu_scheduler.model.launch import Launch
 
 
 def attach_command_of(
-    scratch: str, job: Job, launch: Launch, allocation: Allocation
+    scratch: str, node: str, job: Job, launch: Launch, allocation: Allocation
 ) -> tuple[str, ...]:
-    """The command for the first member; the same facts name the session as when it was made."""
+    """The command for the first member; the same facts name the session as when it was made.
+
+    None for a job on another node: what would enter its session does not lead there from here.
+    """
     placement = allocation.placements[0]
+    if placement.node_id != node:
+        return ()
     return attach_command(
         Work(
             allocation_id=allocation.id,

@@ -42,7 +42,7 @@ def _api_settings(parts: Parts, leading: Leading | None, standing: Standing | No
         version=__version__,
         admins=settings.security.admins,
         runner=Runner(settings.jobs.runner),
-        attach=partial(attach_command_of, parts.paths.scratch),
+        attach=partial(attach_command_of, parts.paths.scratch, parts.node),
         notifications=None if leading is None else leading.notifications,
         vitals=None if leading is None else leading.vitals,
         prices=prices_of(settings.costs),

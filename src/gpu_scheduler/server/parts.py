@@ -15,7 +15,10 @@ from gpu_scheduler.store.rows import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Settings and places, the store, the time, and who else's tokens are believed."""
+    """Settings and places, the store, the time, and who else's tokens are believed.
+
+    `node` is this machine, if the server runs jobs here.
+    """
 
     settings: Settings
     paths: Paths
@@ -23,3 +26,4 @@ class Parts:
     clock: SteadyClock
     signed: Callable[[Context], Verifier] | None = None
     warnings: tuple[str, ...] = ()
+    node: str = ""

@@ -1,0 +1,68 @@
+"""What an agent says of itself on a network, and how it takes a refusal."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.interfaces import own_address
+from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.service import Agent
+from gpu_scheduler.agent.stream import SentAway
+from gpu_scheduler.wire import agent_pb2 as pb
+from tests.unit.agent.test_service import OneServer, QuietLauncher, a_config, directory, serving
+from tests.unit.agent.test_service import with_agent as with_agent_of
+
+__all__ = ["directory"]
+
+
+def test_only_execution_methods_that_are_there_and_allowed_are_offered(directory: Path) -> None:
+    async def test(server: OneServer, _: QuietLauncher) -> None:
+        first = await asyncio.wait_for(server.heard.get(), 10)
+        assert list(first.hello.runners) == []
+
+    with_agent_of(directory, test, execution_methods=("container",))
+
+
+def test_an_agent_that_is_refused_comes_again(directory: Path) -> None:
+    async def test(server: OneServer, _: QuietLauncher) -> None:
+        server.says.put_nowait(pb.ServerMessage(goodbye=pb.Goodbye(reason="not now")))
+        for _again in range(2):
+            while (await asyncio.wait_for(server.heard.get(), 10)).WhichOneof("message") != "hello":
+                pass
+
+    with_agent_of(directory, test)
+
+
+def test_an_agent_that_is_sent_away_for_good_ends_and_says_why(directory: Path) -> None:
+    async def run() -> None:
+        server = OneServer()
+        listening = await serving(directory, server)
+        server.says.put_nowait(pb.ServerMessage(goodbye=pb.Goodbye(reason="revoked", final=True)))
+        found = Found(cpu_milli=1000, memory_mb=1000)
+        agent = Agent(a_config(directory), cast(Launcher, QuietLauncher()), found, None)
+        try:
+            with pytest.raises(BaseExceptionGroup) as raised:
+                await asyncio.wait_for(agent.run(), 10)
+            assert raised.value.subgroup(SentAway) is not None
+            assert "revoked" in str(raised.value.exceptions[0])
+        finally:
+            await listening.stop(None)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("targets", "address"),
+    [
+        (("127.0.0.1:9090",), "127.0.0.1"),
+        (("[::1]:9090",), "::1"),
+        (("unix:/x", "no.such.host.invalid:1", "127.0.0.1:1"), "127.0.0.1"),
+        (("unix:/x",), ""),
+        (("no.such.host.invalid:1",), ""),
+    ],
+)
+def test_an_agent_is_reached_where_it_comes_from(targets: tuple[str, ...], address: str) -> None:
+    assert own_address(targets) == address
