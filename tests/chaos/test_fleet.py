@@ -13,7 +13,7 @@ from tests.chaos.audit import read_notes
 from tests.chaos.fleet import FleetChaos, a_fleet, can_cut_cables
 
 AGENTS = int(os.environ.get("FLEET_AGENTS", "4"))
-FAULTS = int(os.environ.get("FLEET_FAULTS", "8"))
+FAULTS = int(os.environ.get("FLEET_FAULTS", "5"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 
 
