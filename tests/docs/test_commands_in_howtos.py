@@ -13,7 +13,7 @@ from gpu_scheduler.model.errors import SchedulerError
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 PAGES = (
     *("from-slurm.md", "from-gflow.md", "from-task-spooler.md"),
-    "nodes.md",
+    *("nodes.md", "distributed-training.md"),
     *("sweeps.md", "llm.md", "snapshots.md", "jobs-txt.md", "preemption-safe-training.md"),
 )
 
