@@ -150,12 +150,12 @@ def _named(context: Context, call: Call) -> Service:
 
 def is_reached(replica: Replica, node: Node) -> bool:
     """Tell whether a replica can be used, as far as is known: its node must be heard of."""
-    return replica.ready and replica.port > 0 and node.state is not NodeState.LOST
+    return replica.ready and replica.port > 0 and node.state is NodeState.ONLINE
 
 
 def host_of(node: Node) -> str:
     """Where others reach a node."""
-    return node.id
+    return node.address or node.id
 
 
 def _node_of(book: Book, replica: Replica) -> Node | None:
@@ -213,7 +213,7 @@ def _replica(book: Book, service: Service, replica: Replica) -> ReplicaForm:
         replica=replica.index,
         job_id=replica.job_id,
         state="stopping" if replica.leaving else state,
-        ready=replica.ready and node is not None and node.state is not NodeState.LOST,
+        ready=replica.ready and node is not None and node.state is NodeState.ONLINE,
         is_current=replica.generation == service.generation,
         node="" if node is None else node.id,
         host="" if node is None else host_of(node),

@@ -228,7 +228,7 @@ class Admission:
         if quota is None or not self._total:
             return None
         limit = self._due(quota)
-        if quota.elastic and job.preemptible:
+        if quota.elastic and self._gives_back(job):
             limit += sum(self._due(other) for other in self._lending_pools(job.pool))
         return self._pool_reason(job.pool, wanted, limit) if wanted.gpu_milli > limit else None
 
@@ -261,6 +261,19 @@ class Admission:
             return False
         held = self.holdings.pools.get(job.pool, 0)
         return held + wanted.gpu_milli <= self._due(quota)
+
+    def comes_first(self, job: Job) -> bool:
+        """Tell whether the job is online work within the part of all GPUs that is sure for it."""
+        quota = self._pools.get(job.pool) if job.pool is Pool.ONLINE else None
+        if quota is None:
+            return False
+        return self.holdings.pools.get(job.pool, 0) + job.gpu_milli <= self._due(quota)
+
+    def is_sure(self, job: Job, gpu_milli: int, taken_milli: int) -> bool:
+        """Tell whether a running online job is part of what is sure for online work."""
+        if job.pool is not Pool.ONLINE or job.pool not in self._pools:
+            return False
+        return gpu_milli > self.pool_borrowed_milli(job.pool) - taken_milli
 
     def is_within_guarantee(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the tenant would hold no more than it is sure of."""
@@ -374,7 +387,7 @@ class Admission:
         limit = self._due(quota)
         if held + wanted.gpu_milli <= limit:
             return None
-        if quota.elastic and job.preemptible:
+        if quota.elastic and self._gives_back(job):
             idle = sum(
                 max(0, self._due(other) - self.holdings.pools.get(other.pool, 0))
                 for other in self._lending_pools(job.pool)
@@ -382,6 +395,11 @@ class Admission:
             if held + wanted.gpu_milli <= limit + idle:
                 return None
         return self._pool_reason(job.pool, wanted, limit)
+
+    def _gives_back(self, job: Job) -> bool:
+        """Tell whether what the job holds can be taken back: only that is lent."""
+        tenant = self._tenants.get(job.tenant)
+        return job.preemptible and (tenant is None or tenant.allow_preemption)
 
     def _due(self, quota: PoolQuota) -> int:
         return self._total * quota.percent // 100

@@ -168,11 +168,8 @@ class Cycle:
         picture = self._picture
         self._now_ms = now_ms
         self._blocked = 0
-        self._preempt_tries = [0, 0]
-        self._interactive_waits = self._policy.interactive_gpu_milli > 0 and any(
-            shape.interactive and shape.id in picture.queue.of_shape
-            for shape in picture.job_shapes.values()
-        )
+        self._preempt_tries = [0, 0, 0]
+        self._others_wait = picture.others_wait()
         self._failed: dict[int, tuple[int, int]] = {}
         self._behind_holder: dict[str, Reason] = {}
         entries = picture.queue.entries
@@ -210,6 +207,7 @@ class Cycle:
             user_standings=picture.user_standings,
             policy=self._policy,
         )
+        self._calendar.comes_first = self._admission.comes_first
         self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
         self._no_room: set[tuple[int, int]] = set()
         self._not_cleared: dict[tuple[int, int], int] = {}
@@ -486,7 +484,7 @@ class Cycle:
     def _drop(self, job_shape: JobShape) -> None:
         """Look at no more jobs that need this room; at no more GPU jobs if nothing is left."""
         self._merge.drop_shape(job_shape.id)
-        if self._may_preempt() or (self._preempts and self._interactive_waits):
+        if self._may_preempt() or (self._preempts and self._others_wait):
             return
         for alike in self._picture.shapes_of_base[job_shape.base]:
             self._merge.drop_shape(alike.id)
@@ -498,8 +496,8 @@ class Cycle:
                     self._merge.drop_shape(other.id)
                     self._shape_reasons.setdefault(other.id, _NO_ROOM)
 
-    def _may_preempt(self, *, interactive: bool = False) -> bool:
-        return self._preempts and self._preempt_tries[interactive] < self._policy.max_preempt_tries
+    def _may_preempt(self, lane: int = 0) -> bool:
+        return self._preempts and self._preempt_tries[lane] < self._policy.max_preempt_tries
 
     def _pass_over(self, entry: Entry, duration_ms: int) -> None:
         """There is room, but only for jobs that end before a reservation begins."""
@@ -528,14 +526,16 @@ class Cycle:
     def _clear_place(self, entry: Entry, duration_ms: int, old: Reservation | None) -> bool:
         """Choose victims, if the policy has a ground for that."""
         interactive = entry.shape.interactive
-        if not self._may_preempt(interactive=interactive):
+        # Whatever waits before it, online work is looked at: it is sure of its part.
+        lane = 2 if self._admission.comes_first(entry.waiting.job) else int(interactive)
+        if not self._may_preempt(lane):
             return False
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
             return False
         key = (-entry.shape.id if interactive else entry.shape.base, self._closure)
         if entry.static_class <= self._not_cleared.get(key, -1):
             return False
-        self._preempt_tries[interactive] += 1
+        self._preempt_tries[lane] += 1
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         promised = self._calendar.booked_later(entry, duration_ms, value)

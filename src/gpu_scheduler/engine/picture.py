@@ -257,6 +257,15 @@ class Picture:
             return frozenset()
         return frozenset(key[0] for key in self.queue.groups)
 
+    def others_wait(self) -> bool:
+        """Tell whether jobs wait that may stop others on grounds of their own."""
+        if self.pools and any(pool is Pool.ONLINE for _, _, pool in self.queue.groups):
+            return True
+        return self.policy.interactive_gpu_milli > 0 and any(
+            shape.interactive and shape.id in self.queue.of_shape
+            for shape in self.job_shapes.values()
+        )
+
     def tenant(self, tenant_id: str) -> Tenant:
         """A tenant; one that nobody declared has no limits."""
         tenant = self.tenants.get(tenant_id)

@@ -64,12 +64,12 @@ class Preemptor:
             job = entry.waiting.job
             self._others = self._picture.tenant(job.tenant).can_preempt_others
             self._interactive = entry.shape.interactive and self._is_within_cap(job)
-            if not self._others and not self._interactive:
-                return None
-            if self._picture.has_limits and self._others:
+            if self._picture.has_limits:
                 wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
-                self._reclaims = self._admission.is_within_guarantee(job, wanted)
+                self._reclaims = self._others and self._admission.is_within_guarantee(job, wanted)
                 self._reclaims_pool = self._admission.is_within_pool(job, wanted)
+            if not (self._others or self._interactive or self._reclaims_pool):
+                return None
         nodes = self._nodes_with_victims(entry) & ~promised
         if not nodes:
             return None
@@ -98,6 +98,8 @@ class Preemptor:
             return ""
         if not running.job.preemptible or running.job.number == entry.number:
             return ""
+        if self._by_class and self._is_lent_by_pool(entry, victim, taken):
+            return LENT
         if running.expected_end_ms - self._now_ms <= self._policy.eviction_ms:
             return ""
         if not self._by_class:
@@ -176,6 +178,11 @@ class Preemptor:
     def _class_ground(
         self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]
     ) -> str:
+        job = victim.running.job
+        if job.pool is not entry.waiting.job.pool and self._admission.is_sure(
+            job, victim.amounts.gpu_milli, taken.get(job.pool, 0)
+        ):
+            return ""
         if self._interactive and self._is_batch_of(entry, victim):
             return "interactive"
         if not self._others:
@@ -221,14 +228,26 @@ class Preemptor:
         """Tell whether taking this back leaves the borrower all that it is sure of."""
         job = victim.running.job
         gpu_milli = victim.amounts.gpu_milli
-        if self._reclaims:
-            left = self._admission.borrowed_milli(job.tenant) - taken.get(job.tenant, 0)
-            if gpu_milli <= left:
-                return True
-        if self._reclaims_pool:
-            left = self._admission.pool_borrowed_milli(job.pool) - taken.get(job.pool, 0)
-            return gpu_milli <= left
-        return False
+        left = self._admission.borrowed_milli(job.tenant) - taken.get(job.tenant, 0)
+        return self._reclaims and gpu_milli <= left
+
+    def _is_lent_by_pool(
+        self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]
+    ) -> bool:
+        """Tell whether the victim stands on what the waiting job's pool is sure of.
+
+        That was lent on the condition that it is given back: how often the victim has been stopped
+        and when it should end does not matter. Online work also takes back from a batch job that is
+        larger than what is borrowed; batch work leaves online work all that it is sure of.
+        """
+        job = victim.running.job
+        gpu_milli = victim.amounts.gpu_milli
+        if not self._reclaims_pool or job.pool is entry.waiting.job.pool or not gpu_milli:
+            return False
+        if not self._picture.tenant(job.tenant).allow_preemption:
+            return False
+        left = self._admission.pool_borrowed_milli(job.pool) - taken.get(job.pool, 0)
+        return left > 0 if job.pool is Pool.BATCH else gpu_milli <= left
 
     def _is_worse(self, entry: Entry, victim: RunningEntry) -> bool:
         running = victim.running

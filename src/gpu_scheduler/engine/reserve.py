@@ -17,6 +17,7 @@ from gpu_scheduler.engine.release import Upcoming, least_release
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.engine.windows import Rule, Windows
+from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Reservation
 
 Placer = Callable[[JobShape, int | None], list[Hold] | None]
@@ -57,6 +58,7 @@ class Calendar:
         self._windows = windows
         self._distance = distance or Distance(picture.apart, picture.index)
         self.rule: Rule | None = None
+        self.comes_first: Callable[[Job], bool] = lambda _: False
         self.leaving: set[str] = set()
         self.unsettled = 0
         self.kept: dict[int, Reservation] = {}
@@ -75,8 +77,9 @@ class Calendar:
         """The same place, on devices that no booking counts on."""
         if len(holds) != 1:
             return holds
-        outlook = self._outlooks.get(holds[0].slot.ordinal)
-        if outlook is None or not _respects(entry, value, outlook):
+        ordinal = holds[0].slot.ordinal
+        outlook = self._outlooks.get(ordinal)
+        if outlook is None or not self._respects(entry, value, ordinal):
             return holds
         end_ms = self._now_ms + duration_ms
         hold = outlook.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
@@ -96,7 +99,7 @@ class Calendar:
         end_ms = self._now_ms + duration_ms
         members = entry.shape.members
         for ordinal, outlook in self._outlooks.items():
-            if not _respects(entry, value, outlook):
+            if not self._respects(entry, value, ordinal):
                 continue
             if len(members) > 1:
                 is_free = not outlook.drops or outlook.drops[0] >= end_ms
@@ -117,7 +120,7 @@ class Calendar:
         end_ms = self._now_ms + duration_ms
         bits = self._distance.closed(entry.waiting.job)
         for ordinal, outlook in self._outlooks.items():
-            if _respects(entry, value, outlook) and any(
+            if self._respects(entry, value, ordinal) and any(
                 self._now_ms + 1 < drop < end_ms for drop in outlook.drops
             ):
                 bits |= self._picture.index.slots[ordinal].bit
@@ -249,6 +252,19 @@ class Calendar:
         return self._earliest_gang(entry.shape, place)
 
     # --- inside
+
+    def _respects(self, entry: Entry, value: int, ordinal: int) -> bool:
+        """A job passes over bookings only if it is of a higher class than all and before them all.
+
+        Online work within its part passes over those of batch work, but for cleared places.
+        """
+        outlook = self._outlooks[ordinal]
+        if outlook.top_class < NOBODY_PASSES and self.comes_first(entry.waiting.job):
+            entries = self._picture.queue.entries
+            numbers = (booking.number for booking in self._bookings.get(ordinal, ()))
+            if all(entries[number].waiting.job.pool is Pool.BATCH for number in numbers):
+                return False
+        return entry.static_class <= outlook.top_class or value >= outlook.first_value
 
     def _earliest_single(
         self, shape: Shape, duration_ms: int, closed: int
@@ -506,8 +522,3 @@ class Calendar:
 
 def _can_take(slot: Slot, hold: Hold) -> bool:
     return slot.bucket >= 0 and slot.can_take(hold)
-
-
-def _respects(entry: Entry, value: int, outlook: Outlook) -> bool:
-    """A job passes over bookings only if it is of a higher class than all and before them all."""
-    return entry.static_class <= outlook.top_class or value >= outlook.first_value

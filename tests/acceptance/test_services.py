@@ -1,0 +1,187 @@
+"""Services as people use them: real programs behind real ports on several real agents."""
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.agent.interfaces import free_port
+from tests.cluster import Cluster, a_cluster
+
+SERVE = ("--", "python3", "-c")
+PROGRAM = """
+import http.server, os, pathlib, sys
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        told = os.environ["TGPU_REPLICA"] + " " + os.environ["VERSION"]
+        is_sick = pathlib.Path(os.environ["SICK"]).exists() and self.path == "/health"
+        self.send_response(503 if is_sick else 200)
+        self.end_headers()
+        self.wfile.write(told.encode())
+    def log_message(self, *words):
+        pass
+if pathlib.Path(os.environ["DIE"]).exists():
+    sys.exit(3)
+assert os.environ["PORT"] == os.environ["TGPU_SERVICE_PORT"]
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Page).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes with eight declared GPUs each."""
+    with a_cluster("n1", "n2", jobs_grace_s="1") as running:
+        yield running
+
+
+def service(cluster: Cluster, name: str) -> Any:
+    return json.loads(cluster.tgpu("service", "show", name, "--json"))
+
+
+def options(cluster: Cluster, name: str, version: str = "v1") -> tuple[str, ...]:
+    sick, die = (cluster.directory / f"{name}.{what}" for what in ("sick", "die"))
+    return (
+        *("--env", f"SICK={sick}", "--env", f"DIE={die}", "--env", f"VERSION={version}"),
+        *("--http", "/health", "--check-interval", "0.2", "--check-failures", "2"),
+        *("--backoff", "0.2", *SERVE, PROGRAM),
+    )
+
+
+def answers(cluster: Cluster, name: str) -> set[str]:
+    """What all endpoints say."""
+    found = json.loads(cluster.tgpu("service", "endpoints", name, "--json"))["endpoints"]
+    said = set()
+    for endpoint in found:
+        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint['port']}/", timeout=5) as reply:
+            said.add(reply.read().decode())
+    return said
+
+
+def flag(cluster: Cluster, name: str) -> Path:
+    return cluster.directory / name
+
+
+def test_a_service_is_made_updated_scaled_and_deleted(cluster: Cluster) -> None:
+    made = cluster.tgpu(
+        *("service", "create", "web", "--gpus", "1", "--replicas", "2", "--wait"),
+        *options(cluster, "web"),
+    )
+    assert "2 of 2 replicas ready" in made
+    members = service(cluster, "web")["members"]
+    assert sorted(replica["node"] for replica in members) == ["n1", "n2"]
+    assert answers(cluster, "web") == {"0 v1", "1 v1"}
+    assert "web.0" in cluster.tgpu("list")
+
+    cluster.tgpu("service", "scale", "web", "3", "--wait")
+    assert answers(cluster, "web") == {"0 v1", "1 v1", "2 v1"}
+
+    cluster.tgpu(
+        *("service", "update", "web", "--gpus", "1", "--replicas", "3", "--wait"),
+        *options(cluster, "web", "v2"),
+    )
+    assert answers(cluster, "web") == {"0 v2", "1 v2", "2 v2"}
+
+    assert cluster.tgpu("service", "delete", "web", "--wait") == "service web deleted\n"
+    assert "web" not in cluster.tgpu("service", "list")
+    cluster.until(lambda: "web." not in cluster.tgpu("list"), "its jobs have ended")
+
+
+def test_a_sick_replica_is_no_endpoint_and_a_dead_one_comes_back(cluster: Cluster) -> None:
+    cluster.tgpu("service", "create", "api", "--wait", *options(cluster, "api"))
+    flag(cluster, "api.sick").touch()
+    cluster.until(lambda: not service(cluster, "api")["ready"], "it is not ready")
+    assert service(cluster, "api")["members"][0]["detail"] == "GET /health was answered with 503"
+    cluster.tgpu("service", "endpoints", "api", code=1)
+    flag(cluster, "api.sick").unlink()
+    cluster.until(lambda: bool(service(cluster, "api")["ready"]), "it is ready again")
+
+    flag(cluster, "api.die").touch()
+    job = service(cluster, "api")["members"][0]["job_id"]
+    pid = next(
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and _is_of(entry, job)
+    )
+    os.kill(pid, signal.SIGKILL)
+    cluster.until(lambda: service(cluster, "api")["restarts"] >= 2, "it is started again and again")
+    assert service(cluster, "api")["members"][0]["last_end"] == "exit code 3"
+    flag(cluster, "api.die").unlink()
+    cluster.until(lambda: bool(service(cluster, "api")["ready"]), "it is ready at last")
+    assert service(cluster, "api")["members"][0]["job_id"] == job
+    cluster.tgpu("service", "delete", "api", "--wait")
+
+
+def _is_of(entry: Path, job: str) -> bool:
+    try:
+        return f"TGPU_JOB_ID={job}".encode() in (entry / "environ").read_bytes()
+    except OSError:
+        return False
+
+
+def test_one_port_is_on_each_node_once_and_moves_with_a_drain(cluster: Cluster) -> None:
+    port = str(free_port())
+    for name in ("one", "two"):
+        cluster.tgpu("service", "create", name, "--port", port, "--wait", *options(cluster, name))
+    nodes = {name: service(cluster, name)["members"][0]["node"] for name in ("one", "two")}
+    assert set(nodes.values()) == {"n1", "n2"}
+    cluster.tgpu("service", "create", "three", "--port", port, *options(cluster, "three"))
+    third = service(cluster, "three")["members"][0]
+    assert third["state"] == "pending"
+    assert "its port is taken" in cluster.tgpu("explain", third["job_id"])
+    cluster.tgpu("service", "delete", "two", "--wait")
+    cluster.until(lambda: service(cluster, "three")["ready"] == 1, "the third has the port now")
+    cluster.tgpu("service", "delete", "three", "--wait")
+
+    cluster.tgpu("nodes", "drain", nodes["one"])
+    cluster.until(
+        lambda: (
+            service(cluster, "one")["ready"] == 1
+            and service(cluster, "one")["members"][0]["node"] == nodes["two"]
+        ),
+        "it has moved",
+    )
+    cluster.tgpu("nodes", "uncordon", nodes["one"])
+    cluster.tgpu("service", "delete", "one", "--wait")
+
+
+def test_a_service_file_says_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "files.yaml"
+    file.write_text(
+        "name: files\nreplicas: 1\nport: auto\n"
+        'command: exec python3 -m http.server "$PORT"\n'
+        "readiness: {tcp: true, interval: 200ms}\n"
+        "restart: {policy: on-failure, backoff: 1s}\n"
+    )
+    cluster.tgpu("service", "create", "-f", str(file), "--wait")
+    found = service(cluster, "files")
+    assert (found["readiness"]["kind"], found["readiness"]["interval_seconds"]) == ("tcp", 0.2)
+    assert (found["restart"]["policy"], found["restart"]["backoff_seconds"]) == ("on-failure", 1)
+    cluster.tgpu("service", "delete", "files", "--wait")
+    file.write_text("name: files\nreplica: 2\n")
+    cluster.tgpu("service", "create", "-f", str(file), code=2)
+
+
+def test_batch_jobs_yield_to_a_service_within_the_part_of_online_work(cluster: Cluster) -> None:
+    """Sixteen GPUs, all of them with batch work; a quarter is sure for online work."""
+    quota = {"online_percent": 25, "batch_percent": 75, "elastic": True}
+    with cluster.client() as client:
+        client.call("PUT", "/api/v1/quota", quota)
+    line = "trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done"
+    jobs = [cluster.submit("--gpus", "4", "--", "sh", "-c", line) for _ in range(4)]
+    cluster.until(lambda: cluster.states(*jobs) == {"running"}, "batch has all")
+    assert "batch pool: holds 16 GPUs and is sure of 12 (75 %), 4 of them borrowed" in (
+        cluster.tgpu("status")
+    )
+    cluster.tgpu("service", "create", "llm", "--gpus", "4", "--wait", *options(cluster, "llm"))
+    waiting = [job for job in jobs if cluster.states(job) == {"pending"}]
+    assert len(waiting) == 1
+    assert "told" in cluster.tgpu("logs", waiting[0])
+    assert "online pool: holds 4 GPUs and is sure of 4" in cluster.tgpu("status")
+    cluster.tgpu("service", "delete", "llm", "--wait")
+    cluster.until(lambda: cluster.states(*jobs) == {"running"}, "batch borrows again")
+    cluster.tgpu("cancel", *jobs)

@@ -1,0 +1,162 @@
+"""Online and batch work on the same GPUs: what is sure for each, what is lent and taken back."""
+
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.states import JobState
+from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_tenant
+from tests.scenarios.lab import Lab
+
+
+def shares(online: int = 50, batch: int = 50, *, elastic: bool = True) -> tuple[PoolQuota, ...]:
+    return (
+        PoolQuota(pool=Pool.ONLINE, percent=online, elastic=elastic),
+        PoolQuota(pool=Pool.BATCH, percent=batch, elastic=elastic),
+    )
+
+
+def a_lab(**changes: Any) -> Lab:
+    """Eight GPUs, half of which are sure for online work."""
+    values: dict[str, Any] = {"nodes": (a_node(),), "pools": shares(), "policy": preset("fair")}
+    return Lab(**(values | changes))
+
+
+def online(number: int, gpus: float = 1, **changes: Any) -> Job:
+    return a_job(number=number, gpus=gpus, pool=Pool.ONLINE, **changes)
+
+
+def held(lab: Lab, pool: Pool) -> float:
+    return lab.core.book.picture.holdings.pools.get(pool, 0) / 1000
+
+
+def test_batch_borrows_what_online_leaves_idle() -> None:
+    lab = a_lab()
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
+    assert held(lab, Pool.BATCH) == 8
+
+
+def test_online_takes_back_its_part_at_once_and_no_more() -> None:
+    lab = a_lab()
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
+    lab.submit(online(11, gpus=4))
+    assert lab.state("j11") is JobState.RUNNING
+    assert held(lab, Pool.BATCH) == 4
+    lab.submit(online(12, preemptible=False))
+    assert lab.state("j12") is JobState.PENDING
+    assert held(lab, Pool.BATCH) == 4
+    assert {why for _, why in lab.stopped()} == {"preempted"}
+
+
+def test_online_starts_as_soon_as_the_stopped_ones_are_gone() -> None:
+    lab = a_lab(obedient=False)
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
+    lab.submit(online(11, gpus=2))
+    leaving = [name.partition(".")[0] for name, _ in lab.stopped()]
+    assert len(leaving) == 2
+    lab.at(10 * SECOND)
+    lab.ends(*leaving, exit_code=None, signal=15)
+    assert lab.state("j11") is JobState.RUNNING
+    assert [lab.state(name) for name in leaving] == [JobState.PENDING] * 2
+
+
+def test_a_batch_job_larger_than_what_it_borrows_is_no_obstacle() -> None:
+    lab = a_lab()
+    lab.submit(a_job(number=1, gpus=8))
+    lab.submit(online(11, gpus=1))
+    assert lab.state("j11") is JobState.RUNNING
+    assert lab.state("j1") is JobState.PENDING
+
+
+def test_online_gets_its_part_behind_any_number_of_waiting_batch_jobs() -> None:
+    lab = a_lab()
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
+    lab.submit(*(a_job(number=20 + n, gpus=1 + n % 8, priority=5000) for n in range(60)))
+    lab.now_ms = HOUR
+    lab.submit(online(11, gpus=4, priority=0))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+def test_online_does_not_wait_for_what_a_batch_job_has_reserved() -> None:
+    zone = (("zone", "a"),)
+    nodes = (a_node(labels=zone), a_node(ordinal=1))
+    lab = a_lab(nodes=nodes, pools=shares(90, 10))
+    lab.submit(a_job(number=1, gpus=1, preemptible=False, node_labels=zone))
+    lab.submit(a_job(number=2, gpus=8, priority=5000, node_labels=zone))
+    assert lab.core.book.picture.reservations[2].placements[0].node_id == "n0"
+    long = {"max_runtime_ms": 100 * HOUR, "estimate_ms": 100 * HOUR, "node_labels": zone}
+    lab.submit(a_job(number=3, gpus=4, **long))
+    assert lab.state("j3") is JobState.PENDING
+    lab.submit(online(11, gpus=4, **long))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+@pytest.mark.parametrize("priority", [750, 10_000])
+def test_batch_never_takes_what_is_sure_for_online(priority: int) -> None:
+    lab = a_lab()
+    lab.submit(*(online(n, priority=0) for n in (1, 2, 3, 4)))
+    lab.submit(*(a_job(number=10 + n, gpus=2, priority=priority) for n in range(6)))
+    assert held(lab, Pool.ONLINE) == 4
+    assert lab.stopped() == []
+
+
+def test_batch_takes_back_what_online_borrowed_and_leaves_the_rest() -> None:
+    lab = a_lab()
+    lab.submit(*(online(n) for n in range(1, 9)))
+    assert held(lab, Pool.ONLINE) == 8
+    lab.submit(*(a_job(number=10 + n, gpus=1) for n in range(6)))
+    assert (held(lab, Pool.ONLINE), held(lab, Pool.BATCH)) == (4, 4)
+
+
+def test_batch_does_not_take_an_online_job_that_is_larger_than_what_is_borrowed() -> None:
+    lab = a_lab()
+    lab.submit(online(1, gpus=6))
+    lab.submit(a_job(number=2, gpus=4))
+    assert lab.state("j1") is JobState.RUNNING
+    assert lab.state("j2") is JobState.PENDING
+
+
+def test_what_cannot_be_stopped_borrows_nothing() -> None:
+    lab = a_lab(tenants=(a_tenant(id="vision", allow_preemption=False),))
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
+    assert held(lab, Pool.BATCH) == 4
+    other = a_lab()
+    other.submit(*(a_job(number=n, gpus=1, preemptible=False) for n in range(1, 9)))
+    assert held(other, Pool.BATCH) == 4
+
+
+def test_a_job_that_was_stopped_often_still_gives_back_what_it_borrows() -> None:
+    lab = a_lab(nodes=(a_node(gpus=2),))
+    lab.submit(*(a_job(number=n, gpus=1) for n in (1, 2)))
+    for turn in range(6):
+        lab.at(lab.now_ms + 10 * MINUTE)
+        lab.submit(online(10 + turn))
+        assert lab.state(f"j{10 + turn}") is JobState.RUNNING
+        lab.ends(f"j{10 + turn}")
+        assert held(lab, Pool.BATCH) == 2
+
+
+def test_a_tenant_that_may_not_preempt_is_sure_of_its_pool_all_the_same() -> None:
+    lab = a_lab(tenants=(a_tenant(id="vision", can_preempt_others=False),))
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
+    lab.submit(online(11))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+def test_a_job_that_should_end_soon_is_stopped_for_what_is_sure() -> None:
+    lab = a_lab()
+    lab.submit(*(a_job(number=n, gpus=1, estimate_ms=30 * SECOND) for n in range(1, 9)))
+    lab.submit(online(11))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+def test_strict_pools_lend_nothing() -> None:
+    lab = a_lab(pools=shares(elastic=False))
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 9)))
+    assert held(lab, Pool.BATCH) == 4
+    lab.submit(*(online(10 + n) for n in range(8)))
+    assert held(lab, Pool.ONLINE) == 4
+    assert lab.stopped() == []
