@@ -123,30 +123,34 @@ def _is_of(entry: Path, job: str) -> bool:
         return False
 
 
-def test_one_port_is_on_each_node_once_and_moves_with_a_drain(cluster: Cluster) -> None:
+def test_a_port_that_somebody_else_has_is_told_and_tried_again(cluster: Cluster) -> None:
+    """Both nodes of this cluster are one machine, so the second finds the port of the first."""
     port = str(free_port())
-    for name in ("one", "two"):
-        cluster.tgpu("service", "create", name, "--port", port, "--wait", *options(cluster, name))
-    nodes = {name: service(cluster, name)["members"][0]["node"] for name in ("one", "two")}
-    assert set(nodes.values()) == {"n1", "n2"}
-    cluster.tgpu("service", "create", "three", "--port", port, *options(cluster, "three"))
-    third = service(cluster, "three")["members"][0]
-    assert third["state"] == "pending"
-    assert "its port is taken" in cluster.tgpu("explain", third["job_id"])
-    cluster.tgpu("service", "delete", "two", "--wait")
-    cluster.until(lambda: service(cluster, "three")["ready"] == 1, "the third has the port now")
-    cluster.tgpu("service", "delete", "three", "--wait")
-
-    cluster.tgpu("nodes", "drain", nodes["one"])
-    cluster.until(
-        lambda: (
-            service(cluster, "one")["ready"] == 1
-            and service(cluster, "one")["members"][0]["node"] == nodes["two"]
-        ),
-        "it has moved",
+    words = ("--port", port, "--max-backoff", "0.5")
+    cluster.tgpu("service", "create", "one", *words, "--wait", *options(cluster, "one"))
+    cluster.tgpu("service", "create", "two", *words, *options(cluster, "two"))
+    cluster.until(lambda: service(cluster, "two")["restarts"] > 0, "it was tried")
+    last_end = service(cluster, "two")["members"][0]["last_end"]
+    assert (
+        last_end == f"could not be started: cannot be prepared: port {port} is in use on this node"
     )
-    cluster.tgpu("nodes", "uncordon", nodes["one"])
     cluster.tgpu("service", "delete", "one", "--wait")
+    cluster.until(lambda: service(cluster, "two")["ready"] == 1, "it has the port now")
+    assert service(cluster, "two")["members"][0]["port"] == int(port)
+    cluster.tgpu("service", "delete", "two", "--wait")
+
+
+def test_a_replica_leaves_a_node_that_is_drained(cluster: Cluster) -> None:
+    cluster.tgpu("service", "create", "moves", "--wait", *options(cluster, "moves"))
+    node = service(cluster, "moves")["members"][0]["node"]
+    cluster.tgpu("nodes", "drain", node)
+    cluster.until(
+        lambda: service(cluster, "moves")["members"][0]["node"] not in ("", node), "moved"
+    )
+    cluster.until(lambda: service(cluster, "moves")["ready"] == 1, "it is ready there")
+    assert answers(cluster, "moves") == {"0 v1"}
+    cluster.tgpu("nodes", "uncordon", node)
+    cluster.tgpu("service", "delete", "moves", "--wait")
 
 
 def test_a_service_file_says_the_same(cluster: Cluster, tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def test_a_service_file_says_the_same(cluster: Cluster, tmp_path: Path) -> None:
     file.write_text(
         "name: files\nreplicas: 1\nport: auto\n"
         'command: exec python3 -m http.server "$PORT"\n'
-        "readiness: {tcp: true, interval: 200ms}\n"
+        "readiness: {tcp: true, interval: 0.2s}\n"
         "restart: {policy: on-failure, backoff: 1s}\n"
     )
     cluster.tgpu("service", "create", "-f", str(file), "--wait")

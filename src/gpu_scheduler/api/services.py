@@ -113,21 +113,26 @@ async def delete_service(context: Context, call: Call) -> Answer:
     """Stop all replicas of a service, and forget it."""
     context.query(call)
     message = DeleteService(_named(context, call).id)
-    return await _changed(context, call, b"", message)
+    outcome = await context.service.apply(message, call.caller)
+    return answer(_form(context, _made(outcome)))
 
 
 async def _changed(
     context: Context, call: Call, data: bytes, message: ServiceCommand, *, status: int = 200
 ) -> Answer:
     def tell(outcome: Outcome) -> Answer:
-        if outcome.service is None:
-            raise InternalError("a service was changed and is not there")
-        return answer(_form(context, outcome.service), status=status)
+        return answer(_form(context, _made(outcome)), status=status)
 
     async def act(also: Also | None) -> Outcome:
         return await context.service.apply(message, call.caller, also=also)
 
     return await context.repeats.once(call, data, act, tell)
+
+
+def _made(outcome: Outcome) -> Service:
+    if outcome.service is None:
+        raise InternalError("a service was changed and is not there")
+    return outcome.service
 
 
 def _seen(context: Context, call: Call) -> list[Service]:
