@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 SYNC_S = 0.1
-SLOW_CHANCE = 0.05
-"""How often the launcher is too busy to read at once."""
 LEASE = "lease"
 NOT_BEGUN = "not_begun"
 NEVER_BEGAN = "the launcher died before the command began"
@@ -499,7 +497,7 @@ class LauncherClient:
         """What is written stays in the socket, also when its writer dies, until it is read."""
         loop = self._node.loop
         pause_s = 0.0005
-        if self._random.random() < SLOW_CHANCE:
+        if self._random.random() < self._node.busy:
             pause_s = self._random.uniform(0.01, 0.5)
         self._last_at = max(self._last_at, loop.time() + pause_s)
         loop.tell(launcher.part, self._last_at - loop.time(), launcher.hear, number, kind, args)

@@ -86,6 +86,8 @@ class VirtualNode:
         self.machine = VirtualMachine(site.loop)
         self.is_on = False
         self.slow_disk = 1.0
+        self.busy = random.choice((0.0, 0.1, 0.5))
+        """How often its launcher does not read at once what it is told."""
         self.launcher: ModelLauncher | None = None
         self.client: LauncherClient | None = None
         self.agent: Part | None = None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import AttemptRow
+from tests.faults.audit import Run
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -98,9 +99,13 @@ def _check_attempt(world: World, attempt: AttemptRow) -> None:
         )
 
 
-def _was_stopped(attempt: AttemptRow, runs: list[object]) -> bool:
-    """A gang of which one member never ran has no exit code that is its own."""
-    return len(runs) < len(attempt.placements)
+def _was_stopped(attempt: AttemptRow, runs: list[Run]) -> bool:
+    """A gang of which one member never ran has no exit code that is its own.
+
+    Of a node that was given up nobody waits to hear.
+    """
+    given_up = "its lease is over" in attempt.detail or "is dead" in attempt.detail
+    return given_up or len(runs) < len(attempt.placements)
 
 
 def _check_completed(world: World, job_id: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.exchange import Answer
 from gpu_scheduler.api.repeats import Repeats
-from gpu_scheduler.api.silence import Patience
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
@@ -23,7 +22,9 @@ from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.server.leadership import Leadership, Times
 from gpu_scheduler.server.leading import last_time
+from gpu_scheduler.server.patience import check_patience, patience_of
 from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.settings.cluster import NodeSettings
 from gpu_scheduler.settings.groups import Settings
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk, DiskLease, DiskWriter, Rows
@@ -33,7 +34,6 @@ from tests.faults.virtual_loop import Part, VirtualLoop
 
 T = TypeVar("T")
 START_AGAIN_S = 1.0
-SILENT_AFTER_S = 15.0
 
 
 class NoContext:
@@ -121,9 +121,7 @@ class VirtualServer:
         if leadership is not None:
             loop.on_deposed(leadership.lose)
             self._audit.note("leads", self.name, term)
-        agents = Agents(
-            loop, patience=Patience(suspect_s=SILENT_AFTER_S), term=term, may_order=may_order
-        )
+        agents = Agents(loop, patience=patience_of(SETTINGS.nodes), term=term, may_order=may_order)
         loop.start()
         agents.expect_nodes()
         service: Any = loop
@@ -203,11 +201,16 @@ class VirtualServer:
         return (await repeats.once(call, key.encode(), act, tell)).body.decode()
 
 
+SETTINGS = Settings(nodes=NodeSettings(lease_s=80.0, lease_margin_s=10.0))
+"""As usual, but for leases that end within a fault."""
+check_patience(SETTINGS.nodes, SETTINGS.agent)
+LIMITS = replace(limits_of(SETTINGS), quarantine_after=0)
+"""GPUs are not set aside, as there is no admin to look at them."""
+
+
 def new_core() -> Core:
-    """As the server itself makes it. GPUs are not set aside, as there is no admin to look."""
-    settings = Settings()
-    limits = replace(limits_of(settings), quarantine_after=0)
-    return Core(policy_of(settings), History(), limits)
+    """As the server itself makes it."""
+    return Core(policy_of(SETTINGS), History(), LIMITS)
 
 
 async def request(

@@ -9,9 +9,10 @@ CLIMATES = {
     "acknowledge-before-commit": ("server killed", "database slow"),
     "forget-before-commit": ("server killed", "database fails"),
     "no-fencing": ("server frozen", "server cut off from the database"),
-    "orders-not-idempotent": ("agent killed", "launcher killed"),
+    "orders-not-idempotent": ("agent killed",),
     "begin-before-the-record": ("launcher killed", "power lost"),
     "commit-before-all-are-prepared": ("disk of a node slow", "network slow"),
+    "requeue-before-the-lease-ends": ("node cut off",),
     "requeue-what-is-silent": ("node cut off", "agent frozen"),
     "orders-are-not-repeated": ("connection reset", "agent killed"),
 }

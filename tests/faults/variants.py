@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.silence import Silence
 from gpu_scheduler.control.members import Members
 from gpu_scheduler.control.messages import NodeFenced, Outcome
 from gpu_scheduler.control.reconcile import Repairs
@@ -88,14 +89,26 @@ def begin_before_the_record() -> Iterator[None]:
 @contextmanager
 def requeue_what_is_silent() -> Iterator[None]:
     """A node of which nothing is heard is taken for dead."""
-    gone = Agents._gone_silent
+    suspect = Silence.suspect
 
-    def fence(self: Agents, node_id: str) -> None:
-        gone(self, node_id)
-        if node_id not in self._sessions:
-            self._tell(NodeFenced(node_id))
+    def fence(self: Silence, node_id: str) -> None:
+        suspect(self, node_id)
+        self._tell(NodeFenced(node_id))
 
-    with patch.object(Agents, "_gone_silent", fence):
+    with patch.object(Silence, "suspect", fence):
+        yield
+
+
+@contextmanager
+def requeue_before_the_lease_ends() -> Iterator[None]:
+    """Jobs with a lease are started elsewhere when a quarter of it is over."""
+    later = Silence._later
+
+    def sooner(self: Silence, wait_s: float, act: Callable[[], object]) -> asyncio.TimerHandle:
+        is_lease = wait_s > self._patience.lost_s
+        return later(self, wait_s / 4 if is_lease else wait_s, act)
+
+    with patch.object(Silence, "_later", sooner):
         yield
 
 
@@ -143,6 +156,7 @@ VARIANTS: dict[str, Variant] = {
     "forget-before-commit": forget_before_commit,
     "orders-not-idempotent": orders_not_idempotent,
     "begin-before-the-record": begin_before_the_record,
+    "requeue-before-the-lease-ends": requeue_before_the_lease_ends,
     "requeue-what-is-silent": requeue_what_is_silent,
     "commit-before-all-are-prepared": commit_before_all_are_prepared,
     "no-fencing": no_fencing,

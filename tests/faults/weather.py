@@ -28,6 +28,8 @@ class Place:
     disk: Disk
     nodes: list[VirtualNode]
     servers: list[VirtualServer]
+    confirm_dead: Callable[[VirtualNode], None]
+    """Lets an admin say that a machine which is off is dead, and switch it on later."""
 
 
 class Weather:
@@ -50,6 +52,7 @@ class Weather:
             ("agent frozen", self._freeze_agent),
             ("launcher killed", self._kill_launcher),
             ("power lost", self._power),
+            ("machine dead", self._death),
             ("server killed", self._kill_server),
             ("server frozen", self._freeze_server),
             ("link cut", self._cut),
@@ -67,6 +70,7 @@ class Weather:
         chosen = random.sample(kinds, random.randint(1, 7))
         if climate:
             chosen = [(name, fault) for name, fault in kinds if name in climate]
+            self._spite = random.choice((0.0, 0.1))
         self._kinds = [(name, fault, random.uniform(0.2, 1.0)) for name, fault in chosen]
 
     def schedule(self, until_s: float) -> None:
@@ -77,7 +81,9 @@ class Weather:
         weights = [weight for *_, weight in self._kinds]
         while at_s < until_s:
             name, fault, _ = self._random.choices(self._kinds, weights)[0]
-            lasts_s = self._random.choice((0.0, 0.5, 5.0, 20.0, 60.0)) * self._random.random()
+            lasts_s = (
+                self._random.choice((0.0, 0.5, 5.0, 20.0, 60.0, 240.0)) * self._random.random()
+            )
             self._place.loop.tell(None, at_s, self._strike, name, fault, lasts_s)
             at_s += self._random.expovariate(1 / mean_s)
         self._place.loop.tell(None, until_s, self._mend_all)
@@ -88,7 +94,7 @@ class Weather:
             weights = [weight for *_, weight in self._kinds]
             name, fault, _ = self._random.choices(self._kinds, weights)[0]
             at_s = self._random.choice((0.001, 0.02, 0.3)) * self._random.random()
-            lasts_s = self._random.choice((0.0, 0.5, 10.0)) * self._random.random()
+            lasts_s = self._random.choice((0.0, 0.5, 10.0, 150.0)) * self._random.random()
             self._place.loop.tell(None, at_s, self._strike, name, fault, lasts_s, node)
 
     def _strike(self, name: str, fault: Callable[[], Mend], lasts_s: float, aim: str = "") -> None:
@@ -142,10 +148,19 @@ class Weather:
 
     def _power(self) -> Mend:
         node = self._node()
+        if not node.is_on:
+            return lambda: None
+        node.power_off()
+        self._place.network.end_of("agent", node.name, quietly=True)
+        return node.power_on
+
+    def _death(self) -> Mend:
+        node = self._node()
         if node.is_on:
             node.power_off()
             self._place.network.end_of("agent", node.name, quietly=True)
-        return node.power_on
+            self._place.confirm_dead(node)
+        return lambda: None
 
     def _kill_server(self) -> Mend:
         server = self._server()

@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 
 from gpu_scheduler.control.messages import Cancel, Command, Hold, Release, SetTenant, Submit
+from gpu_scheduler.control.node_messages import ConfirmDead
 from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError, StoreError
 from gpu_scheduler.model.intervals import IntervalSet
@@ -18,12 +19,14 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.tenant import Quota, Tenant
 from tests.faults.audit import Audit
 from tests.faults.network import Broken
+from tests.faults.node import VirtualNode
 from tests.faults.server import VirtualServer, request
 from tests.faults.virtual_loop import VirtualLoop
 
 ADMIN = Caller(user="ada", uid=1000, gid=1000, role=Role.ADMIN)
 TENANTS = ("one", "two")
 PAUSE_S = 2.0
+TRIES = 4
 
 
 @dataclass(slots=True)
@@ -89,6 +92,16 @@ class Client:
             self.cancelled.append(wish.job_id)
             self.audit.note("cancelled", wish.job_id)
 
+    async def confirm_dead(self, node: VirtualNode) -> None:
+        """An admin has seen that a machine is off; it is switched on after everybody knows."""
+        for _ in range(TRIES):
+            await asyncio.sleep(self.random.uniform(5, 40))
+            if await self.ask(ConfirmDead(node.name, "ada")) is not None:
+                self.audit.note("confirmed dead", node.name)
+                break
+        await asyncio.sleep(self.random.uniform(0, 60))
+        node.power_on()
+
     async def pause(self, wish: Wish, at_s: float) -> None:
         """Hold a job for a while."""
         await asyncio.sleep(at_s)
@@ -120,7 +133,7 @@ def _wish(random: Random, number: int, nodes: int, gpus: int) -> Wish:
         tasks = IntervalSet.parse(f"0-{random.randint(1, 4)}")
         array = Array(tasks=tasks, max_running=random.choice((0, 0, 1, 2)))
     codes = random.choice(("0", "0", "0", "0", "1", "1,0", "3,1,0"))
-    run_ms = round(random.expovariate(1) * random.choice((500, 8_000, 40_000))) + 20
+    run_ms = round(random.expovariate(1) * random.choice((500, 8_000, 40_000, 120_000))) + 20
     stop_ms = random.choice((10, 500, 60_000))
     job = Job(
         id="",
@@ -135,7 +148,7 @@ def _wish(random: Random, number: int, nodes: int, gpus: int) -> Wish:
         max_runtime_ms=random.choice((0, 0, 0, max(1_000, run_ms // 2))),
         array=array,
         retries=random.choice((0, 0, 1, 2)),
-        preemptible=True,
+        requeue_on_node_loss=random.random() < 0.3,
     )
     after = random.randrange(number) if number and random.random() < 0.15 else None
     argv = ("act", str(run_ms), codes, str(stop_ms))

@@ -32,7 +32,7 @@ from tests.faults.virtual_loop import Endless, VirtualLoop
 from tests.faults.weather import Place, Weather
 from tests.faults.workload import TENANTS, Client, wishes_of
 
-PATIENCE_S = 4 * 3600.0
+PATIENCE_S = 2 * 3600.0
 """After the last fault everything must have settled in this time, all of it virtual."""
 LOOK_S = 5.0
 
@@ -93,7 +93,10 @@ class World:
         self.quotas = {TENANTS[0]: max(1000, everything // 2), TENANTS[1]: everything}
         self.audit.rules.tenant_milli.update(self.quotas)
         self.client.wishes = wishes_of(self._random("wishes"), len(self.nodes), gpus)
-        place = Place(self.loop, self.network, self.disk, self.nodes, self.servers)
+        self._admins: list[asyncio.Task[None]] = []
+        place = Place(
+            self.loop, self.network, self.disk, self.nodes, self.servers, self._confirm_dead
+        )
         self.weather = Weather(place, self._random("weather"), self.audit.note, climate)
         self.network.chance = self.disk.chance = self.weather.chance
         self.stormy_s = size.choice((30.0, 90.0, 240.0))
@@ -128,7 +131,7 @@ class World:
         give_up_s = self.loop.time() + PATIENCE_S
         while self.loop.time() < give_up_s:
             await asyncio.sleep(LOOK_S)
-            if all(task.done() for task in people) and is_settled(self):
+            if all(task.done() for task in people + self._admins) and is_settled(self):
                 break
         check_rest(self)
 
@@ -136,6 +139,9 @@ class World:
         """Live; what is torn down afterwards is not looked at."""
         await self.live()
         self.audit.is_closed = True
+
+    def _confirm_dead(self, node: VirtualNode) -> None:
+        self._admins.append(self.loop.create_task(self.client.confirm_dead(node)))
 
     def _people(self) -> list[asyncio.Task[None]]:
         random, client = self._random("times"), self.client
