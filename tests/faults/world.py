@@ -99,7 +99,7 @@ class World:
         )
         self.weather = Weather(place, self._random("weather"), self.audit.note, climate)
         self.network.chance = self.disk.chance = self.weather.chance
-        self.stormy_s = size.choice((30.0, 90.0, 240.0))
+        self.stormy_s = size.choice((30.0, 120.0, 360.0))
 
     def _random(self, name: str) -> Random:
         """Each part has chance of its own, so that a change in one does not shift all others."""
