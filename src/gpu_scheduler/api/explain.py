@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.gangs import preparing
+from gpu_scheduler.control.lost import on_lost_node
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.picture import Picture
@@ -58,7 +59,7 @@ class Explainer:
         if life is None:
             return None
         if not life.queued:
-            return life.why() or preparing(book, life)
+            return life.why() or on_lost_node(book, life) or preparing(book, life)
         return explain(book.picture, self._service.last_plan or Plan(), life.job.number)
 
     def position(self, number: int) -> int | None:

@@ -11,6 +11,7 @@ from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import JSON, Answer, Asked, Call, answer, decode
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.control.node_messages import (
+    ConfirmDead,
     Cordon,
     Drain,
     LabelNode,
@@ -82,6 +83,15 @@ async def uncordon_node(context: Context, call: Call) -> Answer:
     expect_admin(call.caller, "have a node uncordoned")
     context.query(call)
     await context.service.apply(Uncordon(call.params["node"]), call.caller)
+    return _detail(context, call)
+
+
+async def confirm_dead(context: Context, call: Call) -> Answer:
+    """Say that a node is dead, so that its jobs can run elsewhere."""
+    expect_admin(call.caller, "have a node taken for dead")
+    context.query(call)
+    message = ConfirmDead(call.params["node"], call.caller.user)
+    await context.service.apply(message, call.caller)
     return _detail(context, call)
 
 
@@ -171,6 +181,7 @@ def _fields(context: Context, slot: Slot) -> dict[str, Any]:
         "closed": _closed(node),
         "address": node.address,
         "version": node.version,
+        "silent_since": write_time(node.silent_ms or None),
     }
 
 
@@ -263,6 +274,16 @@ OPERATIONS = (
         tag="nodes",
         answer=NodeDetail,
         errors=(403, 404, 503),
+    ),
+    Operation(
+        method="POST",
+        path=f"{_ONE}/confirm-dead",
+        handler=confirm_dead,
+        name="confirm_dead",
+        summary="Say that a silent node is dead: its jobs may run elsewhere (for admins).",
+        tag="nodes",
+        answer=NodeDetail,
+        errors=(403, 404, 409, 503),
     ),
     Operation(
         method="DELETE",

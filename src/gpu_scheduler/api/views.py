@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_scheduler.api.explain import sentence
 from gpu_scheduler.api.service import Attach, Service
+from gpu_scheduler.control.lost import on_lost_node
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.caller import Caller
@@ -252,9 +253,11 @@ class JobViews:
         }
 
     def _why_it_waits(self, row: JobRow) -> str:
-        """Why a queued job has not started, as the last cycle saw it."""
+        """Why a queued job has not started, as the last cycle saw it; or that its node is lost."""
         book = self._service.core.book
         life = book.lives.get(row.job.id)
+        if row.state in HOLDING and life is not None:
+            return sentence(on_lost_node(book, life))[1]
         if row.state is not JobState.PENDING or life is None or not life.queued:
             return ""
         if self._reasons is None:

@@ -19,6 +19,8 @@ STATES = {
     "preempted": "PR",
 }
 LONGEST_NAME = 32
+LOST = "on a lost node since "
+"""How the server says that a job is on a node of which nothing is heard."""
 
 
 def row(job: Mapping[str, Any], now: float) -> list[str]:
@@ -113,11 +115,17 @@ def place_text(job: Mapping[str, Any]) -> str:
     ]
     reason = job.get("reason") or ""
     if places and job.get("state") in ("running", "scheduled", "completed"):
-        return " ".join(places)
+        lost = reason.partition(";")[0] if reason.startswith(LOST) else ""
+        return " ".join(places) + (f" ({_local(lost)})" if lost else "")
     if places and not reason:
         return " ".join(places)
-    if " UTC" in reason:
-        from gpu_scheduler.cli.moments import localised
+    return f"({_local(reason)})" if reason else ""
 
-        reason = localised(reason)
-    return f"({reason})" if reason else ""
+
+def _local(text: str) -> str:
+    """A sentence with its times as they are here."""
+    if " UTC" not in text:
+        return text
+    from gpu_scheduler.cli.moments import localised
+
+    return localised(text)

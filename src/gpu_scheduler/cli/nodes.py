@@ -1,4 +1,4 @@
-"""`tgpu nodes`: list and show nodes; cordon, drain, uncordon, label and remove them."""
+"""`tgpu nodes`: list and show nodes; cordon, drain, uncordon, label, remove, confirm them dead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.durations import duration, size_text, words_of
+from gpu_scheduler.cli.history import local_time
 from gpu_scheduler.cli.output import print_json, print_table, visible
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.client.forms import API
@@ -18,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
-ACTIONS = ("list", "show", "cordon", "uncordon", "drain", "label", "remove")
+ACTIONS = ("list", "show", "cordon", "uncordon", "drain", "label", "remove", "confirm-dead")
 HEADINGS = ("NODE", "STATE", "GPUS", "FREE", "JOBS", "CPUS", "MEMORY", "RACK", "LABELS")
 RIGHT = ("GPUS", "FREE", "JOBS", "CPUS", "MEMORY")
 OWN_LABELS = "tgpu."
@@ -30,7 +31,7 @@ def register(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = (
         "%(prog)s [list | show NODE | cordon NODE | uncordon NODE | drain NODE | "
-        "label NODE K=V K- ... | remove NODE]"
+        "label NODE K=V K- ... | remove NODE | confirm-dead NODE]"
     )
     add = parser.add_argument
     add("action", nargs="?", metavar="ACTION", help="list (default), show, cordon, ...")
@@ -43,6 +44,7 @@ def register(parser: ArgumentParser) -> None:
         help="drain: what still runs after this is stopped and waits again elsewhere",
     )
     add("--requeue", action="store_true", help="drain: stop jobs now; they wait again elsewhere")
+    add("--yes", action="store_true", help="confirm-dead: do not ask")
     add("--wait", action="store_true", help="drain: stay until nothing runs there, and say how far")
     add_server_options(parser)
 
@@ -60,6 +62,7 @@ def run(args: Namespace) -> int:
     with client_for(args) as client:
         if action == "label":
             return _label(args, client)
+        _ask_first(args, client, action)
         found = [_change(args, client, action, node) for node in args.words]
         if action == "drain" and args.wait:
             found = [_wait(args, client, node) for node in args.words]
@@ -83,6 +86,8 @@ def _check_options(args: Namespace, action: str) -> None:
             raise InvalidRequest(f"{option} goes with 'tgpu nodes drain', not with '{action}'")
     if args.reason and action not in {"cordon", "drain"}:
         raise InvalidRequest(f"--reason goes with cordon and drain, not with '{action}'")
+    if args.yes and action != "confirm-dead":
+        raise InvalidRequest(f"--yes goes with 'tgpu nodes confirm-dead', not with '{action}'")
     if args.requeue and args.deadline is not None:
         raise InvalidRequest("--requeue stops jobs now, --deadline later; leave out one of them")
 
@@ -130,7 +135,7 @@ def _change(args: Namespace, client: Client, action: str, node: str) -> dict[str
         found = client.call("DELETE", path)
     else:
         body: dict[str, Any] | None = None
-        if action != "uncordon":
+        if action not in {"uncordon", "confirm-dead"}:
             body = {"reason": args.reason} if args.reason else {}
         if action == "drain" and args.requeue:
             body = {**(body or {}), "requeue": True}
@@ -138,6 +143,31 @@ def _change(args: Namespace, client: Client, action: str, node: str) -> dict[str
             body = {**(body or {}), "deadline_seconds": args.deadline}
         found = client.call("POST", f"{path}/{action}", body)
     return found
+
+
+def _ask_first(args: Namespace, client: Client, action: str) -> None:
+    """A node that is said to be dead and runs on has its jobs run twice: be sure of it."""
+    if args.yes or action != "confirm-dead":
+        return
+    for name in args.words:
+        node = client.call("GET", f"{PATH}/{quoted(name)}")
+        if not node["silent_since"]:
+            continue  # the server refuses it, and says why
+        if not sys.stdin.isatty():
+            raise InvalidRequest(
+                f"to say that node '{visible(name)}' is dead nobody can be asked here; be sure "
+                "that it is powered off or cut off for good, and add --yes"
+            )
+        print(
+            f"Nothing is heard of {visible(name)} since {local_time(node['silent_since'])}, and "
+            f"{node['running']} jobs hold its GPUs. If it still runs, they will run twice.\n"
+            "Is it powered off, or cut off for good? Type its name to confirm: ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+        if sys.stdin.readline().strip() != name:
+            raise InvalidRequest("not confirmed; nothing was done")
 
 
 def _label(args: Namespace, client: Client) -> int:
@@ -204,6 +234,8 @@ def _told(action: str, node: dict[str, Any]) -> str:
         return visible(node["message"])
     if action == "uncordon":
         return f"{name} takes work again"
+    if action == "confirm-dead":
+        return f"{name} is dead; what it ran waits again or has ended" + _held_back(node)
     if action == "cordon":
         return f"{name} gets no new work; {node['running']} jobs go on there"
     if not node["jobs"]:
@@ -211,11 +243,18 @@ def _told(action: str, node: dict[str, Any]) -> str:
     return f"{name} gets no new work; {_still(node)}"
 
 
+def _held_back(node: dict[str, Any]) -> str:
+    """Gangs with members elsewhere are stopped there first."""
+    jobs = node["jobs"]
+    return f"; {', '.join(jobs)} when its other members have stopped" if jobs else ""
+
+
 def _show(node: dict[str, Any]) -> None:
     closed = node["closed"]
     models = ", ".join(node["gpu_models"]) or "none"
     lines = [
         ("state", node["state"] + (_why(closed) if closed else "")),
+        ("silent", f"since {local_time(node['silent_since'])}" if node["silent_since"] else ""),
         ("GPUs", f"{node['gpus']} ({models}), {node['free_gpus']} free"),
         ("islands", " ".join(f"[{','.join(map(str, island))}]" for island in node["islands"])),
         ("CPU cores", f"{node['cpu_cores']:g}, {node['free_cpu_cores']:g} free"),

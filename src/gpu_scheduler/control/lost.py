@@ -12,6 +12,7 @@ from dataclasses import replace
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.fleet import set_node
 from gpu_scheduler.control.gangs import is_elastic
+from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.control.messages import (
     Ended,
     LeasesOver,
@@ -29,11 +30,16 @@ from gpu_scheduler.model.allocation import Placement
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.store.rows import EventRow
 
 LEASE_LABEL = "tgpu.lease"
 """The label of nodes that end work by themselves when its lease is over."""
+THEN = {
+    False: "it is started again only when that node is back, or known to be dead",
+    True: "it is started again when its lease is over, or that node is back or known to be dead",
+}
 LostFact = NodeSilent | NodeLost | NodeFenced | LeasesOver
 
 
@@ -89,12 +95,18 @@ def leases_on(book: Book, node_id: str) -> set[int]:
     return {_lease_ms(entry.running, node_id) for entry in held.values()} - {0}
 
 
-def lost_since(book: Book, running: Running) -> tuple[str, int] | None:
-    """The node of a job that is lost, and since when nothing is heard of it."""
-    for placement in running.allocation.placements:
-        slot = book.picture.index.by_id.get(placement.node_id)
-        if slot is not None and slot.node.state in {NodeState.LOST, NodeState.DEAD}:
-            return slot.node.id, slot.node.silent_ms
+def on_lost_node(book: Book, life: JobLife) -> Reason | None:
+    """That a job, or a task of it, is on a node that is lost, and what it waits for there."""
+    tasks = [life.only_task, *life.tasks.values()]
+    for allocation_id in [task.allocation_id for task in tasks if task is not None]:
+        entry = book.picture.running.get(allocation_id)
+        for placement in () if entry is None else entry.running.allocation.placements:
+            slot = book.picture.index.by_id.get(placement.node_id)
+            if slot is not None and slot.node.state is NodeState.LOST:
+                node = slot.node
+                has_lease = placement.lease_ms > 0
+                data = (("node", node.id), ("silent_ms", node.silent_ms), ("then", THEN[has_lease]))
+                return Reason(ReasonCode.ON_LOST_NODE, data)
     return None
 
 

@@ -32,6 +32,7 @@ class ReasonCode(StrEnum):
     CLAIMED = "claimed"
     PORT_TAKEN = "port_taken"
     STOPPING = "stopping"
+    ON_LOST_NODE = "on_lost_node"
     NO_NODES = "no_nodes"
     NODES_CLOSED = "nodes_closed"
     NO_RUNNER = "no_runner"
@@ -122,6 +123,10 @@ SENTENCES = {
     ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) of a lower class",
     ReasonCode.PORT_TAKEN: "its port is taken on every node that has room",
     ReasonCode.STOPPING: "its last attempt is still stopping",
+    ReasonCode.ON_LOST_NODE: (
+        "on a lost node since {silent_ms}; nothing is heard of {node}, where it may still run; "
+        "{then}"
+    ),
     ReasonCode.NO_NODES: "no node is online",
     ReasonCode.NODES_CLOSED: "no node takes work: {found}",
     ReasonCode.NO_RUNNER: "no node has a {runner}; install one, or submit it without",

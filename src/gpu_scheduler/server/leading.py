@@ -27,6 +27,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.predict.history import History
 from gpu_scheduler.server.estimates import Estimator
+from gpu_scheduler.server.fencing import Fencing
 from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_lines import JobLines
 from gpu_scheduler.server.job_logs import JobLogs
@@ -106,6 +107,7 @@ class Leading:
             self.notifications.run(),
             self.vitals.watch(),
             Estimator(loop).run(),
+            Fencing(loop, settings.nodes).run(),
             keep_house(loop, settings.retention, Path(self._paths.logs)),
         ]
         if settings.files.jobs_file:

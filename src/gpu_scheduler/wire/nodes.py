@@ -34,7 +34,8 @@ class AdapterForm(Struct):
 class NodeForm(Struct):
     """A node: what it has, and what is free of it.
 
-    `state` is online, cordoned, draining (something still runs), drained, or lost.
+    `state` is online, cordoned, draining (something still runs), drained, or, if nothing is heard
+    of it: suspect, lost, or dead. `silent_since` says since when.
     """
 
     id: str
@@ -53,6 +54,7 @@ class NodeForm(Struct):
     closed: ClosedForm | None = None
     address: str = ""
     version: str = ""
+    silent_since: str | None = None
 
 
 class NodeDetail(NodeForm, kw_only=True):

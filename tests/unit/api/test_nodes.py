@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.control.messages import NodeFound, NodeSilent
+from gpu_scheduler.control.messages import NodeFound, NodeLost, NodeSilent
 from gpu_scheduler.model.node import Adapter
 from tests.unit.api.lab import ApiLab
 from tests.unit.api.test_front import ByHeader
@@ -59,6 +59,7 @@ def test_a_node_is_cordoned_drained_and_opened_again(lab: ApiLab) -> None:
 def test_a_node_that_is_lost_says_so_whatever_was_decided(lab: ApiLab) -> None:
     lab.post("/nodes/n0/drain", {})
     lab.tell(NodeSilent("n0"))
+    lab.tell(NodeLost("n0"))
     assert lab.get("/nodes/n0").json["state"] == "lost"
 
 

@@ -1,0 +1,225 @@
+"""Nodes of which nothing is heard: suspect, lost, dead; and the jobs on them, with and without lease."""
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.lost import LEASE_LABEL, leases_on, on_lost_node
+from gpu_scheduler.control.messages import (
+    Ended,
+    LeasesOver,
+    NodeFenced,
+    NodeFound,
+    NodeLost,
+    NodeSilent,
+    Started,
+)
+from gpu_scheduler.control.node_messages import ConfirmDead, Drain
+from gpu_scheduler.control.restore import restore
+from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.node import Device, NodeState
+from gpu_scheduler.model.states import JobState
+from tests.builders import HOUR, MINUTE, a_core, a_job
+from tests.scenarios.lab import Lab
+
+LEASE, MARGIN = 10 * MINUTE, 30_000
+LIMITS = Limits(lease_ms=LEASE, lease_margin_ms=MARGIN, requeue_after_death=True)
+
+
+def found(node_id: str, *, gpus: int = 1, leases: bool = True) -> NodeFound:
+    return NodeFound(
+        node_id=node_id,
+        cpu_milli=64_000,
+        memory_mb=256_000,
+        devices=tuple(
+            Device(index=i, uuid=f"{node_id}-{i}", memory_mb=80_000) for i in range(gpus)
+        ),
+        labels=((LEASE_LABEL, "yes"),) if leases else (),
+    )
+
+
+def two_nodes(**more: bool) -> Lab:
+    lab = Lab(nodes=[], limits=LIMITS)
+    lab.at(1_000)
+    lab.do(found("n0", **more))
+    lab.do(found("n1", **more))
+    return lab
+
+
+def node_state(lab: Lab, node_id: str = "n0") -> NodeState:
+    return lab.core.book.picture.index.slot(node_id).node.state
+
+
+def restart(lab: Lab, limits: Limits = LIMITS) -> None:
+    """A new server on the same store."""
+    lab.store.commit(lab.core.ledger_writes())
+    lab.core = a_core(nodes=[], limits=limits)
+    restore(lab.core.book, lab.store, lab.now_ms)
+
+
+def test_a_silent_node_is_suspect_then_lost_and_says_since_when() -> None:
+    lab = two_nodes()
+    lab.at(HOUR)
+    lab.do(NodeSilent("n0"))
+    assert node_state(lab) is NodeState.SUSPECT
+    lab.at(HOUR + MINUTE)
+    lab.do(NodeLost("n0"), NodeSilent("n0"))
+    node = lab.store.nodes()[0]
+    assert (node.state, node.silent_ms) == (NodeState.LOST, HOUR)
+    lab.do(found("n0"))
+    node = lab.store.nodes()[0]
+    assert (node.state, node.silent_ms) == (NodeState.ONLINE, 0)
+
+
+def test_a_job_on_a_lost_node_keeps_its_devices_and_is_not_started_again() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1))
+    lab.do(NodeSilent("n0"), NodeLost("n0"))
+    lab.at(HOUR)
+    lab.do(LeasesOver("n0", HOUR))
+    assert (lab.state("j1"), lab.nodes_of("j1")) == (JobState.RUNNING, ["n0"])
+    assert len(lab.orders) == 1
+
+
+def test_a_job_on_a_lost_node_says_so_and_says_what_it_waits_for() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1), a_job(number=2, requeue_on_node_loss=True))
+    lab.at(HOUR)
+    for node in ("n0", "n1"):
+        lab.do(NodeSilent(node))
+    book = lab.core.book
+    assert on_lost_node(book, book.lives["j1"]) is None, "it is only suspect"
+    lab.do(NodeLost("n0"), NodeLost("n1"))
+    plain, leased = (str(on_lost_node(book, book.lives[name])) for name in ("j1", "j2"))
+    assert plain.startswith("on a lost node since 1970-01-01 01:00 UTC; nothing is heard of n0")
+    assert "only when that node is back, or known to be dead" in plain
+    assert "when its lease is over" in leased
+    lab.do(found("n0"))
+    assert on_lost_node(book, book.lives["j1"]) is None
+
+
+def test_what_a_node_reports_when_it_is_back_counts() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1))
+    lab.do(NodeSilent("n0"), NodeLost("n0"), found("n0"), Ended("j1.1", exit_code=0))
+    assert lab.state("j1") is JobState.COMPLETED
+
+
+def test_a_node_that_is_confirmed_dead_lets_its_jobs_run_elsewhere() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1))
+    lab.do(NodeSilent("n0"), ConfirmDead("n0", "ann"))
+    assert (lab.nodes_of("j1"), lab.allocation("j1").attempt) == (["n1"], 2)
+    assert node_state(lab) is NodeState.DEAD
+    (attempt,) = lab.store.attempts("j1")
+    assert attempt.detail == "its node n0 is dead, by the word of ann"
+    (event,) = [e for _, e in lab.store.events(0) if e.kind == "node_dead"]
+    assert event.data == (("node", "n0"), ("by", "ann"), ("jobs", 1))
+
+
+def test_a_person_who_was_at_the_terminal_is_not_started_again() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1, interactive=True))
+    lab.do(NodeSilent("n0"), ConfirmDead("n0", "ann"))
+    assert lab.state("j1") is JobState.FAILED
+
+
+def test_a_node_that_is_heard_cannot_be_confirmed_dead() -> None:
+    lab = two_nodes()
+    with pytest.raises(WrongState, match="node 'n0' is connected, so it is not dead; to empty it"):
+        lab.do(ConfirmDead("n0", "ann"))
+    with pytest.raises(UnknownThing, match="node 'nx' is not known; known: n0, n1"):
+        lab.do(ConfirmDead("nx", "ann"))
+
+
+def test_a_drained_node_can_be_lost_and_dead_too_and_stays_drained() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1))
+    lab.do(Drain("n0"), NodeSilent("n0"), NodeLost("n0"))
+    assert node_state(lab) is NodeState.LOST
+    lab.do(ConfirmDead("n0", "ann"), found("n0"))
+    assert lab.nodes_of("j1") == ["n1"]
+    assert lab.core.book.picture.index.slot("n0").node.closed is not None
+
+
+def test_facts_of_an_attempt_that_was_given_up_change_nothing() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1, requeue_on_node_loss=True))
+    lab.do(NodeSilent("n0"), LeasesOver("n0", LEASE + MARGIN), found("n0"))
+    assert lab.allocation("j1").id == "j1.2"
+    lab.do(Started("j1.1"), Ended("j1.1", exit_code=0), Ended("j1.1", exit_code=9))
+    assert (lab.state("j1"), lab.allocation("j1").id) == (JobState.RUNNING, "j1.2")
+
+
+# --- leases
+
+
+def test_only_jobs_that_ask_for_it_on_nodes_that_keep_them_get_leases() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1, requeue_on_node_loss=True), a_job(number=2))
+    leases = [lab.allocation(name).placements[0].lease_ms for name in ("j1", "j2")]
+    assert leases == [LEASE, 0]
+    assert (leases_on(lab.core.book, "n0"), leases_on(lab.core.book, "n1")) == ({LEASE}, set())
+    old = two_nodes(leases=False)
+    old.submit(a_job(number=1, requeue_on_node_loss=True))
+    assert old.allocation("j1").placements[0].lease_ms == 0
+
+
+@pytest.mark.parametrize("waited_ms", [0, LEASE, LEASE + MARGIN - 1])
+def test_a_leased_job_is_not_started_again_before_its_lease_and_the_margin_are_over(
+    waited_ms: int,
+) -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1, requeue_on_node_loss=True))
+    lab.do(NodeSilent("n0"), LeasesOver("n0", waited_ms))
+    assert len(lab.orders) == 1
+    lab.do(LeasesOver("n0", LEASE + MARGIN))
+    assert lab.nodes_of("j1") == ["n1"]
+    assert "its lease is over" in lab.store.attempts("j1")[0].detail
+
+
+def test_a_node_that_came_back_in_time_keeps_its_leased_job() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1, requeue_on_node_loss=True))
+    lab.do(NodeSilent("n0"), found("n0"), LeasesOver("n0", LEASE + MARGIN))
+    assert (lab.nodes_of("j1"), len(lab.orders)) == (["n0"], 1)
+
+
+def test_a_lease_counts_as_long_as_it_was_given_whatever_the_settings_are_by_now() -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1, requeue_on_node_loss=True))
+    restart(lab, Limits(lease_ms=MINUTE, lease_margin_ms=MARGIN))
+    assert node_state(lab) is NodeState.SUSPECT, "it has not been heard of since the restart"
+    lab.do(NodeSilent("n0"), LeasesOver("n0", MINUTE + MARGIN))
+    assert len(lab.orders) == 1
+    lab.do(found("n1"), LeasesOver("n0", LEASE + MARGIN))
+    assert lab.nodes_of("j1") == ["n1"]
+
+
+def test_a_server_that_has_just_begun_believes_nobody_that_a_node_is_dead() -> None:
+    lab = two_nodes()
+    restart(lab)
+    with pytest.raises(WrongState, match="has not had the time to come back"):
+        lab.do(ConfirmDead("n0", "ann"))
+    lab.at(MINUTE)
+    lab.do(NodeSilent("n0"), ConfirmDead("n0", "ann"))
+    assert node_state(lab) is NodeState.DEAD
+
+
+def test_a_gang_whose_lease_is_over_on_one_node_is_stopped_on_the_others_first() -> None:
+    lab = Lab(nodes=[], limits=LIMITS, obedient=False)
+    for name in ("n0", "n1", "n2"):
+        lab.do(found(name))
+    lab.submit(a_job(number=1, gpus=1, members=2, requeue_on_node_loss=True))
+    lab.do(NodeSilent("n0"), LeasesOver("n0", LEASE + MARGIN))
+    assert [stop.why for stop in lab.stops] == ["preempted"]
+    assert lab.allocation("j1").id == "j1.1"
+    lab.do(Ended("j1.1", None, 15))
+    assert lab.nodes_of("j1") == ["n1", "n2"]
+
+
+def test_to_say_again_that_a_node_is_dead_changes_nothing() -> None:
+    lab = two_nodes()
+    lab.do(NodeSilent("n0"), NodeFenced("n0"))
+    before = lab.store.last_event()
+    lab.do(NodeFenced("n0"))
+    assert lab.store.last_event() == before
