@@ -1,4 +1,4 @@
-"""Nodes of which nothing is heard: suspect, lost, dead; and the jobs on them, with and without lease."""
+"""Nodes of which nothing is heard, and the jobs on them, with and without a lease."""
 
 import pytest
 

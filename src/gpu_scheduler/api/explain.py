@@ -62,6 +62,12 @@ class Explainer:
             return life.why() or on_lost_node(book, life) or preparing(book, life)
         return explain(book.picture, self._service.last_plan or Plan(), life.job.number)
 
+    def lost_node(self, job_id: str, task: int | None = None) -> Reason | None:
+        """That a job, or one of its tasks, is on a node of which nothing is heard."""
+        book = self._service.core.book
+        life = book.lives.get(job_id)
+        return None if life is None else on_lost_node(book, life, task)
+
     def position(self, number: int) -> int | None:
         """How many jobs stand before it, plus one: 1 is the head of the queue."""
         picture = self._service.core.book.picture

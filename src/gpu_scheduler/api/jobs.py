@@ -21,7 +21,7 @@ from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called
 from gpu_scheduler.model.moments import moment_text
-from gpu_scheduler.model.reasons import ReasonCode
+from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import HOLDING, JobState
 from gpu_scheduler.store.questions import JobQuery, Sight
 from gpu_scheduler.store.rows import JobRow, TaskRow
@@ -195,6 +195,7 @@ async def explain_job(context: Context, call: Call) -> Answer:
         if job.array is not None:
             start_ms, form.reason = _of_tasks(context, row, task)
         form.reason = form.reason or f"{state.value} since {moment_text(start_ms or 0)}"
+        _note_lost_node(form, explainer.lost_node(job.id, task))
         form.expected_start = write_time(start_ms)
         entry = context.service.core.book.picture.running.get(f"{job.id}.{row.attempt}")
         if entry is not None:
@@ -205,6 +206,13 @@ async def explain_job(context: Context, call: Call) -> Answer:
     if not call.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
     return answer(form)
+
+
+def _note_lost_node(form: Explanation, reason: Reason | None) -> None:
+    """Where a job is counts more than since when."""
+    if reason is not None:
+        form.code, form.reason = sentence(reason)
+        form.details = dict(reason.data)
 
 
 def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | None, str]:

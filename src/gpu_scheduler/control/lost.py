@@ -95,9 +95,14 @@ def leases_on(book: Book, node_id: str) -> set[int]:
     return {_lease_ms(entry.running, node_id) for entry in held.values()} - {0}
 
 
-def on_lost_node(book: Book, life: JobLife) -> Reason | None:
-    """That a job, or a task of it, is on a node that is lost, and what it waits for there."""
+def on_lost_node(book: Book, life: JobLife, number: int | None = None) -> Reason | None:
+    """That a job, or a task of it, is on a node that is lost, and what it waits for there.
+
+    With a number only that task of an array is looked at.
+    """
     tasks = [life.only_task, *life.tasks.values()]
+    if number is not None:
+        tasks = [life.tasks.get(number)]
     for allocation_id in [task.allocation_id for task in tasks if task is not None]:
         entry = book.picture.running.get(allocation_id)
         for placement in () if entry is None else entry.running.allocation.placements:

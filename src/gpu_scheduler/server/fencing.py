@@ -104,27 +104,17 @@ class Fencing:
             "TGPU_SILENT_SINCE": since,
         }
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._settings.fencing_command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env={**os.environ, **told},
-                start_new_session=True,
-            )
+            child = Child(self._settings.fencing_command, {**os.environ, **told})
         except OSError as error:
-            return -1, f"cannot be run: {error}"
+            return -1, f"cannot be run: {error.strerror}"
         try:
             async with asyncio.timeout(self._settings.fencing_timeout_s):
-                output = await _read(process)
-                return await process.wait(), _last_words(output)
+                code = await child.ended()
         except TimeoutError:
             return -1, f"took longer than {self._settings.fencing_timeout_s:g} s and was killed"
         finally:
-            if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+            child.close()
+        return code, _last_words(child.output)
 
     async def _record(self, node_id: str, run: int, code: int, words: str) -> None:
         say = log.info if code == 0 else log.warning
@@ -135,13 +125,67 @@ class Fencing:
             await self._loop.apply(Record((event,)))
 
 
-async def _read(process: asyncio.subprocess.Process) -> bytes:
-    """What it writes, up to a bound; the rest is read and left."""
-    output = b""
-    if process.stdout is not None:
-        while part := await process.stdout.read(4096):
-            output = (output + part)[-MOST_OUTPUT:]
-    return output
+class Child:
+    """A command in a session of its own, and the last of what it wrote.
+
+    By posix_spawn: a fork beside the threads of gRPC can end in a crash of the child.
+    """
+
+    def __init__(self, argv: tuple[str, ...], environment: dict[str, str]) -> None:
+        """Start it; OSError if that cannot be."""
+        self.output = b""
+        self._reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._pid = os.posix_spawnp(
+                argv[0],
+                argv,
+                environment,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, writer, 1),
+                    (os.POSIX_SPAWN_DUP2, writer, 2),
+                ],
+                setsid=True,
+                setsigdef=[signal.SIGPIPE],
+            )
+        except OSError:
+            os.close(self._reader)
+            raise
+        finally:
+            os.close(writer)
+        self._handle = os.pidfd_open(self._pid)
+        self._over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._reader, self._read)
+        loop.add_reader(self._handle, self._over.set)
+
+    async def ended(self) -> int:
+        """Wait for its end: its exit code, or minus the signal."""
+        await self._over.wait()
+        asyncio.get_running_loop().remove_reader(self._handle)
+        self._read()
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        """Leave nothing: what still runs is killed, with all that it has started."""
+        loop = asyncio.get_running_loop()
+        for descriptor in (self._reader, self._handle):
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _read(self) -> None:
+        """All there is; whoever has inherited the pipe may keep it open for as long as it likes."""
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self._reader, 65_536):
+                self.output = (self.output + part)[-MOST_OUTPUT:]
+            asyncio.get_running_loop().remove_reader(self._reader)
 
 
 def _last_words(output: bytes) -> str:

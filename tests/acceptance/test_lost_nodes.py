@@ -1,0 +1,174 @@
+"""Nodes that are lost, seen from outside: real servers, agents, launchers and jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from gpu_scheduler.agent.launcher.loop import now_ms
+from tests.cluster import Cluster, a_cluster
+
+QUICK = {
+    "agent_heartbeat_interval_s": "0.2",
+    "agent_max_retry_interval_s": "0.3",
+    "nodes_suspect_after_s": "1",
+    "nodes_lost_after_s": "1.5",
+    "nodes_lease_s": "3",
+    "nodes_lease_margin_s": "1",
+}
+LEASE_MS = 3_000
+NOTE = (
+    'while :; do echo "$(cut -d" " -f1 /proc/uptime) $TGPU_ALLOCATION_ID" >> {notes}; '
+    "sleep 0.05; done"
+)
+"""A job that says again and again when it is there."""
+
+
+def two_nodes(**settings: str) -> AbstractContextManager[Cluster]:
+    return a_cluster("n0", "n1", gpus="1xH100", **{**QUICK, **settings})
+
+
+def witness(cluster: Cluster, *options: str) -> tuple[str, Path]:
+    """Submit a job that leaves notes, and wait until it runs."""
+    notes = cluster.directory / f"notes-{len(list(cluster.directory.glob('notes-*')))}"
+    job = cluster.submit("--gpus", "1", *options, "--", "sh", "-c", NOTE.format(notes=notes))
+    cluster.until(notes.exists, f"{job} runs")
+    return job, notes
+
+
+def runs(notes: Path) -> dict[str, tuple[float, float]]:
+    """From when to when each attempt was there, in seconds since the machine started."""
+    seen: dict[str, tuple[float, float]] = {}
+    for line in notes.read_text("utf-8").splitlines():
+        at, _, name = line.partition(" ")
+        if name:
+            first, _ = seen.get(name, (float(at), 0.0))
+            seen[name] = (first, float(at))
+    return seen
+
+
+def reason(cluster: Cluster, job: str) -> str:
+    with cluster.client() as client:
+        return str(client.get(job)["reason"])
+
+
+def test_a_leased_job_of_a_frozen_agent_runs_elsewhere_and_never_twice_at_a_time() -> None:
+    with two_nodes() as cluster:
+        job, notes = witness(cluster, "--requeue-on-node-loss")
+        frozen = cluster.agents[cluster.node_of(job)]
+        frozen_ms = now_ms()
+        frozen.freeze()
+        cluster.until(lambda: f"{job}.2" in runs(notes), "the second attempt")
+        first, second = (runs(notes)[f"{job}.{number}"] for number in (1, 2))
+        assert first[1] * 1000 <= frozen_ms + LEASE_MS + 500, "the launcher kept the lease alone"
+        assert second[0] >= first[1] + 0.5, "the server has waited longer than the launcher"
+        frozen.thaw()
+        cluster.wait_for_nodes()
+        cluster.until(lambda: cluster.states(job) == {"running"}, "nothing has changed by that")
+        with cluster.client() as client:
+            attempts = client.attempts(job)["attempts"]
+        assert [attempt["state"] for attempt in attempts] == ["preempted", "running"]
+        assert "its lease is over" in attempts[0]["detail"]
+        assert runs(notes)[f"{job}.1"] == first
+
+
+def test_a_job_without_lease_waits_for_its_node_and_goes_on_when_it_is_back() -> None:
+    with two_nodes() as cluster:
+        job, notes = witness(cluster)
+        lost = cluster.node_of(job)
+        cluster.agents[lost].freeze()
+        cluster.wait_for_nodes(lost, state="lost")
+        assert reason(cluster, job).startswith("on a lost node since ")
+        assert f"{lost}[0] (on a lost node since " in cluster.tgpu("list")
+        assert "only when that node is back, or known to be dead" in cluster.tgpu("explain", job)
+        assert "on a lost node since" in cluster.tgpu("show", job)
+        cluster.agents[lost].thaw()
+        cluster.wait_for_nodes(lost)
+        cluster.until(lambda: not reason(cluster, job), "all is as before")
+        assert cluster.states(job) == {"running"}
+        assert list(runs(notes)) == [f"{job}.1"]
+
+
+def test_an_admin_says_that_a_node_is_dead_and_its_job_runs_elsewhere() -> None:
+    with two_nodes() as cluster:
+        job, notes = witness(cluster)
+        lost = cluster.node_of(job)
+        told = cluster.tgpu("nodes", "confirm-dead", lost, "--yes", code=2)
+        assert f"node '{lost}' is connected, so it is not dead" in told
+        cluster.agents[lost].freeze()
+        cluster.wait_for_nodes(lost, state="lost")
+        assert "add --yes" in cluster.tgpu("nodes", "confirm-dead", lost, code=2)
+        assert f"{lost} is dead" in cluster.tgpu("nodes", "confirm-dead", lost, "--yes")
+        cluster.until(lambda: f"{job}.2" in runs(notes), "the second attempt")
+        assert "confirm_dead" in cluster.tgpu("audit")
+        # It was not dead after all: what it still ran is stopped when it comes back.
+        cluster.agents[lost].thaw()
+        cluster.wait_for_nodes(lost)
+        cluster.until(
+            lambda: cluster.json("nodes", "show", lost)["state"] == "online", "it is back"
+        )
+
+        def only_the_second_writes() -> bool:
+            before = Counter(notes.read_text("utf-8").split()[1::2])
+            cluster.until(
+                lambda: (
+                    Counter(notes.read_text("utf-8").split()[1::2])[f"{job}.2"]
+                    > before[f"{job}.2"] + 3
+                ),
+                "the second attempt goes on",
+            )
+            return Counter(notes.read_text("utf-8").split()[1::2])[f"{job}.1"] == before[f"{job}.1"]
+
+        cluster.until(only_the_second_writes, "the first attempt is stopped")
+
+
+def test_the_fencing_command_of_the_site_says_that_a_node_is_dead() -> None:
+    with two_nodes(nodes_fencing_command="./fence", nodes_fencing_retry_s="0.2") as cluster:
+        flag = cluster.directory / "fenced"
+        script = cluster.directory / "fence"
+        script.write_text(f"#!/bin/sh\necho $TGPU_NODE gone\ntest -e {flag}\n", "utf-8")
+        script.chmod(0o755)
+        cluster.server.kill()
+        cluster.server.environment["GPU_SCHEDULER_NODES_FENCING_COMMAND"] = str(script)
+        cluster.start_server()
+        cluster.wait_for_nodes()
+        job, notes = witness(cluster)
+        lost = cluster.node_of(job)
+        cluster.agents[lost].freeze()
+
+        def fencing() -> list[dict[str, object]]:
+            with cluster.client() as client:
+                events = client.call("GET", "/api/v1/events?limit=1000")["events"]
+            return [event["data"] for event in events if event["kind"] == "node_fencing"]
+
+        cluster.until(lambda: len(fencing()) >= 2, "it is asked again when it fails")
+        assert fencing()[0] == {"node": lost, "run": 1, "exit_code": 1, "output": f"{lost} gone"}
+        assert cluster.states(job) == {"running"}
+        assert list(runs(notes)) == [f"{job}.1"]
+        flag.touch()
+        cluster.until(lambda: f"{job}.2" in runs(notes), "the second attempt")
+        assert fencing()[-1]["exit_code"] == 0
+        cluster.agents[lost].kill()
+
+
+def test_a_server_that_is_away_stops_only_what_has_a_lease() -> None:
+    with two_nodes() as cluster:
+        plain, notes = witness(cluster)
+        leased, leased_notes = witness(cluster, "--requeue-on-node-loss")
+        cluster.server.kill()
+        killed_ms = now_ms()
+
+        def has_ended() -> bool:
+            first = runs(leased_notes)[f"{leased}.1"]
+            return now_ms() > first[1] * 1000 + 1_000
+
+        cluster.until(has_ended, "the end of the lease")
+        assert runs(leased_notes)[f"{leased}.1"][1] * 1000 <= killed_ms + LEASE_MS + 500
+        length = notes.stat().st_size
+        cluster.until(lambda: notes.stat().st_size > length, "the other one runs on")
+        cluster.start_server()
+        cluster.wait_for_nodes()
+        cluster.until(lambda: f"{leased}.2" in runs(leased_notes), "it runs again")
+        assert list(runs(notes)) == [f"{plain}.1"]
+        assert cluster.states(plain) == {"running"}

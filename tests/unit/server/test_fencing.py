@@ -1,0 +1,52 @@
+"""The fencing command as a process: how it ends, what it says, and how it is ended."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from gpu_scheduler.server.fencing import Child
+
+
+def run(*argv: str) -> tuple[int, bytes]:
+    async def scenario() -> tuple[int, bytes]:
+        child = Child(argv, {"PATH": "/usr/bin:/bin", "TGPU_NODE": "n7"})
+        try:
+            return await child.ended(), child.output
+        finally:
+            child.close()
+
+    return asyncio.run(scenario())
+
+
+def test_the_exit_code_and_the_words_of_a_command_are_heard() -> None:
+    assert run("sh", "-c", "echo power off $TGPU_NODE; exit 3") == (3, b"power off n7\n")
+    assert run("sh", "-c", "kill -9 $$") == (-9, b"")
+    assert run("true") == (0, b"")
+
+
+def test_only_the_last_of_many_words_is_kept() -> None:
+    code, output = run("sh", "-c", "yes | head -c 1000000; echo last")
+    assert (code, output[-5:], len(output)) == (0, b"last\n", 64 * 1024)
+
+
+def test_a_command_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        run("/nowhere/fence")
+
+
+def test_a_command_that_takes_too_long_is_killed_with_all_it_has_started() -> None:
+    async def scenario() -> int:
+        child = Child(("sh", "-c", "sleep 600 & echo $!; wait"), {"PATH": "/usr/bin:/bin"})
+        while not child.output.endswith(b"\n"):  # noqa: ASYNC110 - what it says is all there is
+            await asyncio.sleep(0.01)
+        child.close()
+        return int(child.output)
+
+    sleeper = asyncio.run(scenario())
+    give_up = time.monotonic() + 10
+    while os.path.exists(f"/proc/{sleeper}/root") and time.monotonic() < give_up:  # noqa: PTH110
+        time.sleep(0.01)
+    with pytest.raises(OSError):  # noqa: PT011 - it is gone, or waits for burial by another
+        os.readlink(f"/proc/{sleeper}/exe")  # noqa: PTH115

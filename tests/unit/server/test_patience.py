@@ -1,0 +1,33 @@
+"""Deadlines of silent nodes are checked against each other when a server starts."""
+
+import pytest
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.server.patience import check_patience, patience_of
+from gpu_scheduler.settings.cluster import AgentSettings, NodeSettings
+
+
+def test_the_defaults_agree() -> None:
+    check_patience(NodeSettings(), AgentSettings())
+    patience = patience_of(NodeSettings())
+    assert (patience.suspect_s, patience.lost_s, patience.margin_s) == (15, 60, 30)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "refusal"),
+    [
+        ({"suspect_after_s": 10}, "agents speak every 5 s .* set it to 15 or more"),
+        ({"lost_after_s": 15}, "a node is suspect before it is lost; .* more than 15"),
+        ({"lease_s": 60}, "not even lost; set it to more than 60, or to 0 for no leases"),
+        ({"lease_s": 86_400}, "set the margin to 864 or more"),
+    ],
+)
+def test_deadlines_that_contradict_each_other_are_refused_with_what_would_do(
+    nodes: dict[str, float], refusal: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=refusal):
+        check_patience(NodeSettings(**nodes), AgentSettings())
+
+
+def test_no_leases_need_no_margin() -> None:
+    check_patience(NodeSettings(lease_s=0), AgentSettings())
