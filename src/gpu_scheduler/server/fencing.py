@@ -164,6 +164,10 @@ class Child:
         await self._over.wait()
         asyncio.get_running_loop().remove_reader(self._handle)
         self._read()
+        return self._bury()
+
+    def _bury(self) -> int:
+        """It has ended, so that takes no time."""
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
         return os.waitstatus_to_exitcode(status)
@@ -177,8 +181,7 @@ class Child:
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = 0
+            self._bury()
 
     def _read(self) -> None:
         """All there is; whoever has inherited the pipe may keep it open for as long as it likes."""
