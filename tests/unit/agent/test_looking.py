@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import (
     DeviceProcess,
     DeviceReading,
@@ -20,8 +21,14 @@ class Scene:
     def __init__(self, *sights: Telemetry, timeout_s: float = 10.0) -> None:
         self.settings = WatchSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
         self._sights = list(sights)
+        self.changed: Found | None = None
         self.looks = 0
         self.heard: list[Telemetry] = []
+        self.found: list[Found] = []
+
+    def find_again(self) -> Found | None:
+        found, self.changed = self.changed, None
+        return found
 
     def look(self) -> Telemetry:
         self.looks += 1
@@ -31,7 +38,7 @@ class Scene:
         """Run a test while somebody looks."""
 
         async def run() -> Any:
-            looker = Looker(cast(Watcher, self), self.heard.append)
+            looker = Looker(cast(Watcher, self), self.heard.append, self.found.append)
             running = asyncio.create_task(looker.run())
             try:
                 return await asyncio.wait_for(test(looker), 10)
@@ -79,3 +86,14 @@ def test_many_ends_at_once_share_their_looks() -> None:
 
     assert scene.during(many) == [True] * 100
     assert scene.looks <= 3
+
+
+def test_devices_that_came_or_went_are_told_before_anything_is_read_of_them() -> None:
+    scene = Scene(sight())
+    scene.changed = Found(cpu_milli=1000, memory_mb=1000)
+
+    async def after_a_look(looker: Looker) -> None:
+        await looker.released("a.1", ())
+
+    scene.during(after_a_look)
+    assert scene.found == [Found(cpu_milli=1000, memory_mb=1000)]
