@@ -32,11 +32,14 @@ def page_statement(dialect: Dialect, query: JobQuery, mark: Any) -> tuple[str, V
         values["after"] = query.after_number
         values["mark"] = mark
         behind.append(_behind(dialect, query, mark))
+    order = _order(query)
     parts = " UNION ALL ".join(
-        dialect.reading("part", table=table, conditions=" AND ".join(conditions + behind))
+        dialect.reading(
+            "part", table=table, conditions=" AND ".join(conditions + behind), order=order
+        )
         for table, conditions in _parts(dialect, query)
     )
-    return dialect.reading("page", parts=parts, order=_order(query)), values
+    return dialect.reading("page", parts=parts, order=order), values
 
 
 def count_statements(dialect: Dialect, query: JobQuery) -> Iterator[tuple[str, Values]]:

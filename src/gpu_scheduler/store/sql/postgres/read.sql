@@ -1,5 +1,12 @@
 -- What PostgreSQL is asked in other words than SQLite.
 
+-- Each part has its order and its end, so that it is read along an index and not as a whole.
+-- name: part
+SELECT * FROM (
+    SELECT {columns} FROM {table} WHERE {conditions}
+    ORDER BY {order} LIMIT (:limit)::bigint + (:offset)::bigint
+) AS part
+
 -- name: in_ranges
 EXISTS (
     SELECT 1 FROM json_array_elements((:ranges)::json) AS range
