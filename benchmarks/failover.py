@@ -21,7 +21,7 @@ from benchmarks.result import LESS, Result, result, rounded
 from tests.servers import Servers, several_servers
 
 AGENTS = 200
-JOBS = 20_000
+JOBS = 12_000
 RUN_MS = 3_000
 MOST_S = 10.0
 SETTLE_S = 5.0

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from threading import Event, Thread
 from typing import Protocol, TypeVar
 
 import structlog
@@ -26,6 +27,10 @@ T = TypeVar("T")
 DRIFT = 0.1
 """Part of a lease that is not used: clocks may run at slightly different speeds."""
 SOONEST_S = 0.05
+LATE = 1.25
+"""So many intervals after the last renewal the event loop is late with the next."""
+STUCK_S = 30.0
+"""An event loop that has not come round for so long will not do so again: let another lead."""
 log = structlog.get_logger("leadership")
 
 
@@ -99,6 +104,8 @@ class Leadership:
         self._times = times
         self._clock = clock
         self._thread: Writer = thread or Committer()
+        self._has_helper = thread is None
+        self._awake = clock()
         self._lead = Lead()
         self._looked = -1e9
         self._believed_until = -1e9
@@ -176,6 +183,7 @@ class Leadership:
             self.announce()
             log.info("this server leads", term=term, name=self.me.name)
             holding = asyncio.create_task(self._hold(term))
+            helper = _Helper(self, term) if self._has_helper else None
             try:
                 beginning = asyncio.ensure_future(begin(term))
                 await asyncio.wait({holding, beginning}, return_when=asyncio.FIRST_COMPLETED)
@@ -188,6 +196,8 @@ class Leadership:
                     await holding
             finally:
                 holding.cancel()
+                if helper is not None:
+                    helper.stop()
                 self._believed_until = -1e9
                 self.term = 0
                 self.announce()
@@ -247,7 +257,7 @@ class Leadership:
         """Renew until the term is over. While the database does not answer, nobody else leads."""
         while True:
             pause_s = self._times.renew_s
-            asked = self._clock()
+            asked = self._awake = self._clock()
             try:
                 if not await self._ask(lambda: self._lease.renew(term)):
                     return
@@ -258,6 +268,24 @@ class Leadership:
                 pause_s /= 4
             if await self._is_lost_within(pause_s * random.uniform(0.9, 1.0)):
                 return
+
+    def renew_late(self, term: int) -> None:
+        """Renew from another thread while the event loop is busy; not if it is stuck for good."""
+        now = self._clock()
+        believed_s = self._believed_until - self._times.valid_s * (1 - DRIFT)
+        is_late = now - believed_s > LATE * self._times.renew_s
+        if not is_late or self.term != term or now - self._awake > STUCK_S:
+            return
+        try:
+            if self._lease.renew(term) and self.term == term:
+                self._believe(now)
+        except SchedulerError as error:
+            self._note(str(error))
+
+    @property
+    def times(self) -> Times:
+        """How often, and for how long."""
+        return self._times
 
     async def _is_lost_within(self, seconds: float) -> bool:
         try:
@@ -294,3 +322,23 @@ class Leadership:
 
     async def _ask(self, question: Callable[[], T]) -> T:
         return await self._thread.run(question)
+
+
+class _Helper(Thread):
+    """Renews when the event loop is too busy to: a large submission must not cost the lead."""
+
+    def __init__(self, leadership: Leadership, term: int) -> None:
+        super().__init__(name="lease", daemon=True)
+        self._leadership = leadership
+        self._term = term
+        self._over = Event()
+        self.start()
+
+    def run(self) -> None:
+        """Look twice in every interval."""
+        while not self._over.wait(self._leadership.times.renew_s / 2):
+            self._leadership.renew_late(self._term)
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._over.set()

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.model.errors import StoreUnavailable
@@ -78,13 +79,14 @@ _OLD = "DELETE FROM servers WHERE seen < clock_timestamp() - make_interval(secs 
 class PostgresLease:
     """The row, by a connection of its own: a long commit must not keep a renewal waiting.
 
-    Used by one thread at a time. A connection that has failed is opened again by the next call.
+    Threads take turns. A connection that has failed is opened again by the next call.
     """
 
     connect: Callable[[], psycopg.Connection[Any]]
     me: Member
     valid_s: float
     _connection: psycopg.Connection[Any] | None = field(default=None, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
 
     def look(self) -> Lead:
         """Say that we are here, and read who leads."""
@@ -185,14 +187,15 @@ class PostgresLease:
         """Some statements, kept together; whatever fails is `StoreUnavailable`."""
         import psycopg  # noqa: PLC0415 - only where PostgreSQL is used
 
-        try:
-            if self._connection is None:
-                self._connection = self.connect()
-            with self._connection.transaction(), self._connection.cursor() as cursor:
-                yield cursor
-        except psycopg.errors.LockNotAvailable:
-            raise
-        except psycopg.Error as error:
-            self.close()  # a new connection knows nothing of what went wrong
-            told = " ".join(str(error).split())
-            raise StoreUnavailable(f"the database does not say who leads: {told}") from error
+        with self._lock:
+            try:
+                if self._connection is None:
+                    self._connection = self.connect()
+                with self._connection.transaction(), self._connection.cursor() as cursor:
+                    yield cursor
+            except psycopg.errors.LockNotAvailable:
+                raise
+            except psycopg.Error as error:
+                self.close()  # a new connection knows nothing of what went wrong
+                told = " ".join(str(error).split())
+                raise StoreUnavailable(f"the database does not say who leads: {told}") from error

@@ -1,9 +1,11 @@
 """Holding the lead: by the database's word, and for no longer than it was given."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from gpu_scheduler.control.committer import Committer
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.leadership import Lead, Member
 from gpu_scheduler.server.leadership import Leadership, Times
@@ -80,11 +82,12 @@ class TableLease:
 class Candidate:
     """A server that takes part."""
 
-    def __init__(self, table: Table, name: str) -> None:
+    def __init__(self, table: Table, name: str, *, has_helper: bool = False) -> None:
         self.leadership = Leadership(
             TableLease(table, name, 6.0),
             Times(renew_s=TIMES.renew_s, valid_s=6.0),
             clock=lambda: table.now,
+            thread=None if has_helper else Committer(),
         )
         self.told: list[str] = []
         self.wrong: Exception | None = None
@@ -229,5 +232,28 @@ def test_a_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
             assert not shy.told
             table.now += 2.1
             await until(lambda: shy.told == ["begin 1"])
+
+    asyncio.run(play())
+
+
+def busy_until(true: Callable[[], bool]) -> bool:
+    """Keep the event loop from its work until something is seen, or for a moment."""
+    end = time.monotonic() + 1.0
+    while not true() and time.monotonic() < end:
+        time.sleep(0.005)
+    return true()
+
+
+def test_a_busy_event_loop_does_not_cost_the_lead_and_a_stuck_one_does() -> None:
+    async def play() -> None:
+        table = Table()
+        a = Candidate(table, "a", has_helper=True)
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+            table.now += 5.0
+            assert busy_until(lambda: table.until == table.now + 6.0), "another thread renews"
+            assert a.leadership.is_held
+            table.now += 40.0
+            assert not busy_until(lambda: table.until > table.now), "let another one lead"
 
     asyncio.run(play())
