@@ -22,12 +22,12 @@ from gpu_scheduler.api.silence import Patience
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Cancel, Submit
+from gpu_scheduler.control.messages import Cancel, NodeFenced, Submit
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.orders import PROTOCOL
+from gpu_scheduler.wire.versions import PROTOCOL
 from tests.builders import a_core, a_job
 
 T = TypeVar("T")
@@ -40,6 +40,7 @@ LIMITS = Limits(
     start_timeout_ms=20_000,
     nodes_keep_limits=True,
     max_misstarts=50,
+    requeue_after_death=True,
     backoff_ms=100,
     max_backoff_ms=1_000,
 )
@@ -538,6 +539,33 @@ def test_a_gang_that_was_not_committed_is_repeated_without_a_word_of_the_lost_no
         late = f"member 1 on {nodes[1].name} was not prepared within 20 s"
         assert attempts[0].detail == f"{late}, and its node does not answer"
         assert world.ran == {("j1.2", member) for member in range(MEMBERS)}
+        await world.heal()
+        assert world.state is JobState.COMPLETED
+
+    on_virtual_time(scenario)
+
+
+def test_a_running_gang_with_a_dead_node_is_stopped_elsewhere_and_starts_again_without_it() -> None:
+    async def scenario(world: World) -> None:
+        nodes = await committed(world)
+        for node in nodes.values():
+            node.obey("hear", "speak")
+        await asyncio.sleep(0.1)
+        assert world.state is JobState.RUNNING
+        dead = nodes[1]
+        dead.do("lose")
+        dead.phase.clear()  # its machine is off
+        await world.loop.apply(NodeFenced(dead.name))
+        others = [node for node in world.nodes if node is not dead]
+        for node in others:
+            node.obey("hear")
+        assert [a.id for a in world.store.allocations()] == ["j1.1"], "the others have not said it"
+        for _ in range(6):
+            for node in others:
+                node.obey("speak", "hear", "prepare")
+            await asyncio.sleep(1)
+        assert world.ran >= {("j1.2", member) for member in range(MEMBERS)}
+        assert dead not in members_of(world).values()
         await world.heal()
         assert world.state is JobState.COMPLETED
 
