@@ -12,6 +12,7 @@ from tests.faults.world import Verdict, run_world
 
 WORLDS = 200
 AT_ONCE = 20
+SEEDS = [*range(WORLDS), *sorted(KEPT)]
 
 
 @cache
@@ -19,19 +20,12 @@ def world(seed: int) -> Verdict:
     return run_world(seed)
 
 
-def must_be_well(seeds: range | list[int]) -> None:
-    failed = [verdict for verdict in map(world, seeds) if verdict.problems]
+@pytest.mark.parametrize("first", range(0, len(SEEDS), AT_ONCE))
+def test_every_promise_is_kept_whatever_breaks(first: int) -> None:
+    verdicts = [world(seed) for seed in SEEDS[first : first + AT_ONCE]]
+    failed = [verdict for verdict in verdicts if verdict.problems]
     told = [f"{verdict.replay} --trace: {verdict.problems[0]}" for verdict in failed]
     assert not told, "\n".join(told)
-
-
-@pytest.mark.parametrize("first", range(0, WORLDS, AT_ONCE))
-def test_every_promise_is_kept_whatever_breaks(first: int) -> None:
-    must_be_well(range(first, first + AT_ONCE))
-
-
-def test_worlds_that_once_went_wrong_go_well() -> None:
-    must_be_well(sorted(KEPT))
 
 
 def test_worlds_are_full_of_faults_and_of_work() -> None:

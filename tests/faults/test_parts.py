@@ -1,0 +1,112 @@
+"""What the worlds are made of does what it stands for."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from gpu_scheduler.agent.work import Work, WorkDevice
+from tests.faults.audit import Audit
+from tests.faults.launcher import Journal
+from tests.faults.virtual_loop import Endless, Part, VirtualLoop
+
+
+def test_an_hour_passes_at_once() -> None:
+    loop = VirtualLoop()
+
+    async def wait() -> float:
+        await asyncio.sleep(3600)
+        return loop.time()
+
+    assert loop.run(wait()) == 3600
+
+
+def test_a_killed_part_does_nothing_more_and_a_frozen_one_later() -> None:
+    loop, done = VirtualLoop(), []
+    killed, frozen = Part("killed"), Part("frozen")
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.sleep(1)
+            done.append((name, loop.time()))
+        finally:
+            done.append((f"{name} cleans up", loop.time()))
+
+    async def live() -> list[tuple[str, float]]:
+        loop.start(killed, work("killed"))
+        loop.start(frozen, work("frozen"))
+        await asyncio.sleep(0.5)
+        loop.kill(killed)
+        loop.freeze(frozen)
+        await asyncio.sleep(9.5)
+        assert done == []
+        loop.thaw(frozen)
+        await asyncio.sleep(1)
+        return list(done)
+
+    assert loop.run(live()) == [("frozen", 10.0), ("frozen cleans up", 10.0)]
+
+
+def test_a_world_in_which_nothing_can_happen_any_more_ends() -> None:
+    loop = VirtualLoop()
+
+    async def wait() -> None:
+        await loop.create_future()
+
+    with pytest.raises(Endless):
+        loop.run(wait())
+
+
+def test_without_power_only_what_was_synced_is_sure_to_be_kept() -> None:
+    kept = set()
+    for seed in range(50):
+        journal = Journal()
+        journal.write("accepted", ("a", 0))
+        journal.sync()
+        journal.write("end", ("a", 0))
+        journal.write("accepted", ("b", 0))
+        journal.lose_power(Random(seed))
+        kept.add(tuple((entry.kind, entry.key[0]) for entry in journal.entries))
+    first, end, second = ("accepted", "a"), ("end", "a"), ("accepted", "b")
+    assert kept == {(first,), (first, end), (first, end, second)}
+
+
+def audited(*works: Work) -> list[str]:
+    """What the audit says when all of these run on one node with one GPU."""
+    audit = Audit()
+    audit.rules.device_memory_mb = {("n0", 0): 100}
+    audit.rules.tenant_of = {"j1": "one", "j2": "one", "j3": "one"}
+    audit.rules.tenant_milli = {"one": 1500}
+    audit.stored = lambda _: None
+    for work in works:
+        audit.began("n0", work)
+    return [text for text in audit.problems if "not stored" not in text]
+
+
+def part(job: str, attempt: int = 1, milli: int = 250, memory_mb: int = 25) -> Work:
+    device = WorkDevice(index=0, share_milli=milli, memory_mb=memory_mb)
+    name = f"{job}.{attempt}"
+    return Work(allocation_id=name, job_id=job, attempt=attempt, devices=(device,))
+
+
+@pytest.mark.parametrize(
+    ("works", "said"),
+    [
+        ((part("j1"), part("j2")), ""),
+        ((part("j1"), part("j1")), "a second time"),
+        ((part("j1"), part("j1", attempt=2)), "still runs"),
+        ((part("j1", milli=600), part("j2", milli=600)), "bears 1200 thousandths"),
+        ((part("j1", memory_mb=60), part("j2", memory_mb=60)), "bears 120 of 100 MiB"),
+        ((part("j1", milli=600), part("j2", milli=1000)), "1600 of 1500"),
+    ],
+)
+def test_the_audit_sees_what_must_not_be(works: tuple[Work, ...], said: str) -> None:
+    problems = audited(*works)
+    assert any(said in text for text in problems) if said else problems == []
+
+
+def test_a_command_that_is_not_stored_must_not_begin() -> None:
+    audit = Audit()
+    audit.rules.device_memory_mb = {("n0", 0): 100}
+    audit.began("n0", part("j1"))
+    assert any("is not stored" in text for text in audit.problems)
