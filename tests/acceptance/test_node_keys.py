@@ -300,6 +300,7 @@ def test_plain_text_gets_nothing_from_a_port_with_tls(cluster: Cluster) -> None:
     with socket.create_connection((host, int(port)), timeout=10) as raw:
         raw.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 9)
         assert b"grpc" not in raw.recv(1000)
+    assert "ssl_transport_security" not in cluster.server.log(), "not our form of a log"
 
 
 def test_an_agent_with_a_plain_token_goes_only_to_its_own_machine(cluster: Cluster) -> None:

@@ -140,6 +140,8 @@ def serve(
 
     import uvloop
 
+    # The library's own lines are no JSON, and every stranger at the port would make one.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from gpu_scheduler.server.assembly import Server
 
     open_log(settings, f"{where.state}/{DAEMON_LOG}" if is_daemon else "")

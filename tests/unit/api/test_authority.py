@@ -1,0 +1,95 @@
+"""The private authority: what it signs, and what it believes."""
+
+from datetime import timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.wire.node_proof import JoinText, fingerprint_of, pin_of, read_proof
+
+NOW_MS = 1_800_000_000_000
+DAY_MS = 86_400_000
+DER = serialization.Encoding.DER
+
+
+def an_authority() -> NodeAuthority:
+    return NodeAuthority(new_authority(NOW_MS))
+
+
+def a_request(name: str, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return builder.sign(key, hashes.SHA256()).public_bytes(DER)
+
+
+def a_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def test_a_node_is_called_as_the_server_says_and_not_as_its_request_does() -> None:
+    authority, key = an_authority(), a_key()
+    signed, fingerprint = authority.sign_node(
+        a_request("head", key), "n1", NOW_MS, timedelta(days=1)
+    )
+    name, found = authority.node_of(signed, NOW_MS)
+    assert name == "n1"
+    assert fingerprint == fingerprint_of(key.public_key()) == fingerprint_of(found)
+
+
+def test_a_certificate_is_believed_in_its_time_alone() -> None:
+    authority = an_authority()
+    signed, _ = authority.sign_node(a_request("n1", a_key()), "n1", NOW_MS, timedelta(days=1))
+    for moment_ms in (NOW_MS, NOW_MS + DAY_MS - 1000):
+        assert authority.node_of(signed, moment_ms)[0] == "n1"
+    for moment_ms in (NOW_MS + DAY_MS + 1000, NOW_MS - DAY_MS):
+        with pytest.raises(ValueError, match="was good until"):
+            authority.node_of(signed, moment_ms)
+
+
+def test_only_what_this_authority_signed_for_a_node_is_believed() -> None:
+    authority, other = an_authority(), an_authority()
+    foreign, _ = other.sign_node(a_request("n1", a_key()), "n1", NOW_MS, timedelta(days=1))
+    with pytest.raises(ValueError, match="not signed by this cluster's authority"):
+        authority.node_of(foreign, NOW_MS)
+    with pytest.raises(ValueError, match="not signed by this cluster's authority"):
+        authority.node_of(b"nothing", NOW_MS)
+    server = x509.load_pem_x509_certificate(authority.server_pair(NOW_MS)[1])
+    with pytest.raises(ValueError, match="not that of a node"):
+        authority.node_of(server.public_bytes(DER), NOW_MS)
+    with pytest.raises(ValueError, match=r"not signed|not that of a node"):
+        authority.node_of(authority.certificate, NOW_MS)
+
+
+def test_only_good_requests_for_the_usual_kind_of_key_are_signed() -> None:
+    authority = an_authority()
+    whole = a_request("n1", a_key())
+    spoilt = whole[:-4] + bytes(4)
+    weak = a_request("n1", rsa.generate_private_key(65537, 2048))
+    other_curve = a_request("n1", ec.generate_private_key(ec.SECP384R1()))
+    for request in (b"", b"nothing", spoilt, weak, other_curve):
+        with pytest.raises(InvalidRequest, match="certificate request"):
+            authority.sign_node(request, "n1", NOW_MS, timedelta(days=1))
+
+
+def test_a_token_is_read_as_it_was_written_and_nothing_else_is() -> None:
+    for text in (JoinText("a" * 43, "B" * 43), JoinText("-" * 43, "_" * 43, plain=True)):
+        assert JoinText.read(f" {text}\n") == text
+    for odd in ("", "tgpn_", "tgpu_" + "a" * 43, f"tgpn_{'a' * 43}", f"tgpn_{'a' * 43}.{'b' * 42}"):
+        with pytest.raises(InvalidRequest, match="no join token"):
+            JoinText.read(odd)
+
+
+def test_a_pin_names_one_certificate() -> None:
+    assert an_authority().pin != an_authority().pin
+    authority = an_authority()
+    assert authority.pin == pin_of(authority.certificate)
+
+
+def test_what_is_no_proof_is_none() -> None:
+    for odd in ("", "abc", "!.!", "a.b", "AAAA.é"):
+        assert read_proof(odd) is None
