@@ -32,6 +32,7 @@ _EXIT_CODES = {
     "forbidden": EXIT_REFUSED,
     "unauthenticated": EXIT_REFUSED,
     "unavailable": ClusterError.exit_code,
+    "outcome_unknown": ClusterError.exit_code,
 }
 _FIRST_SERVER_STATUS = 500
 _ACCESS = (401, 403)
