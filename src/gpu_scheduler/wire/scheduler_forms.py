@@ -116,8 +116,12 @@ def _special(kind: Any) -> dict[str, FieldDescriptor | None]:
 
 
 def _filled(form: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """The values of a form as the message's constructor takes them."""
-    filled = {name: value for name, value in form.items() if value is not None}
+    """The values of a form as the message's constructor takes them; what is new there is left out.
+
+    A standby may pass on what a newer leader says.
+    """
+    known = kind.fields_by_name
+    filled = {name: value for name, value in form.items() if value is not None and name in known}
     for name, field in _special(kind).items():
         value = filled.get(name)
         if value is None:

@@ -668,7 +668,7 @@ class GetClusterStatusRequest(_message.Message):
     def __init__(self, detailed: _Optional[bool] = ...) -> None: ...
 
 class ClusterStatus(_message.Message):
-    __slots__ = ("total_nodes", "online_nodes", "total_gpus", "available_gpus", "total_jobs", "running_jobs", "pending_jobs", "scheduled_jobs", "completed_jobs", "failed_jobs", "cancelled_jobs", "queued_tasks", "allocated_gpus", "usable_gpus", "users", "pending_by_priority")
+    __slots__ = ("total_nodes", "online_nodes", "total_gpus", "available_gpus", "total_jobs", "running_jobs", "pending_jobs", "scheduled_jobs", "completed_jobs", "failed_jobs", "cancelled_jobs", "queued_tasks", "allocated_gpus", "usable_gpus", "users", "pending_by_priority", "pools")
     class UsersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -699,6 +699,7 @@ class ClusterStatus(_message.Message):
     USABLE_GPUS_FIELD_NUMBER: _ClassVar[int]
     USERS_FIELD_NUMBER: _ClassVar[int]
     PENDING_BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
     total_nodes: int
     online_nodes: int
     total_gpus: int
@@ -715,7 +716,26 @@ class ClusterStatus(_message.Message):
     usable_gpus: int
     users: _containers.ScalarMap[str, float]
     pending_by_priority: _containers.ScalarMap[str, int]
-    def __init__(self, total_nodes: _Optional[int] = ..., online_nodes: _Optional[int] = ..., total_gpus: _Optional[int] = ..., available_gpus: _Optional[int] = ..., total_jobs: _Optional[int] = ..., running_jobs: _Optional[int] = ..., pending_jobs: _Optional[int] = ..., scheduled_jobs: _Optional[int] = ..., completed_jobs: _Optional[int] = ..., failed_jobs: _Optional[int] = ..., cancelled_jobs: _Optional[int] = ..., queued_tasks: _Optional[int] = ..., allocated_gpus: _Optional[float] = ..., usable_gpus: _Optional[int] = ..., users: _Optional[_Mapping[str, float]] = ..., pending_by_priority: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    pools: _containers.RepeatedCompositeFieldContainer[PoolUse]
+    def __init__(self, total_nodes: _Optional[int] = ..., online_nodes: _Optional[int] = ..., total_gpus: _Optional[int] = ..., available_gpus: _Optional[int] = ..., total_jobs: _Optional[int] = ..., running_jobs: _Optional[int] = ..., pending_jobs: _Optional[int] = ..., scheduled_jobs: _Optional[int] = ..., completed_jobs: _Optional[int] = ..., failed_jobs: _Optional[int] = ..., cancelled_jobs: _Optional[int] = ..., queued_tasks: _Optional[int] = ..., allocated_gpus: _Optional[float] = ..., usable_gpus: _Optional[int] = ..., users: _Optional[_Mapping[str, float]] = ..., pending_by_priority: _Optional[_Mapping[str, int]] = ..., pools: _Optional[_Iterable[_Union[PoolUse, _Mapping]]] = ...) -> None: ...
+
+class PoolUse(_message.Message):
+    __slots__ = ("pool", "percent", "elastic", "held_gpus", "sure_of_gpus", "borrowed_gpus", "running_jobs")
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    ELASTIC_FIELD_NUMBER: _ClassVar[int]
+    HELD_GPUS_FIELD_NUMBER: _ClassVar[int]
+    SURE_OF_GPUS_FIELD_NUMBER: _ClassVar[int]
+    BORROWED_GPUS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_JOBS_FIELD_NUMBER: _ClassVar[int]
+    pool: str
+    percent: int
+    elastic: bool
+    held_gpus: float
+    sure_of_gpus: float
+    borrowed_gpus: float
+    running_jobs: int
+    def __init__(self, pool: _Optional[str] = ..., percent: _Optional[int] = ..., elastic: _Optional[bool] = ..., held_gpus: _Optional[float] = ..., sure_of_gpus: _Optional[float] = ..., borrowed_gpus: _Optional[float] = ..., running_jobs: _Optional[int] = ...) -> None: ...
 
 class ErrorStatus(_message.Message):
     __slots__ = ("code", "message", "details")
