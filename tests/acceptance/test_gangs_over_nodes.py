@@ -141,15 +141,17 @@ def is_prepared(cluster: Cluster, node: str, job: str) -> bool:
     return (report["report"], report["allocation_id"]) == ("prepared", f"{job}.1")
 
 
-def processes_of(job: str, member: int | None = None) -> list[int]:
-    """Processes of a job's members, found by what they were told."""
+def processes_of(cluster: Cluster, job: str, member: int | None = None) -> list[int]:
+    """Processes of a job's members in this cluster, found by what they were told."""
     found = []
+    wanted = {f"TGPU_JOB_ID={job}".encode()}
+    if member is not None:
+        wanted.add(f"TGPU_MEMBER={member}".encode())
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                told = (entry / "environ").read_bytes().split(b"\0")
-                is_member = member is None or f"TGPU_MEMBER={member}".encode() in told
-                if is_member and any(w.startswith(f"TGPU_JOB_ID={job}".encode()) for w in told):
+                told = (entry / "environ").read_bytes()
+                if os.fsencode(cluster.directory) in told and wanted <= set(told.split(b"\0")):
                     found.append(int(entry.name))
     return found
 
@@ -258,7 +260,7 @@ def test_a_server_killed_between_prepare_and_commit_goes_on_when_it_is_back(stag
 def test_when_one_member_dies_the_gang_starts_again_as_a_whole(stage: Stage) -> None:
     job = stage.submit("--retries", 1, STAY="1")
     stage.until(job, "running")
-    os.kill(processes_of(job, 1)[0], 9)
+    os.kill(processes_of(stage.cluster, job, 1)[0], 9)
     stage.cluster.until(lambda: len(stage.attempts(job)) == 2, "it is tried again")
     first = stage.attempts(job)[0]
     assert first["detail"].startswith("member 1 on ")
@@ -266,7 +268,7 @@ def test_when_one_member_dies_the_gang_starts_again_as_a_whole(stage: Stage) -> 
     stage.until(job, "running")
     stage.cluster.tgpu("cancel", job)
     stage.until(job, "cancelled")
-    assert processes_of(job) == []
+    assert processes_of(stage.cluster, job) == []
 
 
 def test_a_gang_that_is_cancelled_while_it_waits_never_runs(stage: Stage) -> None:
