@@ -720,7 +720,7 @@ class ClusterStatus(_message.Message):
     def __init__(self, total_nodes: _Optional[int] = ..., online_nodes: _Optional[int] = ..., total_gpus: _Optional[int] = ..., available_gpus: _Optional[int] = ..., total_jobs: _Optional[int] = ..., running_jobs: _Optional[int] = ..., pending_jobs: _Optional[int] = ..., scheduled_jobs: _Optional[int] = ..., completed_jobs: _Optional[int] = ..., failed_jobs: _Optional[int] = ..., cancelled_jobs: _Optional[int] = ..., queued_tasks: _Optional[int] = ..., allocated_gpus: _Optional[float] = ..., usable_gpus: _Optional[int] = ..., users: _Optional[_Mapping[str, float]] = ..., pending_by_priority: _Optional[_Mapping[str, int]] = ..., pools: _Optional[_Iterable[_Union[PoolUse, _Mapping]]] = ...) -> None: ...
 
 class PoolUse(_message.Message):
-    __slots__ = ("pool", "percent", "elastic", "held_gpus", "sure_of_gpus", "borrowed_gpus", "running_jobs")
+    __slots__ = ("pool", "percent", "elastic", "held_gpus", "sure_of_gpus", "borrowed_gpus", "running_jobs", "waiting_jobs")
     POOL_FIELD_NUMBER: _ClassVar[int]
     PERCENT_FIELD_NUMBER: _ClassVar[int]
     ELASTIC_FIELD_NUMBER: _ClassVar[int]
@@ -728,6 +728,7 @@ class PoolUse(_message.Message):
     SURE_OF_GPUS_FIELD_NUMBER: _ClassVar[int]
     BORROWED_GPUS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_JOBS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_JOBS_FIELD_NUMBER: _ClassVar[int]
     pool: str
     percent: int
     elastic: bool
@@ -735,7 +736,8 @@ class PoolUse(_message.Message):
     sure_of_gpus: float
     borrowed_gpus: float
     running_jobs: int
-    def __init__(self, pool: _Optional[str] = ..., percent: _Optional[int] = ..., elastic: _Optional[bool] = ..., held_gpus: _Optional[float] = ..., sure_of_gpus: _Optional[float] = ..., borrowed_gpus: _Optional[float] = ..., running_jobs: _Optional[int] = ...) -> None: ...
+    waiting_jobs: int
+    def __init__(self, pool: _Optional[str] = ..., percent: _Optional[int] = ..., elastic: _Optional[bool] = ..., held_gpus: _Optional[float] = ..., sure_of_gpus: _Optional[float] = ..., borrowed_gpus: _Optional[float] = ..., running_jobs: _Optional[int] = ..., waiting_jobs: _Optional[int] = ...) -> None: ...
 
 class ErrorStatus(_message.Message):
     __slots__ = ("code", "message", "details")
