@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -162,6 +163,7 @@ class World:
 
 def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] = ()) -> Verdict:
     """Let one world run, and judge it."""
+    _settle_memory()
     with tempfile.TemporaryDirectory(prefix="faults") as directory, _quiet(seed) as complaints:
         world = World(seed, Path(directory), keep_trace=keep_trace, climate=climate)
         audit = world.audit
@@ -177,6 +179,13 @@ def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] =
         del world
         gc.collect()
     return verdict
+
+
+@cache
+def _settle_memory() -> None:
+    """What the program itself is made of need not be looked through after each world."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager
