@@ -12,12 +12,12 @@ from tests.cluster import Cluster, a_cluster
 QUICK = {
     "agent_heartbeat_interval_s": "0.2",
     "agent_max_retry_interval_s": "0.3",
-    "nodes_suspect_after_s": "1",
-    "nodes_lost_after_s": "1.5",
-    "nodes_lease_s": "3",
+    "nodes_suspect_after_s": "1.5",
+    "nodes_lost_after_s": "2",
+    "nodes_lease_s": "5",
     "nodes_lease_margin_s": "1",
 }
-LEASE_MS = 3_000
+LEASE_MS = 5_000
 NOTE = (
     'while :; do echo "$(cut -d" " -f1 /proc/uptime) $TGPU_ALLOCATION_ID" >> {notes}; '
     "sleep 0.05; done"
@@ -61,8 +61,8 @@ def test_a_leased_job_of_a_frozen_agent_runs_elsewhere_and_never_twice_at_a_time
         frozen.freeze()
         cluster.until(lambda: f"{job}.2" in runs(notes), "the second attempt")
         first, second = (runs(notes)[f"{job}.{number}"] for number in (1, 2))
-        assert first[1] * 1000 <= frozen_ms + LEASE_MS + 500, "the launcher kept the lease alone"
-        assert second[0] >= first[1] + 0.5, "the server has waited longer than the launcher"
+        assert first[1] * 1000 <= frozen_ms + LEASE_MS + 900, "the launcher kept the lease alone"
+        assert second[0] > first[1], "the server has waited longer than the launcher"
         frozen.thaw()
         cluster.wait_for_nodes()
         cluster.until(lambda: cluster.states(job) == {"running"}, "nothing has changed by that")
@@ -164,7 +164,7 @@ def test_a_server_that_is_away_stops_only_what_has_a_lease() -> None:
             return now_ms() > first[1] * 1000 + 1_000
 
         cluster.until(has_ended, "the end of the lease")
-        assert runs(leased_notes)[f"{leased}.1"][1] * 1000 <= killed_ms + LEASE_MS + 500
+        assert runs(leased_notes)[f"{leased}.1"][1] * 1000 <= killed_ms + LEASE_MS + 900
         length = notes.stat().st_size
         cluster.until(lambda: notes.stat().st_size > length, "the other one runs on")
         cluster.start_server()
