@@ -176,6 +176,7 @@ class Admission:
         self._total = total_gpu_milli
         self._waiting = waiting_tenants
         self.holdings = holdings
+        self.online_waits_milli = 0
 
     def refusal(self, job: Job, wanted: Amounts) -> Reason | None:
         """Why the job may not start now, or None."""
@@ -389,7 +390,10 @@ class Admission:
             return None
         if quota.elastic and self._gives_back(job):
             idle = sum(
-                max(0, self._due(other) - self.holdings.pools.get(other.pool, 0))
+                max(
+                    0,
+                    self._due(other) - self.holdings.pools.get(other.pool, 0) - self._wanted(other),
+                )
                 for other in self._lending_pools(job.pool)
             )
             if held + wanted.gpu_milli <= limit + idle:
@@ -400,6 +404,10 @@ class Admission:
         """Tell whether what the job holds can be taken back: only that is lent."""
         tenant = self._tenants.get(job.tenant)
         return job.preemptible and (tenant is None or tenant.allow_preemption)
+
+    def _wanted(self, quota: PoolQuota) -> int:
+        """What online work waits for is not lent."""
+        return max(0, self.online_waits_milli) if quota.pool is Pool.ONLINE else 0
 
     def _due(self, quota: PoolQuota) -> int:
         return self._total * quota.percent // 100

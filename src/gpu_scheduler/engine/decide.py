@@ -26,7 +26,7 @@ from gpu_scheduler.engine.standing import Standings
 from gpu_scheduler.engine.windows import Windows
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -208,6 +208,7 @@ class Cycle:
             policy=self._policy,
         )
         self._calendar.comes_first = self._admission.comes_first
+        self._admission.online_waits_milli = picture.online_waits_milli() if picture.pools else 0
         self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
         self._no_room: set[tuple[int, int]] = set()
         self._not_cleared: dict[tuple[int, int], int] = {}
@@ -587,6 +588,7 @@ class Cycle:
         self._job_of[id(holds)] = (job, amounts)
         if self._picture.has_limits:
             self._holdings.add(job, amounts)
+            self._admission.online_waits_milli -= amounts.gpu_milli * (job.pool is Pool.ONLINE)
         self._standings.note_start(job, amounts.gpu_milli, duration_ms)
         self._places.distance.note(job, holds)
         if job.interactive:

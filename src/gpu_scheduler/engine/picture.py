@@ -257,6 +257,17 @@ class Picture:
             return frozenset()
         return frozenset(key[0] for key in self.queue.groups)
 
+    def online_waits_milli(self) -> int:
+        """How many GPUs online jobs wait for, each with as few members as it starts with."""
+        total = 0
+        for (_, _, pool), group in self.queue.groups.items():
+            if pool is Pool.ONLINE:
+                for shape_id, line in group.by_shape.items():
+                    shape = self.job_shapes[shape_id]
+                    needed = shape.members[: shape.min_members]
+                    total += len(line) * sum(member.request.gpu_milli for member in needed)
+        return total
+
     def others_wait(self) -> bool:
         """Tell whether jobs wait that may stop others on grounds of their own."""
         if self.pools and any(pool is Pool.ONLINE for _, _, pool in self.queue.groups):

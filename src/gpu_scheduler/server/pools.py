@@ -24,6 +24,8 @@ async def set_up_pools(loop: Loop, policy: PolicySettings) -> None:
         )
         if percent < WHOLE
     ]
+    if len(wanted) == 1 and policy.elastic:
+        wanted.append(_the_rest(wanted[0]))
     stored = [quota for quota in loop.store.pools() if quota.percent < WHOLE]
     if not loop.store.pools():
         if wanted:
@@ -35,6 +37,12 @@ async def set_up_pools(loop: Loop, policy: PolicySettings) -> None:
             settings=_text(wanted),
             in_use=_text(stored),
         )
+
+
+def _the_rest(quota: PoolQuota) -> PoolQuota:
+    """What the other pool is sure of, if only one was set: with all it could never give back."""
+    other = Pool.BATCH if quota.pool is Pool.ONLINE else Pool.ONLINE
+    return PoolQuota(pool=other, percent=WHOLE - quota.percent, elastic=quota.elastic)
 
 
 def _by_pool(quotas: list[PoolQuota]) -> dict[Pool, PoolQuota]:

@@ -38,10 +38,18 @@ def test_the_first_start_takes_the_parts_from_the_settings() -> None:
 def test_settings_that_come_too_late_are_not_passed_over_in_silence() -> None:
     first, later = PolicySettings(online_percent=30), PolicySettings(online_percent=50)
     pools, said = started_with(first, later)
-    assert pools == {"online": 30}
+    assert pools == {"batch": 70, "online": 30}
     assert [line["log_level"] for line in said] == ["warning"]
-    assert (said[0]["settings"], said[0]["in_use"]) == ("online 50 %", "online 30 %")
+    in_use = "batch 70 %; online 30 %"
+    assert (said[0]["settings"], said[0]["in_use"]) == ("online 50 %; batch 50 %", in_use)
 
 
 def test_settings_that_say_nothing_differ_from_nothing() -> None:
-    assert started_with(PolicySettings(online_percent=30), PolicySettings()) == ({"online": 30}, [])
+    pools = {"batch": 70, "online": 30}
+    assert started_with(PolicySettings(online_percent=30), PolicySettings()) == (pools, [])
+
+
+def test_the_other_pool_is_sure_of_the_rest_unless_parts_are_ceilings() -> None:
+    assert started_with(PolicySettings(batch_percent=60))[0] == {"batch": 60, "online": 40}
+    strict = PolicySettings(online_percent=30, elastic=False)
+    assert started_with(strict)[0] == {"online": 30}
