@@ -18,6 +18,7 @@ from gpu_scheduler.api.gangs import Gangs
 from gpu_scheduler.api.node_found import introduction, node_found, refusal
 from gpu_scheduler.api.node_logs import NodeLogs
 from gpu_scheduler.api.silence import Patience, Silence
+from gpu_scheduler.control.committed import Committed
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.lost import leases_on
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
@@ -121,6 +122,7 @@ class Agents:
         self.problems: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._members = Members()
+        self._committed = Committed(loop)
         self._gangs = Gangs(loop, self._members, self, self._tell, self._member_over)
         self._arrival = asyncio.Event()
         self._answers: set[asyncio.Future[Outcome]] = set()
@@ -376,8 +378,7 @@ class Agents:
         self._arrival.set()
         self._members.reconnected()
         held = {(work.allocation_id, work.member) for work in hello.held}
-        committed = {allocation.id for allocation in self._loop.store.allocations()}
-        repairs = reconcile(self._loop.core.book, hello.node, held, committed)
+        repairs = reconcile(self._loop.core.book, hello.node, held, self._committed.ids)
         log.info(
             "agent connected",
             node=hello.node,
@@ -439,7 +440,7 @@ class Agents:
         kind = fact.WhichOneof("fact")
         if running is None:
             # Its end is committed, or it was never ours: either way there is nothing to learn.
-            if kind == "over" and not self._is_still_stored(fact.allocation_id):
+            if kind == "over" and fact.allocation_id not in self._committed.ids:
                 session.send(_forget(fact.allocation_id, fact.member))
             elif kind == "prepared":
                 self._gangs.refuse(session.node, fact.allocation_id, fact.member)
@@ -457,9 +458,6 @@ class Agents:
             self._tell(Checkpointed(allocation.id))
         elif kind == "over":
             self._hear_over(allocation, fact, running.running.checkpoint_ms)
-
-    def _is_still_stored(self, allocation_id: str) -> bool:
-        return any(a.id == allocation_id for a in self._loop.store.allocations())
 
     def _hear_over(self, allocation: Allocation, fact: pb.Fact, checkpoint_ms: int) -> None:
         over = fact.over
