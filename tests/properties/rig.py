@@ -189,7 +189,8 @@ class Rig:
         self.store.commit(answer.writes)
         if not isinstance(message, RunCycle):
             for effect in answer.effects:
-                self._stop(effect)  # type: ignore[arg-type]
+                if isinstance(effect, StopOrder):
+                    self._stop(effect)
         return answer
 
     def _do(self, deed: object) -> None:
