@@ -281,7 +281,7 @@ class Loop:
             return
         timeout = self._sweep_s
         due_ms = self.core.next_timer_ms()
-        if due_ms is not None:
+        if due_ms is not None and self._deposed is None:
             timeout = min(timeout, max(0.0, (due_ms - self._now_ms()) / 1000))
         loop = asyncio.get_running_loop()
         self._sleeper = sleeper = loop.create_future()
