@@ -148,7 +148,7 @@ def test_commands_about_a_job_reach_the_server(server: FakeServer, client: Clien
 def test_the_cluster_can_be_asked(client: Client) -> None:
     assert client.tenants()[0]["id"] == "default"
     assert client.gpus()[1]["index"] == 1
-    assert client.nodes()[0]["name"] == "box"
+    assert client.nodes()[0]["id"] == "box"
     assert client.status()["total_gpus"] == 2
     assert client.health()["status"] == "healthy"
     assert client.usage()["usage"][0]["gpu_hours"] == 1.5

@@ -123,6 +123,7 @@ def test_the_exit_code_tells_whose_fault_it_is() -> None:
     of_store = {
         errors.StoreError: 4,
         errors.StoreUnavailable: 4,
+        errors.OutcomeUnknown: 4,
         errors.StoreDamaged: 5,
         errors.StoreTooNew: 6,
     }
