@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.chaos.audit import ENDED, Answers, audit, read_notes
-from tests.chaos.house import TRY_AGAIN_S, build_witness, submit_carefully
-from tests.chaos.killing import MOST_UNFINISHED, cancel_carefully, unfinished
+from tests.chaos.audit import ENDED, audit, read_notes
+from tests.chaos.house import build_witness, submit_carefully
+from tests.chaos.killing import answers_of, submit_until
 from tests.chaos.workload import Plan, Workload
 from tests.cluster import Process
 from tests.postgres import OwnPostgres, a_server
@@ -165,7 +165,9 @@ class FleetChaos:
                 self.ids[plan.token] = submit_carefully(client, plan.body)
         self.fleet.until(lambda: self.fleet.witnesses() == 3, "the long jobs run")
         over = threading.Event()
-        submitter = threading.Thread(target=self._submit, args=(workload, over))
+        submitter = threading.Thread(
+            target=submit_until, args=(over, self.fleet.client(), workload, self.plans, self.ids)
+        )
         submitter.start()
         try:
             chance = Random(self.seed + 1)
@@ -183,26 +185,12 @@ class FleetChaos:
         """All that is wrong, from outside."""
         runs, wrong = read_notes(self.fleet.notes)
         wrong += self.problems
-        wrong += audit(self.plans, self.ids, self._answers(), runs)
+        with self.fleet.client() as client:
+            wrong += audit(self.plans, self.ids, answers_of(client), runs)
         wrong += self.fleet.tracebacks()
         if self.fleet.witnesses():
             wrong.append("all jobs have ended, and processes of them still run")
         return wrong
-
-    # --- submitting
-
-    def _submit(self, workload: Workload, over: threading.Event) -> None:
-        with self.fleet.client() as client:
-            while not over.is_set():
-                plan = workload.draw()
-                self.plans.append(plan)
-                job_id = submit_carefully(client, plan.body)
-                self.ids[plan.token] = job_id
-                workload.acknowledged.append(job_id)
-                if plan.to_cancel:
-                    cancel_carefully(client, job_id)
-                while not over.is_set() and unfinished(client) >= MOST_UNFINISHED:
-                    over.wait(TRY_AGAIN_S)
 
     # --- faults
 
@@ -283,14 +271,3 @@ class FleetChaos:
     def _all_ended(self) -> bool:
         with self.fleet.client() as client:
             return all(job["state"] in ENDED for job in client.list())
-
-    def _answers(self) -> Answers:
-        answers = Answers()
-        with self.fleet.client() as client:
-            for job in client.list():
-                answers.jobs[job["id"]] = job
-            for job_id in answers.jobs:
-                for attempt in client.attempts(job_id)["attempts"]:
-                    key = (job_id, attempt["task"], attempt["attempt"])
-                    answers.attempts[key] = attempt
-        return answers

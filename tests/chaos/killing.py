@@ -42,7 +42,9 @@ class Chaos:
             self.ids[plan.token] = self.house.submit(plan.body)
         self.house.until(lambda: len(self.house.witnesses()) == 3, "the long jobs run")
         over = threading.Event()
-        submitter = threading.Thread(target=self._submit, args=(workload, over))
+        submitter = threading.Thread(
+            target=submit_until, args=(over, self.house.client(), workload, self.plans, self.ids)
+        )
         submitter.start()
         try:
             chance = Random(self.seed + 1)
@@ -61,7 +63,8 @@ class Chaos:
 
     def complaints(self) -> list[str]:
         """All that is wrong, from outside; the server is stopped on the way."""
-        answers = self._answers()
+        with self.house.client() as client:
+            answers = answers_of(client)
         runs, wrong = read_notes(self.house.notes)
         launcher_killed = "launcher" in self.targets
         wrong += self.problems
@@ -72,22 +75,6 @@ class Chaos:
         if left := self.house.agents() + self.house.launchers():
             wrong.append(f"stopped, and these processes are still there: {left}")
         return wrong
-
-    # --- submitting
-
-    def _submit(self, workload: Workload, over: threading.Event) -> None:
-        """One submission after the other, with not too many that wait."""
-        with self.house.client() as client:
-            while not over.is_set():
-                plan = workload.draw()
-                self.plans.append(plan)
-                job_id = submit_carefully(client, plan.body)
-                self.ids[plan.token] = job_id
-                workload.acknowledged.append(job_id)
-                if plan.to_cancel:
-                    cancel_carefully(client, job_id)
-                while not over.is_set() and unfinished(client) >= MOST_UNFINISHED:
-                    over.wait(TRY_AGAIN_S)
 
     # --- killing
 
@@ -123,16 +110,37 @@ class Chaos:
         jobs = self.house.jobs()
         return all(job["state"] in ENDED for job in jobs)
 
-    def _answers(self) -> Answers:
-        answers = Answers()
-        with self.house.client() as client:
-            for job in client.list():
-                answers.jobs[job["id"]] = job
-            for job_id in answers.jobs:
-                for attempt in client.attempts(job_id)["attempts"]:
-                    key = (job_id, attempt["task"], attempt["attempt"])
-                    answers.attempts[key] = attempt
-        return answers
+
+def submit_until(
+    over: threading.Event,
+    client: Client,
+    workload: Workload,
+    plans: list[Plan],
+    ids: dict[str, str],
+) -> None:
+    """One submission after the other, with not too many that wait."""
+    with client:
+        while not over.is_set():
+            plan = workload.draw()
+            plans.append(plan)
+            job_id = submit_carefully(client, plan.body)
+            ids[plan.token] = job_id
+            workload.acknowledged.append(job_id)
+            if plan.to_cancel:
+                cancel_carefully(client, job_id)
+            while not over.is_set() and unfinished(client) >= MOST_UNFINISHED:
+                over.wait(TRY_AGAIN_S)
+
+
+def answers_of(client: Client) -> Answers:
+    """All jobs and attempts, as a server tells them."""
+    answers = Answers()
+    for job in client.list():
+        answers.jobs[job["id"]] = job
+    for job_id in answers.jobs:
+        for attempt in client.attempts(job_id)["attempts"]:
+            answers.attempts[job_id, attempt["task"], attempt["attempt"]] = attempt
+    return answers
 
 
 def unfinished(client: Client) -> int:

@@ -38,7 +38,9 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("form", "message", "own"), PAIRS, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(
+    ("form", "message", "own"), PAIRS, ids=[form.__name__ for form, _, _ in PAIRS]
+)
 def test_whatever_rest_knows_grpc_knows_too(form: type, message: type, own: set[str]) -> None:
     fields = {field.name for field in msgspec.structs.fields(form)}
     known = set(message.DESCRIPTOR.fields_by_name)  # type: ignore[attr-defined]
