@@ -184,6 +184,18 @@ def test_a_deleted_service_goes_with_its_last_replica() -> None:
         lab.tell(DeleteService(service_id))
 
 
+def test_a_service_whose_replicas_are_over_can_be_deleted() -> None:
+    lab = House(nodes=(a_node(),), obedient=False)
+    rule = RestartRule(policy=Restart.NEVER)
+    lab.do(CreateService(a_service(replicas=2, restart=rule)))
+    first, second = (replica.job_id for replica in lab.service().members)
+    lab.ends(first, exit_code=0)
+    lab.do(DeleteService(lab.service().id))
+    assert lab.service().state == "deleting", "the other one still runs"
+    lab.ends(second, exit_code=0)
+    assert lab.store.services() == []
+
+
 # --- restarts
 
 

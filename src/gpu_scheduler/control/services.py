@@ -196,6 +196,8 @@ def _settle(book: Book, service: Service, now_ms: int, outcome: Outcome) -> None
     members = (_as_it_is(book, service, replica, now_ms, outcome) for replica in service.members)
     now = replace(service, members=tuple(replica for replica in members if replica is not None))
     if now.deleted:
+        # Ends are remembered so that nobody takes their place; nobody will.
+        now = replace(now, members=tuple(r for r in now.members if not r.is_over))
         now = _leave(book, now, list(now.live), now_ms, outcome)
         if not now.members:
             del book.services[now.id]
