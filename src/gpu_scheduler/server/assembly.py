@@ -130,14 +130,16 @@ class Server:
         announce(self._paths, facts)
         _calm_collector()
         ready(facts)
-        await stop.wait()
-        log.info("stopping; jobs go on")
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if local_agent is not None:
-            await local_agent.stop()
-        await roles.end()
+        try:
+            await _until(stop, roles)
+        finally:
+            log.info("stopping; jobs go on")
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if local_agent is not None:
+                await local_agent.stop()
+            await roles.end()
 
     def _roles(self, door: AgentDoor, network: GrpcServer | None) -> Roles:
         """Alone with a file; one of several on PostgreSQL."""
@@ -236,6 +238,18 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)
+
+
+async def _until(stop: asyncio.Event, roles: Roles) -> None:
+    """Wait until we are told to stop; raise if there is no sense in going on."""
+    stopping, watching = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(roles.watch())
+    try:
+        await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+    finally:
+        stopping.cancel()
+        watching.cancel()
 
 
 async def _either(

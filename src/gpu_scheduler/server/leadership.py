@@ -177,32 +177,44 @@ class Leadership:
     ) -> None:
         """Until cancelled: stand by, lead, stand by. `begin` hears the term."""
         while True:
-            self.term = term = await self._obtain()
-            self._last_term = term
-            self._lost.clear()
-            self.announce()
-            log.info("this server leads", term=term, name=self.me.name)
-            holding = asyncio.create_task(self._hold(term))
-            helper = _Helper(self, term) if self._has_helper else None
             try:
-                beginning = asyncio.ensure_future(begin(term))
-                await asyncio.wait({holding, beginning}, return_when=asyncio.FIRST_COMPLETED)
-                if holding.done():
-                    beginning.cancel()
-                    await asyncio.gather(beginning, return_exceptions=True)
-                elif beginning.exception() is not None:
-                    await self._give_up(term, beginning.exception())
-                else:
-                    await holding
-            finally:
-                holding.cancel()
-                if helper is not None:
-                    helper.stop()
-                self._believed_until = -1e9
-                self.term = 0
-                self.announce()
-                log.warning("this server does not lead any more", term=term)
-                await end()
+                await self._lead_once(begin, end)
+            except Exception as error:
+                # A bug must cost one term, not this server's part in who leads.
+                log.exception("this server had to begin anew with who leads")
+                self.trouble = repr(error)
+                await asyncio.sleep(self._times.renew_s)
+
+    async def _lead_once(
+        self, begin: Callable[[int], Awaitable[None]], end: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Stand by until the lead is taken, and lead until it is lost."""
+        self.term = term = await self._obtain()
+        self._last_term = term
+        self._lost.clear()
+        self.announce()
+        log.info("this server leads", term=term, name=self.me.name)
+        holding = asyncio.create_task(self._hold(term))
+        helper = _Helper(self, term) if self._has_helper else None
+        try:
+            beginning = asyncio.ensure_future(begin(term))
+            await asyncio.wait({holding, beginning}, return_when=asyncio.FIRST_COMPLETED)
+            if holding.done():
+                beginning.cancel()
+                await asyncio.gather(beginning, return_exceptions=True)
+            elif beginning.exception() is not None:
+                await self._give_up(term, beginning.exception())
+                return
+            await holding
+        finally:
+            holding.cancel()
+            if helper is not None:
+                helper.stop()
+            self._believed_until = -1e9
+            self.term = 0
+            self.announce()
+            log.warning("this server does not lead any more", term=term)
+            await end()
 
     async def release(self) -> None:
         """Give the lead back at the end, if it was held, and say goodbye."""
@@ -279,7 +291,7 @@ class Leadership:
         try:
             if self._lease.renew(term) and self.term == term:
                 self._believe(now)
-        except SchedulerError as error:
+        except Exception as error:  # noqa: BLE001 - the thread is needed for as long as the term
             self._note(str(error))
 
     @property

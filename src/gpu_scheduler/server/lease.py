@@ -75,6 +75,10 @@ _GONE = "DELETE FROM servers WHERE name = %s"
 _OLD = "DELETE FROM servers WHERE seen < clock_timestamp() - make_interval(secs => %s)"
 
 
+class RowHeld(StoreUnavailable):
+    """Somebody has held the row for longer than we wait."""
+
+
 @dataclass(slots=True)
 class PostgresLease:
     """The row, by a connection of its own: a long commit must not keep a renewal waiting.
@@ -119,16 +123,14 @@ class PostgresLease:
         would hold the row for ever, so that server's writer is cut off. What it had not committed
         was not acknowledged.
         """
-        import psycopg  # noqa: PLC0415 - only where PostgreSQL is used
-
         try:
             return self._take()
-        except psycopg.errors.LockNotAvailable:
+        except RowHeld:
             with self._transaction() as cursor:
                 cursor.execute(_CUT_OFF, (WRITER, WRITER, LOCK_MS / 1000))
         try:
             return self._take()
-        except psycopg.errors.LockNotAvailable:
+        except RowHeld:
             return None
 
     def _take(self) -> int | None:
@@ -193,8 +195,8 @@ class PostgresLease:
                     self._connection = self.connect()
                 with self._connection.transaction(), self._connection.cursor() as cursor:
                     yield cursor
-            except psycopg.errors.LockNotAvailable:
-                raise
+            except psycopg.errors.LockNotAvailable as error:
+                raise RowHeld("the row of who leads is held by somebody else") from error
             except psycopg.Error as error:
                 self.close()  # a new connection knows nothing of what went wrong
                 told = " ".join(str(error).split())

@@ -18,7 +18,7 @@ from gpu_scheduler.api.believing import Believing
 from gpu_scheduler.api.forwarding import Forwarder
 from gpu_scheduler.api.standing import Gate, Switch
 from gpu_scheduler.api.vouching import Vouched
-from gpu_scheduler.model.errors import ClusterError
+from gpu_scheduler.model.errors import ClusterError, InternalError
 from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.server.http_api import leading_api, standby_api
 from gpu_scheduler.server.leadership import Leadership
@@ -47,6 +47,10 @@ class Alone:
 
     async def settle(self) -> None:
         """There is nothing to wait for."""
+
+    async def watch(self) -> None:
+        """Its part cannot be lost."""
+        await asyncio.Event().wait()
 
     async def end(self) -> None:
         """Work no more."""
@@ -93,6 +97,15 @@ class OneOfSeveral:
         """Wait until somebody leads."""
         while not self._leadership.lead.is_held or (self._leadership.term and not self._leading):
             await self._leadership.changed()
+
+    async def watch(self) -> None:
+        """Raise if this server does not take part in who leads any more; else wait."""
+        if self._role is not None:
+            await asyncio.wait({self._role})
+        raise InternalError(
+            "this server does not take part in who leads any more, so it ends; its log says why. "
+            "Start it again"
+        )
 
     async def end(self) -> None:
         """Hand over: finish what has come as the leader, then let another one lead at once."""

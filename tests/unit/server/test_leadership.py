@@ -23,6 +23,7 @@ class Table:
         self.holder = ""
         self.until = 0.0
         self.is_away = False
+        self.bug: Exception | None = None
 
 
 class TableLease:
@@ -34,6 +35,8 @@ class TableLease:
         self._valid_s = valid_s
 
     def _check(self) -> Table:
+        if self._table.bug is not None:
+            raise self._table.bug
         if self._table.is_away:
             raise StoreUnavailable("the database is away")
         return self._table
@@ -214,6 +217,22 @@ def test_a_server_that_cannot_begin_lets_another_one_lead() -> None:
             await until(lambda: a.told == ["end"])
             async with taking_part(b):
                 await until(lambda: b.told == ["begin 2"])
+
+    asyncio.run(play())
+
+
+def test_what_nobody_has_expected_costs_the_term_and_not_the_server() -> None:
+    async def play() -> None:
+        table = Table()
+        a = Candidate(table, "a")
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+            table.bug = ZeroDivisionError("a mistake of ours")
+            await until(lambda: a.told == ["begin 1", "end"])
+            await until(lambda: "a mistake of ours" in a.leadership.trouble)
+            table.bug = None
+            table.now += 6.1
+            await until(lambda: a.told == ["begin 1", "end", "begin 2"])
 
     asyncio.run(play())
 

@@ -199,6 +199,20 @@ def test_a_writer_whose_lease_still_holds_is_left_alone(house: House) -> None:
         assert busy.execute("SELECT 1").fetchone() == (1,)
 
 
+def test_a_row_that_somebody_holds_is_said_so_and_asked_for_again(house: House) -> None:
+    a = house.server("a")
+    term = a.take() or 0
+    a.close()
+    with house.connection() as operator:
+        name = operator.info.dbname
+        operator.execute(f'ALTER DATABASE "{name}" SET lock_timeout = 50'.encode())
+        with operator.transaction():
+            operator.execute("SELECT * FROM leadership FOR UPDATE")
+            with pytest.raises(StoreUnavailable, match="held by somebody"):
+                a.renew(term)
+    assert a.renew(term)
+
+
 def test_a_database_that_is_away_is_said_so_and_asked_again(house: House) -> None:
     a = house.server("a")
     term = a.take() or 0
