@@ -418,7 +418,7 @@ class Agents:
             case "inventory":
                 self._tell(node_found(session.hello, message.inventory))
             case "log_chunk":
-                self.logs.hear(message.log_chunk)
+                self.logs.hear(session.node, message.log_chunk)
             case "heartbeat":
                 # A launcher that keeps no leases may have been replaced by one that does.
                 session.hello.boot_ms = message.heartbeat.boot_ms
@@ -439,14 +439,19 @@ class Agents:
         running = self._loop.core.book.picture.running.get(fact.allocation_id)
         kind = fact.WhichOneof("fact")
         if running is None:
-            # Its end is committed, or it was never ours: either way there is nothing to learn.
-            if kind == "over" and fact.allocation_id not in self._committed.ids:
-                session.send(_forget(fact.allocation_id, fact.member))
-            elif kind == "prepared":
-                self._gangs.refuse(session.node, fact.allocation_id, fact.member)
+            self._hear_unknown(session, fact)
             return
         allocation = running.running.allocation
-        if kind == "prepared":
+        if not allocation.is_on(session.node, fact.member):
+            # A node speaks for what was given to it, and for nothing else.
+            log.warning(
+                "fact dropped, as that is not on this node",
+                node=session.node,
+                allocation=allocation.id,
+                member=fact.member,
+                fact=kind,
+            )
+        elif kind == "prepared":
             self._gangs.hear_prepared(allocation, fact.member, fact.prepared.port)
         elif kind == "began":
             if self._members.began(allocation, fact.member):
@@ -458,6 +463,14 @@ class Agents:
             self._tell(Checkpointed(allocation.id))
         elif kind == "over":
             self._hear_over(allocation, fact, running.running.checkpoint_ms)
+
+    def _hear_unknown(self, session: Session, fact: pb.Fact) -> None:
+        """Its end is committed, or it was never ours: either way there is nothing to learn."""
+        kind = fact.WhichOneof("fact")
+        if kind == "over" and fact.allocation_id not in self._committed.ids:
+            session.send(_forget(fact.allocation_id, fact.member))
+        elif kind == "prepared":
+            self._gangs.refuse(session.node, fact.allocation_id, fact.member)
 
     def _hear_over(self, allocation: Allocation, fact: pb.Fact, checkpoint_ms: int) -> None:
         over = fact.over

@@ -65,10 +65,10 @@ class NodeLogs:
             cancel = pb.LogCancel(request_id=number)
             self._send(node_id, pb.ServerMessage(log_cancel=cancel))
 
-    def hear(self, chunk: pb.LogChunk) -> None:
-        """A piece has come. One that nobody waits for, or that was not to come yet, is dropped."""
+    def hear(self, node_id: str, chunk: pb.LogChunk) -> None:
+        """A node has sent a piece. It is dropped if nobody waits for one of this node now."""
         reader = self._waiting.get(chunk.request_id)
-        if reader is None or reader.problem:
+        if reader is None or reader.node != node_id or reader.problem:
             return
         if chunk.data and reader.chunks.qsize() >= CHUNKS_AHEAD:
             reader.end(f"node '{reader.node}' sent more of its log than was asked for")

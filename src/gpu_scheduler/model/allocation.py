@@ -83,6 +83,10 @@ class Allocation:
         """Tell whether nothing of it can have run, whatever its nodes say or do not say."""
         return self.spans_nodes and self.meeting is None
 
+    def is_on(self, node_id: str, member: int) -> bool:
+        """Tell whether that member is on that node."""
+        return any(p.node_id == node_id and p.member == member for p in self.placements)
+
     @property
     def gpu_milli(self) -> int:
         """GPUs over all members."""

@@ -1,0 +1,120 @@
+"""What nodes say is believed of what was given to them, and of nothing else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import RunCycle, Submit
+from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.versions import PROTOCOL
+from tests.builders import a_core, a_job
+
+
+class Node:
+    """The agent of a node, by hand: what is put in `says` is said, and orders are kept."""
+
+    def __init__(self, name: str, cpus: int) -> None:
+        inventory = pb.Inventory(cpu_milli=cpus * 1000, memory_mb=100_000)
+        hello = pb.Hello(node=name, protocol=PROTOCOL, instance=name, inventory=inventory)
+        hello.runners.append("process")
+        self.says: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+        self.orders: asyncio.Queue[pb.Order] = asyncio.Queue()
+        self.is_welcome = asyncio.Event()
+        self.says.put_nowait(pb.AgentMessage(hello=hello))
+
+    async def talk(self, agents: Agents) -> None:
+        context: Any = None
+        async for message in agents.session(self._requests(), context):
+            if message.HasField("welcome"):
+                self.is_welcome.set()
+            for order in message.orders.orders:
+                self.orders.put_nowait(order)
+
+    async def _requests(self) -> AsyncIterator[pb.AgentMessage]:
+        while True:
+            yield await self.says.get()
+
+    def tell(self, *facts: pb.Fact) -> None:
+        self.says.put_nowait(pb.AgentMessage(facts=pb.Facts(facts=facts)))
+
+    async def order(self) -> pb.Order:
+        return await asyncio.wait_for(self.orders.get(), 10)
+
+
+class Cluster:
+    """A server with the nodes that have come."""
+
+    def __init__(self) -> None:
+        self.loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        self.agents = Agents(self.loop)
+        self._talks: list[asyncio.Task[None]] = []
+
+    @property
+    def running(self) -> list[str]:
+        return sorted(self.loop.core.book.picture.running)
+
+    async def add(self, name: str, cpus: int) -> Node:
+        node = Node(name, cpus)
+        self._talks.append(asyncio.create_task(node.talk(self.agents)))
+        await asyncio.wait_for(node.is_welcome.wait(), 10)
+        return node
+
+    async def submit(self) -> None:
+        job = replace(a_job(gpus=0), id="")
+        await self.loop.apply(Submit(job, Launch(argv=("x",), user=job.user)))
+
+    async def has_heard(self, node: Node) -> None:
+        """Return when all that the node has said is heard, and taken in."""
+        node.tell(pb.Fact(allocation_id="never-was.1", over=pb.Over(exit_code=0)))
+        order = await node.order()
+        assert (order.allocation_id, order.WhichOneof("order")) == ("never-was.1", "forget")
+        await self.loop.apply(RunCycle())
+
+    async def close(self) -> None:
+        for talk in self._talks:
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        self.agents.close()
+        await self.loop.close()
+
+
+@asynccontextmanager
+async def a_cluster() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    cluster.loop.start()
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+def play(test: Callable[[Cluster], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with a_cluster() as cluster:
+            await test(cluster)
+
+    asyncio.run(run())
+
+
+def test_a_node_ends_nothing_that_is_on_another_one() -> None:
+    async def test(cluster: Cluster) -> None:
+        owner = await cluster.add("n0", cpus=64)
+        await cluster.submit()
+        held = (await owner.order()).allocation_id
+        other = await cluster.add("n1", cpus=1)
+        for member in (0, 1):
+            over = pb.Over(exit_code=0, ran=True)
+            other.tell(pb.Fact(allocation_id=held, member=member, over=over))
+        await cluster.has_heard(other)
+        assert cluster.running == [held]
+        owner.tell(pb.Fact(allocation_id=held, over=pb.Over(exit_code=0, ran=True)))
+        assert (await owner.order()).WhichOneof("order") == "forget"
+        assert cluster.running == []
+
+    play(test)
