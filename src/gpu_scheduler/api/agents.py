@@ -123,7 +123,9 @@ class Agents:
         self._sessions: dict[str, Session] = {}
         self._members = Members()
         self._committed = Committed(loop)
-        self._gangs = Gangs(loop, self._members, self, self._tell, self._member_over)
+        self._gangs = Gangs(
+            loop, self._members, self, self._tell, self._member_over, self._committed
+        )
         self._arrival = asyncio.Event()
         self._answers: set[asyncio.Future[Outcome]] = set()
         self._last_environment: tuple[str, dict[str, str] | None] = ("", None)

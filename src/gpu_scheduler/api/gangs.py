@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from gpu_scheduler.control.committed import Committed
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import MemberEnd, Members
 from gpu_scheduler.control.messages import CommitOrder, Prepared
@@ -47,6 +48,7 @@ class Gangs:
         nodes: Nodes,
         tell: Callable[[Prepared], object],
         over: OverTold,
+        committed: Committed,
     ) -> None:
         """Start with all nodes in reach."""
         self._loop = loop
@@ -54,6 +56,7 @@ class Gangs:
         self._nodes = nodes
         self._tell = tell
         self._over = over
+        self._committed = committed
         self._silent: set[str] = set()
 
     # --- orders
@@ -91,7 +94,8 @@ class Gangs:
     def hear_prepared(self, allocation: Allocation, member: int, port: int) -> None:
         """A member is prepared. If the commit is stored, it has not heard of it."""
         if allocation.meeting is not None:
-            if not self._stop_why(allocation) and self._is_stored(allocation):
+            # What is only about to be committed is ordered when it is.
+            if not self._stop_why(allocation) and allocation.id in self._committed.met:
                 self._commit_member(allocation, member)
             return
         if member not in self._members.not_over(allocation):
@@ -147,11 +151,6 @@ class Gangs:
         for placement in allocation.placements:
             if placement.node_id == node_id and placement.member in pending:
                 self._over(allocation, placement.member, end, 0)
-
-    def _is_stored(self, allocation: Allocation) -> bool:
-        """What is only about to be committed is ordered when it is."""
-        found = (a for a in self._loop.store.allocations() if a.id == allocation.id)
-        return any(stored.meeting is not None for stored in found)
 
     def _node_of(self, allocation: Allocation, member: int) -> str:
         found = (p.node_id for p in allocation.placements if p.member == member)

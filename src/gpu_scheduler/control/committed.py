@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.store.rows import RemovedAllocation, Write
 
 
 class Committed:
-    """The ids of all that is held, as of the last commit."""
+    """The ids of all that is held, as of the last commit; `met` are gangs that may run."""
 
     def __init__(self, loop: Loop) -> None:
         """Read them once, and listen."""
-        self.ids = {allocation.id for allocation in loop.store.allocations()}
+        self.ids: set[str] = set()
+        self.met: set[str] = set()
+        self._loop = loop
+        self._add(loop.store.allocations())
         loop.on_committed(self._note)
+        loop.on_reload(self._reload)
+
+    def _reload(self) -> None:
+        """A commit that failed may have been kept: just now the core is what the store has."""
+        self.ids.clear()
+        self.met.clear()
+        running = self._loop.core.book.picture.running.values()
+        self._add(entry.running.allocation for entry in running)
+
+    def _add(self, allocations: Iterable[Allocation]) -> None:
+        for allocation in allocations:
+            self.ids.add(allocation.id)
+            if allocation.meeting is not None:
+                self.met.add(allocation.id)
 
     def _note(self, writes: list[Write]) -> None:
         for write in writes:
             if isinstance(write, Allocation):
-                self.ids.add(write.id)
+                self._add((write,))
             elif isinstance(write, RemovedAllocation):
                 self.ids.discard(write.id)
+                self.met.discard(write.id)

@@ -2,12 +2,39 @@
 
 import asyncio
 
+import pytest
+
 from gpu_scheduler.control.committed import Committed
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Ended, NodeFound, Submit
+from gpu_scheduler.control.messages import Ended, NodeFound, Prepared, Submit
+from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import RemovedAllocation, Write
 from tests.builders import a_core, a_job
+
+
+class LostAnswer(MemoryStore):
+    """Keeps the end of what was held, and fails before it has said so."""
+
+    def commit(self, writes: list[Write]) -> int:
+        last = super().commit(writes)
+        if any(isinstance(write, RemovedAllocation) for write in writes):
+            raise StoreUnavailable("the connection broke")
+        return last
+
+
+async def one_held(loop: Loop, *, members: int = 1) -> str:
+    """The id of what is held, once a job with so many members, each on its own node, is placed."""
+    for number in range(members):
+        devices = (Device(index=0, model="A100", memory_mb=1000, uuid=f"g{number}"),)
+        found = NodeFound(node_id=f"n{number}", cpu_milli=8000, memory_mb=8000, devices=devices)
+        await loop.apply(found)
+    await loop.apply(Submit(a_job(members=members)))
+    async with asyncio.timeout(10):
+        while not loop.store.allocations():  # noqa: ASYNC110 - it is seen from outside
+            await asyncio.sleep(0.005)
+    return loop.store.allocations()[0].id
 
 
 def test_allocations_are_known_from_their_commit_to_the_commit_of_their_end() -> None:
@@ -16,16 +43,44 @@ def test_allocations_are_known_from_their_commit_to_the_commit_of_their_end() ->
         loop = Loop(store, a_core, lambda: 1_000)
         committed = Committed(loop)
         loop.start()
-        devices = (Device(index=0, model="A100", memory_mb=1000, uuid="g0"),)
-        await loop.apply(NodeFound(node_id="n1", cpu_milli=8000, memory_mb=8000, devices=devices))
-        await loop.apply(Submit(a_job()))
-        async with asyncio.timeout(10):
-            while not store.allocations():  # noqa: ASYNC110 - it is seen from outside
-                await asyncio.sleep(0.005)
-        held = {allocation.id for allocation in store.allocations()}
-        assert committed.ids == held == Committed(loop).ids
-        await loop.apply(Ended(next(iter(held)), exit_code=0))
+        held = await one_held(loop)
+        assert committed.ids == {held} == Committed(loop).ids
+        await loop.apply(Ended(held, exit_code=0))
         assert committed.ids == {allocation.id for allocation in store.allocations()} == set()
+        await loop.close()
+
+    asyncio.run(play())
+
+
+def test_a_gang_has_met_from_the_commit_of_that_to_the_commit_of_its_end() -> None:
+    async def play() -> None:
+        loop = Loop(MemoryStore(), a_core, lambda: 1_000)
+        committed = Committed(loop)
+        loop.start()
+        held = await one_held(loop, members=2)
+        assert committed.met == set()
+        await loop.apply(Prepared(held, 29500, ("n0", "n1")))
+        assert committed.met == {held} == Committed(loop).met
+        await loop.apply(Ended(held, exit_code=0))
+        assert committed.met == set()
+        await loop.close()
+
+    asyncio.run(play())
+
+
+def test_what_was_kept_although_its_commit_failed_is_known_after_the_reload() -> None:
+    async def play() -> None:
+        loop = Loop(LostAnswer(), a_core, lambda: 1_000)
+        committed = Committed(loop)
+        reloaded = asyncio.Event()
+        loop.on_reload(reloaded.set)
+        loop.start()
+        held = await one_held(loop)
+        assert committed.ids == {held}
+        with pytest.raises(StoreUnavailable):
+            await loop.apply(Ended(held, exit_code=0))
+        await asyncio.wait_for(reloaded.wait(), 10)
+        assert committed.ids == set()
         await loop.close()
 
     asyncio.run(play())
