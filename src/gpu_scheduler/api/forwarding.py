@@ -3,6 +3,9 @@
 The caller is known, and the request was checked, before it comes here. While nobody leads it is
 kept waiting for a while. It is sent again only if the leader cannot have done it, or if it carries
 an Idempotency-Key.
+
+It is passed on once, and says so: a server that has just lost the lead refuses it, and does not
+pass it on again in its own name.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ AGAIN_S = 0.2
 PIECE = 1 << 18
 ALWAYS_LEADER = frozenset({"job_logs"})
 LEADER_WANTED = b"x-tgpu-read"
+PASSED_ALREADY = b"x-tgpu-passed-on"
 PASSED_ON = (b"content-type", b"accept", KEY, b"authorization")
 PASSED_BACK = (
     *("retry-after", "idempotency-replayed", "www-authenticate", "allow", "x-tgpu-role"),
@@ -131,6 +135,7 @@ class Forwarder:
             if name in call.headers
         }
         headers["connection"] = "close"
+        headers[PASSED_ALREADY.decode()] = "1"
         if b"authorization" not in call.headers:
             peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
             asked = Asked(

@@ -29,16 +29,18 @@ from gpu_scheduler.api.failures import (
     error_form,
     our_fault,
 )
-from gpu_scheduler.api.forwarding import Forwarder
+from gpu_scheduler.api.forwarding import PASSED_ALREADY, Forwarder
 from gpu_scheduler.api.operations import Handler, Operation
 from gpu_scheduler.api.pace import Pace
 from gpu_scheduler.api.refusals import Refusals, is_kept
 from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
+from gpu_scheduler.api.vouching import HEADER as VOUCHED
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import (
     Forbidden,
     InternalError,
+    NotLeader,
     SchedulerError,
     StoreUnavailable,
     UnknownThing,
@@ -101,6 +103,7 @@ class Front:
         path, action, who = "(unknown)", "(unknown)", NOBODY
         try:
             headers = dict(scope["headers"])
+            self._check_passed_on(headers)
             self._check_origin(scope, headers)
             operation, params = self._find(method, scope["path"])
             path, action = operation.path, operation.name
@@ -228,6 +231,15 @@ class Front:
             raise
         return None
 
+    def _check_passed_on(self, headers: dict[bytes, bytes]) -> None:
+        """What another server has passed on is for the leader alone.
+
+        The leader takes the voucher off when it believes it. Who finds one here would take the
+        server at the other end, which may be root, for the caller.
+        """
+        if VOUCHED in headers or (self._forwarder is not None and PASSED_ALREADY in headers):
+            raise NotLeader("this server does not lead (any more); what was passed on was not done")
+
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """The server must have been called by one of its names, and from no other site."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -252,6 +264,7 @@ class Front:
         caller = NOBODY
         try:
             headers = dict(scope["headers"])
+            self._check_passed_on(headers)
             self._check_origin(scope, headers)
             _check_socket_path(scope["path"])
             caller = self._caller(scope, headers)

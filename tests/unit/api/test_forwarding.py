@@ -1,0 +1,169 @@
+"""A standby passes on what only the leader can do: once, as the one who asked, and not for ever."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.api.application import build
+from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.api.forwarding import Forwarder
+from gpu_scheduler.api.service import ApiSettings
+from gpu_scheduler.api.vouching import Asked, Vouched, vouch
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.store.memory import MemoryStore
+from tests.builders import a_core
+
+SECRET = b"s" * 32
+NOW_MS = 1_000
+ME = "http://127.0.0.1:2"
+BODY = b'{"command": ["id"]}'
+JOBS = "/api/v1/jobs"
+SOMEBODY = Peer(uid=12345, gid=12345, unix=True, host="unix")
+ROOT = Peer(uid=0, gid=0, host="127.0.0.1")
+"""What the kernel says of a server of this machine that passes something on over loopback."""
+
+
+class Standing:
+    """A server that stands by, and knows who leads."""
+
+    def __init__(self, address: str, *, holder: str = "leader") -> None:
+        self.me = Member(name="standby", address=ME)
+        self.term = 0
+        self.is_held = False
+        self.is_late = False
+        self.trouble = ""
+        self.lead = Lead(term=5, holder=holder, address=address, left_s=5)
+
+    def database_ms(self) -> int:
+        return NOW_MS
+
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Leader:
+    """Keeps the heads of the requests that come, and answers with what the test says."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.heads: list[bytes] = []
+        self._answers = list(answers)
+        self.address = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(self._answers.pop(0) if self._answers else said(200, {}))
+        await writer.drain()
+        writer.close()
+
+    def header(self, name: str, request: int = 0) -> bytes:
+        """The value of a header of a request that came; empty if it had none."""
+        for line in self.heads[request].split(b"\r\n")[1:]:
+            found, _, value = line.partition(b": ")
+            if found.lower() == name.encode():
+                return value
+        return b""
+
+
+def said(status: int, form: Any) -> bytes:
+    body = json.dumps(form).encode()
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+class Asking:
+    """Asks a standby as its listener would."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+
+    async def __call__(
+        self, method: str = "POST", path: str = JOBS, *, peer: Peer = SOMEBODY, **headers: bytes
+    ) -> tuple[int, Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": BODY, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        shown = {"host": b"127.0.0.1:2", "content-type": b"application/json", **headers}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [(name.replace("_", "-").encode(), text) for name, text in shown.items()],
+            "state": {"peer": peer},
+        }
+        await self._application(scope, receive, send)
+        return sent[0]["status"], json.loads(sent[1]["body"])
+
+
+@asynccontextmanager
+async def a_standby(standing: Standing) -> AsyncIterator[Asking]:
+    loop = Loop(MemoryStore(), a_core, lambda: NOW_MS)
+    loop.start()
+    forwarder = Forwarder(standing=standing, secret=SECRET, tls=lambda: pytest.fail("no TLS"))
+    settings = ApiSettings(server_uid=os.getuid(), auth=True)
+    yield Asking(build(loop, settings, forwarder=forwarder).main)
+    await loop.close()
+
+
+@asynccontextmanager
+async def listening(leader: Leader) -> AsyncIterator[Leader]:
+    server = await asyncio.start_server(leader.serve, "127.0.0.1", 0)
+    async with server:
+        leader.address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield leader
+
+
+def play(leader: Leader, work: Callable[[Asking], Awaitable[Any]]) -> Any:
+    """Ask a standby of this leader."""
+
+    async def run() -> Any:
+        async with listening(leader), a_standby(Standing(leader.address)) as ask:
+            return await work(ask)
+
+    return asyncio.run(run())
+
+
+def a_voucher(method: bytes = b"POST") -> bytes:
+    """Of another server, for somebody."""
+    asked = Asked(method=method, target=JOBS.encode(), body=BODY)
+    return vouch(SECRET, SOMEBODY, asked, server="other", term=4, at_ms=NOW_MS)
+
+
+def test_who_asks_a_standby_is_vouched_for_as_its_kernel_says() -> None:
+    leader = Leader()
+    assert play(leader, lambda ask: ask())[0] == 200
+    voucher = Vouched(SECRET, 5).read(leader.header("x-tgpu-vouched"))
+    assert (voucher.uid, voucher.server, voucher.term) == (SOMEBODY.uid, "standby", 5)
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_a_standby_does_not_take_the_server_that_passes_something_on_for_the_caller(
+    method: str,
+) -> None:
+    leader = Leader()
+    voucher = a_voucher(method.encode())
+    status, told = play(leader, lambda ask: ask(method, peer=ROOT, x_tgpu_vouched=voucher))
+    assert (status, told["code"], leader.heads) == (503, "not_leader", [])
+
+
+def test_what_was_passed_on_once_says_so_and_is_not_passed_on_again() -> None:
+    leader = Leader()
+
+    async def twice(ask: Asking) -> tuple[int, Any]:
+        await ask()
+        return await ask(x_tgpu_passed_on=leader.header("x-tgpu-passed-on"))
+
+    status, told = play(leader, twice)
+    assert leader.header("x-tgpu-passed-on") == b"1"
+    assert (status, told["code"], len(leader.heads)) == (503, "not_leader", 1)
