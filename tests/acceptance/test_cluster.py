@@ -169,3 +169,15 @@ def test_a_terminal_on_another_node_cannot_be_joined_and_that_is_said(cluster: C
     told = cluster.tgpu("attach", job, code=2)
     assert f"{job} runs on {cluster.node_of(job)}, and terminals are joined only on" in told
     cluster.tgpu("cancel", job)
+
+
+def test_a_job_is_not_left_on_a_node_whose_agent_has_just_stopped() -> None:
+    with a_cluster("n1", "n2", gpus="4xH100") as cluster:
+        cluster.tgpu("nodes", "cordon", "n1")
+        cluster.agents["n2"].stop()
+        # Decided for a node that was there a moment ago, or waiting for one that is there.
+        job = cluster.submit("--gpus", 4, "--", "true")
+        cluster.tgpu("nodes", "uncordon", "n1")
+        cluster.until(lambda: cluster.states(job) == {"completed"}, "it ran elsewhere")
+        assert cluster.node_of(job) == "n1"
+        assert cluster.states(job) == {"completed"}

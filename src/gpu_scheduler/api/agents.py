@@ -14,6 +14,7 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.api.device_facts import device_read
 from gpu_scheduler.api.gangs import Gangs
 from gpu_scheduler.api.node_found import introduction, node_found, refusal
 from gpu_scheduler.api.node_logs import NodeLogs
@@ -26,7 +27,6 @@ from gpu_scheduler.control.messages import (
     Checkpointed,
     CommitOrder,
     CutOrder,
-    DeviceRead,
     DevicesRead,
     Effect,
     Ended,
@@ -56,7 +56,6 @@ from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import NodeState
-from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import (
     readings_of,
@@ -116,6 +115,7 @@ class Agents:
         self._term = term
         self._may_order = may_order
         self._patience = patience or Patience()
+        self._left: set[str] = set()
         self._silence = Silence(self._patience, self._tell_of_silence, self._leases_on)
         self.logs = NodeLogs(self._send_to_node)
         self._loop = loop
@@ -202,10 +202,25 @@ class Agents:
         self._silence.close()
         self.reconnect_all()
 
+    def _is_given_back(self, order: StartOrder) -> bool:
+        """What was decided for a node that has just left was never ordered: it goes elsewhere."""
+        placements = order.allocation.placements
+        node_id = placements[0].node_id
+        if len(placements) > 1 or node_id in self._sessions or node_id not in self._left:
+            return False
+        if self._loop.core.book.picture.index.slot(node_id).node.state is NodeState.ONLINE:
+            self._silence.suspect(node_id)
+        detail = f"node {node_id} was not connected, so it was never ordered there"
+        lost = Ended(order.allocation.id, exit_code=None, ran=False, lost=True, detail=detail)
+        self._tell(lost)
+        return True
+
     def _send_start(
         self, order: StartOrder, launch: Launch | None, *, only: str | None = None
     ) -> None:
         allocation, job = order.allocation, order.job
+        if only is None and self._is_given_back(order):
+            return
         if launch is None:
             detail = "how to run it was not submitted with it"
             self._tell(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
@@ -313,6 +328,7 @@ class Agents:
         session = Session(node_id, introduction(hello), heard_s=now_s)
         self._sessions[node_id] = session
         self._gangs.node_back(node_id)
+        self._left.discard(node_id)
         self._silence.end(node_id)
         self._look_later(session, self._patience.suspect_s)
         return session
@@ -323,7 +339,8 @@ class Agents:
             self._gangs.node_away(session.node)
             self.logs.node_gone(session.node)
             log.warning("agent disconnected", node=session.node)
-            self._silence.begin(session.node)
+            self._left.add(session.node)
+            self._silence.begin(session.node, left=True)
 
     def _look_later(self, session: Session, wait_s: float) -> None:
         asyncio.get_running_loop().call_later(wait_s, self._look, session)
@@ -535,7 +552,7 @@ class Agents:
         readings = readings_of(telemetry)
         self._loop.telemetry[node_id] = readings
         self._loop.tallies.note_readings(node_id, readings)
-        read = tuple(_device_read(reading) for reading in readings.readings)
+        read = tuple(device_read(reading) for reading in readings.readings)
         self._tell(DevicesRead(node_id, read, fresh=not readings.problem))
 
     def _tell(self, fact: Fact) -> asyncio.Future[Outcome]:
@@ -572,19 +589,3 @@ async def _messages(session: Session, term: int) -> AsyncIterator[pb.ServerMessa
 
 def _forget(allocation_id: str, member: int) -> pb.Order:
     return pb.Order(allocation_id=allocation_id, member=member, forget=pb.Forget())
-
-
-def _device_read(reading: DeviceReading) -> DeviceRead:
-    return DeviceRead(
-        index=reading.index,
-        temperature_c=reading.temperature_c,
-        healthy=reading.healthy,
-        why=reading.why,
-        xid=reading.xid,
-        load_percent=reading.load_percent,
-        utilisation_percent=(None if reading.load_percent is None else reading.utilisation_percent),
-        memory_used_mb=reading.memory_used_mb,
-        power_mw=reading.power_mw if reading.power_known else None,
-        processes=reading.processes,
-        unexplained_mb=reading.unexplained_mb,
-    )

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from gpu_scheduler.control.messages import Fact, LeasesOver, NodeLost, NodeSilent
 
+LEFT_S = 3.0
+"""An agent that is started again is back by then; without one, a node gets no new work."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
@@ -40,20 +43,25 @@ class Silence:
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
         self._closed = False
 
-    def begin(self, node_id: str) -> None:
-        """Nothing is heard from now on; if that was known, it goes on."""
+    def begin(self, node_id: str, *, left: bool = False) -> None:
+        """Nothing is heard from now on; if that was known, it goes on.
+
+        One that has `left`, as its stream is closed, need not be waited for as long.
+        """
         if node_id not in self._timers and not self._closed:
+            wait_s = min(self._patience.suspect_s, LEFT_S if left else self._patience.suspect_s)
             self._timers[node_id] = [
-                self._later(self._patience.suspect_s, lambda: self.suspect(node_id))
+                self._later(wait_s, lambda: self.suspect(node_id, silent_s=wait_s))
             ]
 
-    def suspect(self, node_id: str) -> None:
+    def suspect(self, node_id: str, *, silent_s: float | None = None) -> None:
         """It has been silent for too long, and gets no more leases: from now on they run out."""
         if self._closed:
             return
         self.end(node_id)
         self._tell(NodeSilent(node_id))
-        lost_s = max(0.0, self._patience.lost_s - self._patience.suspect_s)
+        waited_s = self._patience.suspect_s if silent_s is None else silent_s
+        lost_s = max(0.0, self._patience.lost_s - waited_s)
         self._timers[node_id] = [
             self._later(lost_s, lambda: self._tell(NodeLost(node_id))),
             *(

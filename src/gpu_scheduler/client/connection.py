@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 REPLY_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
+PATIENCE_S = 8.0
+"""A server that has not begun to answer by then may be frozen: another one is asked."""
 _PIECE = 1 << 18
 
 
@@ -113,15 +115,23 @@ class Connection:
         """Send, and read until the head of the answer is there."""
         kept = self._socket is not None
         may_repeat = method == "GET" or "Idempotency-Key" in headers
+        others = len(self._candidates) - 1 if may_repeat else 0
         while True:
             held = self._connected()
+            held.settimeout(PATIENCE_S if others > 0 else REPLY_TIMEOUT_S)
             host = self.address.host_header if self.address else "localhost"
             shown = dict(headers) | self._credentials()
             try:
                 held.sendall(request_bytes(method, path, host, shown, body))
-                return _read_head(held)
+                begun = _read_head(held)
+                held.settimeout(REPLY_TIMEOUT_S)
+                return begun
             except TimeoutError:
                 self.close()
+                if others > 0:
+                    others -= 1
+                    self.turn()
+                    continue
                 raise TimedOut(f"the server at {self.address} took too long to answer") from None
             except (OSError, Unreadable) as error:
                 self.close()

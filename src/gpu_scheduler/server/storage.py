@@ -43,7 +43,8 @@ def file_of_url(url: str) -> Path:
             f"the database begins with '{scheme[:20]}'; write sqlite:///path/of/the/file or "
             "postgresql://user@host:port/database"
         )
-    return Path(path)
+    # Some write an absolute path with one slash more.
+    return Path("/" + path.lstrip("/"))
 
 
 def postgres_address(settings: DatabaseSettings) -> Address:
