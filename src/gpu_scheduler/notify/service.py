@@ -121,8 +121,7 @@ class Notifications:
         """Until cancelled. Without targets nothing is ever to be told."""
         if not self._settings.targets and not self._settings.allow_job_webhooks:
             return
-        self._memory = self._recalled()
-        for row in self._scheduler.store.notices():
+        for row in await self._remembered():
             self._outbox.add(row)
         for name in list(self._outbox.lanes):
             self._start_lane(name)
@@ -160,6 +159,17 @@ class Notifications:
         return ""
 
     # --- history
+
+    async def _remembered(self) -> list[NoticeRow]:
+        """Recall how far history was told, and what waits; for as long as it takes."""
+        memory = None
+        while True:
+            try:
+                self._memory = memory = memory or self._recalled()
+                return list(self._scheduler.store.notices())
+            except SchedulerError as error:
+                log.warning("notifications wait for the store", error=str(error))
+            await asyncio.sleep(PAUSE_S)
 
     def _recalled(self) -> _Memory:
         cursor = self._scheduler.store.cursor(CURSOR)

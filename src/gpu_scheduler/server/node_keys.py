@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
+
 from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import KeepAuthority
+from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.node_key import Authority
 from gpu_scheduler.store.rows import Store
 
 LOOK_AGAIN_S = 0.5
+log = structlog.get_logger("server")
 
 
 async def ensure_authority(loop: Loop) -> None:
@@ -22,7 +26,10 @@ async def ensure_authority(loop: Loop) -> None:
 async def stored_authority(store: Store) -> NodeAuthority:
     """The authority of this database; a standby may have to wait for the first leader."""
     while True:
-        for found in await asyncio.to_thread(store.identities):
-            if isinstance(found, Authority):
-                return NodeAuthority(found)
+        try:
+            for found in await asyncio.to_thread(store.identities):
+                if isinstance(found, Authority):
+                    return NodeAuthority(found)
+        except SchedulerError as error:
+            log.warning("the authority for nodes cannot be read yet", error=str(error))
         await asyncio.sleep(LOOK_AGAIN_S)

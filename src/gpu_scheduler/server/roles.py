@@ -100,12 +100,14 @@ class OneOfSeveral:
 
     async def watch(self) -> None:
         """Raise if this server does not take part in who leads any more; else wait."""
+        cause: BaseException | None = None
         if self._role is not None:
             await asyncio.wait({self._role})
+            cause = None if self._role.cancelled() else self._role.exception()
         raise InternalError(
-            "this server does not take part in who leads any more, so it ends; its log says why. "
-            "Start it again"
-        )
+            f"this server does not take part in who leads any more ({cause!r}), so it ends; "
+            "start it again"
+        ) from cause
 
     async def end(self) -> None:
         """Hand over: finish what has come as the leader, then let another one lead at once."""

@@ -28,7 +28,7 @@ from gpu_scheduler.notify.service import DROPPED, Notifications
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.settings.groups import NotificationSettings
-from gpu_scheduler.store.rows import Store, Write
+from gpu_scheduler.store.rows import NoticeRow, Store, Write
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array
 from tests.receivers import HttpReceiver, SmtpReceiver, a_free_port
@@ -41,6 +41,13 @@ class Disk(SqliteStore):
     """A store whose disk can be full."""
 
     full = False
+    blips = 0
+
+    def notices(self) -> list[NoticeRow]:
+        if self.blips:
+            self.blips -= 1
+            raise StoreUnavailable("it is away for a moment")
+        return super().notices()
 
     def commit(self, writes: list[Write]) -> int:
         if self.full:
@@ -288,6 +295,21 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, monkeypatch: Any) 
             await house.until(lambda: failures > 1, "failed commits")
             assert receiver.got == []
             house.notifications._scheduler.keep = keep  # type: ignore[method-assign]
+            await house.until(lambda: receiver.got, "the notification")
+
+        in_house(tmp_path, told(receiver, "end"), test)
+    assert len(receiver.got) == 1
+
+
+def test_a_store_that_is_away_at_the_start_delays_and_loses_nothing(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(service, "PAUSE_S", 0.05)
+    monkeypatch.setattr(Disk, "blips", 2)
+    with HttpReceiver() as receiver:
+
+        async def test(house: House) -> None:
+            await house.ran(await house.submit())
             await house.until(lambda: receiver.got, "the notification")
 
         in_house(tmp_path, told(receiver, "end"), test)

@@ -1,0 +1,33 @@
+"""The authority for nodes: every server waits for it, whatever becomes of the database."""
+
+import asyncio
+
+from gpu_scheduler.api.grpc.authority import new_authority
+from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.node_key import Identity
+from gpu_scheduler.server.node_keys import stored_authority
+from gpu_scheduler.store.memory import MemoryStore
+
+
+class Away(MemoryStore):
+    """A store that is away when it is asked for the first time."""
+
+    asked = 0
+
+    def identities(self) -> list[Identity]:
+        self.asked += 1
+        if self.asked == 1:
+            raise StoreUnavailable("it is away for a moment")
+        return super().identities()
+
+
+def test_a_store_that_is_away_for_a_moment_is_asked_again() -> None:
+    async def play() -> None:
+        store = Away()
+        authority = new_authority(1_700_000_000_000)
+        store.commit([authority])
+        async with asyncio.timeout(10):
+            assert await stored_authority(store)
+        assert store.asked == 2
+
+    asyncio.run(play())
