@@ -281,10 +281,13 @@ class Agent:
     async def _hello(self) -> pb.Hello:
         self._hears_answers = False
         await self._replace_launcher()
+        # Asked before the launcher is: what it takes meanwhile is in one of the two.
+        starting = set(self._starting)
         held = await self._launcher.held()
-        self._orders.keep_only([*((work[0], work[1]) for work in held), *self._starting])
+        here = starting.union((work[0], work[1]) for work in held)
+        self._orders.keep_only(here)
         await self._mps.keep_only((work[0], work[1]) for work in held if work[2] is None)
-        self._prober.keep_only(((work[0], work[1]) for work in held), self._starting)
+        self._prober.keep_only(((work[0], work[1]) for work in held), starting)
         now_ms = self._machine.wall_ms()
         for allocation_id, member, over in held:
             # What has begun or is prepared, the launcher says itself; it may also wait for others.
@@ -303,7 +306,7 @@ class Agent:
             boot_id=self._machine.boot_id(),
             instance=self._instance,
             inventory=inventory_of(self._found),
-            held=[pb.HeldWork(allocation_id=work[0], member=work[1]) for work in held],
+            held=[pb.HeldWork(allocation_id=key[0], member=key[1]) for key in sorted(here)],
             runners=self._runners(),
             address=self._config.address,
             boot_ms=self._asking_ms(),
@@ -403,6 +406,9 @@ class Agent:
         """An order that cannot be carried out costs its own work, and nothing else."""
         try:
             work = self._orders.work(order)
+            if work.lease_ms:
+                # By the time of its turn the server may have given it up, and grant other leases.
+                work = replace(work, leased_ms=self._granted_ms)
         except (
             Exception
         ) as error:  # orders are repeated: what escaped would kill us again and again
@@ -423,8 +429,7 @@ class Agent:
         try:
             async with self._starts:
                 if key in self._starting:
-                    leased = replace(work, leased_ms=self._granted_ms) if work.lease_ms else work
-                    await self._launcher.start(await self._mps.join(leased))
+                    await self._launcher.start(await self._mps.join(work))
         except (OrderRefused, MpsFailed) as error:
             self._refused(key, str(error))
         finally:

@@ -229,7 +229,10 @@ class Agents:
         limit_ms = self._loop.core.book.picture.limit_ms(job)
         for placement in allocation.placements:
             session = self._sessions.get(placement.node_id)
-            if session is not None and only in {None, placement.node_id}:
+            if session is None or only not in {None, placement.node_id}:
+                continue
+            # Before, it has been granted no lease: what it is to start is told with its welcome.
+            if session.is_welcome:
                 session.ordered.add(allocation.id)
                 start = start_order(allocation, placement, job, launch, captured, limit_ms)
                 self._gangs.complete_start(start, allocation, placement)
@@ -484,11 +487,12 @@ class Agents:
             self._hear_over(allocation, fact, running.running.checkpoint_ms)
 
     def _hear_unknown(self, session: Session, fact: pb.Fact) -> None:
-        """Its end is committed, or it was never ours: either way there is nothing to learn."""
+        """Its end is committed, or it was never ours: it is to be forgotten, or to stop."""
         kind = fact.WhichOneof("fact")
-        if kind == "over" and fact.allocation_id not in self._committed.ids:
+        is_stored = fact.allocation_id in self._committed.ids
+        if kind == "over" and not is_stored:
             session.send(_forget(fact.allocation_id, fact.member))
-        elif kind == "prepared":
+        elif kind == "prepared" or (kind == "began" and not is_stored):
             self._gangs.refuse(session.node, fact.allocation_id, fact.member)
 
     def _hear_over(self, allocation: Allocation, fact: pb.Fact, checkpoint_ms: int) -> None:

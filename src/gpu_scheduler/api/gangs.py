@@ -107,7 +107,7 @@ class Gangs:
             self._tell(Prepared(allocation.id, first, self._hosts(allocation)))
 
     def refuse(self, node_id: str, allocation_id: str, member: int) -> None:
-        """What is prepared for an attempt that is over will never be committed."""
+        """What is prepared or runs for an attempt that is over is wanted no more."""
         stop = pb.Stop(why="unknown")
         order = pb.Order(allocation_id=allocation_id, member=member, stop=stop)
         self._nodes.order(node_id, order)

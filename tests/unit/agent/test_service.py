@@ -28,6 +28,7 @@ class QuietLauncher:
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"runners": ["process"]}
         self.started: asyncio.Queue[str] = asyncio.Queue()
+        self.leased: dict[str, int] = {}
         self.forgotten: asyncio.Queue[str] = asyncio.Queue()
         self.asked = asyncio.Event()
         self.may_start = asyncio.Event()
@@ -42,6 +43,7 @@ class QuietLauncher:
     async def start(self, work: Work) -> None:
         self.asked.set()
         await self.may_start.wait()
+        self.leased[work.allocation_id] = work.leased_ms
         self.started.put_nowait(work.allocation_id)
 
     async def forget(self, allocation_id: str, _: int) -> None:
@@ -83,6 +85,12 @@ class OneServer:
             if message.WhichOneof("message") == "log_chunk":
                 chunk = message.log_chunk
                 return chunk.request_id, len(chunk.data), chunk.end
+
+    async def next_hello(self) -> pb.Hello:
+        while True:
+            message = await asyncio.wait_for(self.heard.get(), 10)
+            if message.WhichOneof("message") == "hello":
+                return message.hello
 
     async def next_fact(self) -> pb.Fact:
         while True:
@@ -207,6 +215,44 @@ def test_what_is_forgotten_while_its_start_waits_never_starts(directory: Path) -
         assert found == ["job-1.1", "job-3.1"]
 
     with_agent(directory, test, most_starts=1)
+
+
+def a_leased_start(name: str) -> pb.ServerMessage:
+    said = a_start(name)
+    said.orders.orders[0].start.lease_ms = 60_000
+    return said
+
+
+def test_the_lease_of_a_start_that_waits_is_the_one_of_when_it_was_ordered(directory: Path) -> None:
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        launcher.may_start.clear()
+        renewals = [pb.ServerMessage(renewal=pb.Renewal(boot_ms=ms)) for ms in (1_000, 500_000)]
+        starts = [a_leased_start(name) for name in ("job-1", "job-2")]
+        for said in (renewals[0], *starts, renewals[1]):
+            server.says.put_nowait(said)
+        assert [await asyncio.wait_for(launcher.renewed.get(), 10) for _ in range(2)] == [
+            1_000,
+            500_000,
+        ]
+        launcher.may_start.set()
+        for _ in range(2):
+            await asyncio.wait_for(launcher.started.get(), 10)
+        assert launcher.leased == {"job-1.1": 1_000, "job-2.1": 1_000}
+
+    with_agent(directory, test, most_starts=1)
+
+
+def test_a_start_that_waits_is_told_to_a_server_that_comes_back(directory: Path) -> None:
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        assert not (await server.next_hello()).held
+        launcher.may_start.clear()
+        for name in ("job-1", "job-2"):
+            server.says.put_nowait(a_start(name))
+        server.says.put_nowait(pb.ServerMessage(goodbye=pb.Goodbye(reason="restart")))
+        held = (await server.next_hello()).held
+        assert [work.allocation_id for work in held] == ["job-1.1", "job-2.1"]
+
+    with_agent(directory, test, most_starts=1, retry_interval_s=0.01)
 
 
 def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:

@@ -23,14 +23,17 @@ class Node:
         inventory = pb.Inventory(cpu_milli=cpus * 1000, memory_mb=100_000)
         hello = pb.Hello(node=name, protocol=PROTOCOL, instance=name, inventory=inventory)
         hello.runners.append("process")
+        hello.boot_ms = 1_000
         self.says: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
         self.orders: asyncio.Queue[pb.Order] = asyncio.Queue()
+        self.heard: list[str | None] = []
         self.is_welcome = asyncio.Event()
         self.says.put_nowait(pb.AgentMessage(hello=hello))
 
     async def talk(self, agents: Agents) -> None:
         context: Any = None
         async for message in agents.session(self._requests(), context):
+            self.heard.append(message.WhichOneof("message"))
             if message.HasField("welcome"):
                 self.is_welcome.set()
             for order in message.orders.orders:
@@ -116,5 +119,26 @@ def test_a_node_ends_nothing_that_is_on_another_one() -> None:
         owner.tell(pb.Fact(allocation_id=held, over=pb.Over(exit_code=0, ran=True)))
         assert (await owner.order()).WhichOneof("order") == "forget"
         assert cluster.running == []
+
+    play(test)
+
+
+def test_what_has_begun_and_is_not_known_is_stopped() -> None:
+    async def test(cluster: Cluster) -> None:
+        node = await cluster.add("n0", cpus=1)
+        node.tell(pb.Fact(allocation_id="job-7.1", member=2, began=pb.Began(pid=1)))
+        order = await node.order()
+        assert (order.allocation_id, order.member, order.stop.why) == ("job-7.1", 2, "unknown")
+
+    play(test)
+
+
+def test_a_node_is_told_to_start_something_only_after_its_leases_were_granted() -> None:
+    async def test(cluster: Cluster) -> None:
+        await cluster.submit()
+        node = await cluster.add("n0", cpus=64)
+        assert (await node.order()).WhichOneof("order") == "start"
+        assert node.heard == ["welcome", "renewal", "orders"]
+        await cluster.has_heard(node)
 
     play(test)
