@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -44,14 +43,15 @@ class Repeats:
     def __init__(self, service: Service) -> None:
         """Answers are kept in the store."""
         self._service = service
-        self._under_way: dict[tuple[str, str], asyncio.Event] = {}
+        self._under_way: dict[tuple[str, str], asyncio.Task[Answer]] = {}
 
     async def once(self, call: Call, body: bytes, act: Act, tell: Tell) -> Answer:
         """Act and tell, or repeat what was told to the same request before."""
         given = call.headers.get(HEADER)
         if given is None:
             return tell(await act(None))
-        async with self._turn(call, given, body) as turn:
+
+        async def work(turn: _Turn) -> Answer:
             if turn.before is not None:
                 return _replayed(turn.before)
 
@@ -61,6 +61,8 @@ class Repeats:
 
             return tell(await act(remember))
 
+        return await self._in_turn(call, given, body, work)
+
     async def change(self, context: Context, call: Call, handler: Handler, most: int) -> Answer:
         """Let a handler change something, once for each key.
 
@@ -68,7 +70,8 @@ class Repeats:
         worked out anew, by the same handler, which then changes nothing: how things are now.
         """
         body = await call.body(most)
-        async with self._turn(call, call.headers[HEADER], body) as turn:
+
+        async def work(turn: _Turn) -> Answer:
             again = copy(context)
             if turn.before is None:
                 again.service = cast(Service, _Noting(context.service, turn))
@@ -81,25 +84,34 @@ class Repeats:
             told.headers += REPLAYED
             return told
 
-    @asynccontextmanager
-    async def _turn(self, call: Call, given: bytes, body: bytes) -> AsyncIterator[_Turn]:
-        """The only request with this key for a while, and what was answered to it before."""
+        return await self._in_turn(call, call.headers[HEADER], body, work)
+
+    async def _in_turn(
+        self, call: Call, given: bytes, body: bytes, work: Callable[[_Turn], Awaitable[Answer]]
+    ) -> Answer:
+        """Work as the only request with this key.
+
+        What has begun goes on although its caller is gone, and the key is taken until it is over:
+        a message that has been sent is not taken back, and its commit may still be to come.
+        """
         slot = (_owner(call.caller), _read_key(given))
         while slot in self._under_way:
-            await self._under_way[slot].wait()
-        done = self._under_way[slot] = asyncio.Event()
-        try:
-            digest = _digest(call, body)
-            before = self._service.store.answer(*slot)
-            if before is not None and before.request_hash != digest:
-                raise KeyReused(
-                    "this Idempotency-Key was used for another request; take a new key for each "
-                    "new request"
-                )
-            yield _Turn(slot=slot, digest=digest, before=before)
-        finally:
-            del self._under_way[slot]
-            done.set()
+            await asyncio.wait((self._under_way[slot],))
+        working = asyncio.create_task(self._work(slot, _digest(call, body), work))
+        self._under_way[slot] = working
+        working.add_done_callback(lambda _: self._under_way.pop(slot))
+        return await asyncio.shield(working)
+
+    async def _work(
+        self, slot: tuple[str, str], digest: str, work: Callable[[_Turn], Awaitable[Answer]]
+    ) -> Answer:
+        before = self._service.store.answer(*slot)
+        if before is not None and before.request_hash != digest:
+            raise KeyReused(
+                "this Idempotency-Key was used for another request; take a new key for each new "
+                "request"
+            )
+        return await work(_Turn(slot=slot, digest=digest, before=before))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
