@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import SchedulerError
 from tests.acceptance.conftest import LONGEST_S, RealServer, end_what_is_left
+from tests.database_proxy import Proxy
 from tests.postgres import OwnPostgres, a_server
 
 GPUS = "2xA100-80GB"
@@ -84,6 +86,29 @@ def test_while_the_database_is_away_jobs_run_requests_are_refused_and_all_is_exa
     assert len((tmp_path / "runs").read_text().split()) == 1
     assert house.json("db", "check", "--state-dir", house.state_dir)["problems"] == []
     house.tgpu("down", "--state-dir", house.state_dir)
+
+
+def test_a_server_stops_although_the_database_went_away_during_a_commit(
+    house: RealServer, postgres: OwnPostgres
+) -> None:
+    proxy = Proxy(postgres.port)
+    url = postgres.make_database().replace(f":{postgres.port}/", f":{proxy.port}/")
+    house.environment |= {
+        "GPU_SCHEDULER_DATABASE_URL": url,
+        "GPU_SCHEDULER_DATABASE_CONNECT_TIMEOUT_S": "1",
+        # The next COMMIT is that of the submission, and no renewal of the lead.
+        "GPU_SCHEDULER_REPLICATION_HEARTBEAT_INTERVAL_S": "60",
+        "GPU_SCHEDULER_REPLICATION_HEARTBEAT_TIMEOUT_S": "200",
+    }
+    house.start(GPUS)
+    proxy.lose = "answer"
+    with ThreadPoolExecutor(1) as pool, house.client() as client:
+        submitting = pool.submit(client.submit, ["true"], gpus=1)
+        assert proxy.lost.wait(LONGEST_S)
+        house.tgpu("down", "--state-dir", house.state_dir)
+        with pytest.raises(SchedulerError):
+            submitting.result(LONGEST_S)
+    proxy.close()
 
 
 def test_a_backup_of_a_running_server_can_be_put_back_and_moved_to_postgresql(

@@ -13,6 +13,8 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+LONGEST_END_S = 5.0
+"""The event loop stands still meanwhile, so a thread that is stuck is left behind."""
 
 
 class Writer(Protocol):
@@ -49,7 +51,7 @@ class Committer:
         """Finish what was asked, then end the thread."""
         if self._thread is not None:
             self._asked.put(None)
-            self._thread.join()
+            self._thread.join(LONGEST_END_S)
             self._thread = None
 
     def _work(self) -> None:

@@ -112,6 +112,7 @@ class Loop:
         self._unreadable: SchedulerError | None = None
         self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Future[int] | None = None
         self.core = self._read_core()
 
     # --- for others
@@ -232,7 +233,8 @@ class Loop:
 
     async def maintain(self, work: Callable[[], int]) -> int:
         """Do something to the store between two commits, as only its one writer may."""
-        return await self._writer.run(work)
+        self._upkeep = self._writer.run(work)
+        return await asyncio.shield(self._upkeep)
 
     def _hurry(self) -> None:
         """What has come should be done now."""
@@ -251,6 +253,8 @@ class Loop:
         self._wake()
         if self._task is not None:
             await self._task
+        if self._upkeep is not None:
+            await asyncio.wait({self._upkeep})
         for queue in list(self._subscribers):
             _end(queue)
         self._writer.close()

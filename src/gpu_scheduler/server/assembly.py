@@ -107,7 +107,7 @@ class Server:
                             await network.serve(applications.main)
                         await self._serve(roles, stop, ready)
                 finally:
-                    await roles.end()
+                    await self._end(roles)
         finally:
             self._listening.close()
             self._store.close()
@@ -139,7 +139,13 @@ class Server:
             await asyncio.gather(*tasks, return_exceptions=True)
             if local_agent is not None:
                 await local_agent.stop()
-            await roles.end()
+            await self._end(roles)
+
+    async def _end(self, roles: Roles) -> None:
+        """Finish what can be finished: not what waits for a database that is away."""
+        if isinstance(self._store, Guarded):
+            self._store.hurry()
+        await roles.end()
 
     def _roles(self, door: AgentDoor, network: GrpcServer | None) -> Roles:
         """Alone with a file; one of several on PostgreSQL."""

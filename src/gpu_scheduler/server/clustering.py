@@ -45,6 +45,10 @@ class Guarded(Protocol):
 
     guard: Callable[[Any], None] | None
 
+    def hurry(self) -> None:
+        """Do not wait any more until the database is back."""
+        ...
+
 
 def fence(store: Guarded, term: int) -> None:
     """Bind all further commits to a term; 0: nothing is committed at all."""

@@ -490,6 +490,27 @@ def test_a_loop_that_closes_answers_what_came_and_refuses_the_rest() -> None:
     asyncio.run(run())
 
 
+def test_a_loop_that_closes_waits_for_upkeep_and_the_event_loop_goes_on() -> None:
+    async def run() -> None:
+        bench = Bench(Disk())
+        go_on = Event()
+
+        def work() -> int:
+            go_on.wait()
+            return 1
+
+        upkeep = asyncio.create_task(bench.loop.maintain(work))
+        await asyncio.sleep(0)
+        upkeep.cancel()
+        closing = asyncio.create_task(bench.loop.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        go_on.set()
+        await closing
+
+    asyncio.run(run())
+
+
 def test_nobody_learns_about_others_by_depending_on_them() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)

@@ -225,9 +225,10 @@ def test_a_server_that_stops_before_it_knows_says_that_it_does_not_know(
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(store.commit, batch(2))
         assert proxy.lost.wait(LONG_S)
-        store.close()
+        store.hurry()
         with pytest.raises(OutcomeUnknown, match="not known"):
             answer.result(LONG_S)
+    store.close()
     proxy.refusing = False
     again = opened(url)
     assert kept(again) == [1, 2]

@@ -38,6 +38,7 @@ class Link:
         self._open = 0
         self._freed = Condition(Lock())
         self._closed = Event()
+        self._impatient = Event()
         self._trouble = ""
         self._probe: Thread | None = None
         with said_plainly(address):
@@ -55,8 +56,12 @@ class Link:
         return self._closed.is_set()
 
     def pause(self, seconds: float) -> bool:
-        """Wait a moment; tells whether it was closed meanwhile."""
-        return self._closed.wait(seconds)
+        """Wait a moment; tells whether nobody should wait any longer."""
+        return self._impatient.wait(seconds)
+
+    def hurry(self) -> None:
+        """From now on nobody waits until the database is back."""
+        self._impatient.set()
 
     def check(self) -> None:
         """Raise if the database is known to be away."""
@@ -100,6 +105,7 @@ class Link:
 
     def close(self) -> None:
         """Let go of everything."""
+        self.hurry()
         self._closed.set()
         self._drop_idle()
         if self._probe is not None:

@@ -108,6 +108,10 @@ class PostgresStore(SqlReads):
 
         return self._link.use(within)
 
+    def hurry(self) -> None:
+        """The server stops: a commit whose outcome is looked for says that it is not known."""
+        self._link.hurry()
+
     def close(self) -> None:
         """Let go of all connections."""
         self._link.close()
