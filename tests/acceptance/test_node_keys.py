@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_scheduler.agent.channels import Credentials, open_channel
 from gpu_scheduler.agent.join import Identity, Keeper, NotJoined, join
@@ -121,6 +122,19 @@ def test_a_token_is_good_for_so_many_nodes_and_no_more(cluster: Cluster) -> None
         joined(cluster, "third", token["token"])
     states = {one["id"]: one["state"] for one in cluster.json("node", "token", "list")["tokens"]}
     assert states[token["id"]] == "used up"
+
+
+def test_who_missed_the_answer_joins_again_with_the_same_key_and_is_counted_once(
+    cluster: Cluster,
+) -> None:
+    token, key = a_token(cluster, uses=1), ec.generate_private_key(ec.SECP256R1())
+    target = [cluster.nodes_address]
+    first, again = (run(join("twice", target, token["token"], key=key)) for _ in range(2))
+    assert first.key == again.key
+    assert tried(cluster, "twice", Shown(again)) == "welcome"
+    for name in ("twice", "another"):
+        with pytest.raises(NotJoined, match="so many have joined"):
+            joined(cluster, name, token["token"])
 
 
 def test_nobody_joins_with_a_token_that_has_expired(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ one, so that nothing else has to be brought along. Keys are renewed in time, wit
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import os
@@ -46,6 +47,8 @@ from gpu_scheduler.wire.node_proof import (
 from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL
 
 IDENTITY_FILE = "identity.json"
+JOINING_FILE = "joining.pem"
+"""The key of a machine that has asked to join, and may have missed the answer."""
 PATIENCE_S = 10.0
 RENEW_AT = 2 / 3
 """Of a key's life, that much may pass before there is a new one."""
@@ -121,8 +124,7 @@ class Identity:
 
     @property
     def _private(self) -> ec.EllipticCurvePrivateKey:
-        key = serialization.load_pem_private_key(self.key.encode(), None)
-        return cast(ec.EllipticCurvePrivateKey, key)
+        return _private_key(self.key)
 
     @property
     def _der(self) -> bytes:
@@ -130,14 +132,7 @@ class Identity:
 
     def write(self, directory: Path) -> None:
         """Keep it where only the owner can read it, whole or not at all."""
-        target = directory / IDENTITY_FILE
-        fresh = target.with_name(f"{IDENTITY_FILE}.new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(target)
+        _write_secret(directory / IDENTITY_FILE, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, directory: Path) -> Identity | None:
@@ -207,10 +202,24 @@ async def identity_of(
             f"node '{node}' has not joined yet; make a token on the server with 'tgpu node token "
             "create' and start the agent with --token, or with agent.token_file"
         )
-    identity = await _until_joined(node, targets, token, client)
+    key = _joining_key(directory, known)
+    identity = await _until_joined(node, targets, token, key, client)
     identity.write(directory)
+    (directory / JOINING_FILE).unlink(missing_ok=True)
     log.info("this machine has joined", node=node)
     return identity
+
+
+def _joining_key(directory: Path, known: Identity | None) -> ec.EllipticCurvePrivateKey:
+    """The key to join with. It is kept before it is shown: whoever asks again shows the same."""
+    file = directory / JOINING_FILE
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        text = file.read_text(encoding="utf-8")
+        if known is None or text != known.key:
+            return _private_key(text)
+    key = ec.generate_private_key(ec.SECP256R1())
+    _write_secret(file, _key_text(key))
+    return key
 
 
 async def keeper_of(config: AgentConfig) -> Keeper | None:
@@ -238,13 +247,17 @@ def _client(config: AgentConfig) -> tuple[bytes, bytes] | None:
 
 
 async def _until_joined(
-    node: str, targets: Sequence[str], token: str, client: tuple[bytes, bytes] | None
+    node: str,
+    targets: Sequence[str],
+    token: str,
+    key: ec.EllipticCurvePrivateKey,
+    client: tuple[bytes, bytes] | None,
 ) -> Identity:
     """Join; servers that are away, or not ready yet, are waited for."""
     wait_s, told = FIRST_WAIT_S, ""
     while True:
         try:
-            return await join(node, targets, token, client=client)
+            return await join(node, targets, token, key=key, client=client)
         except NotJoined as error:
             if error.is_final:
                 raise
@@ -256,11 +269,16 @@ async def _until_joined(
 
 
 async def join(
-    node: str, targets: Sequence[str], token: str, *, client: tuple[bytes, bytes] | None = None
+    node: str,
+    targets: Sequence[str],
+    token: str,
+    *,
+    key: ec.EllipticCurvePrivateKey | None = None,
+    client: tuple[bytes, bytes] | None = None,
 ) -> Identity:
-    """Show a token to one of the servers, and have a new key signed."""
+    """Show a token to one of the servers, and have a key signed: a new one if none is given."""
     text = JoinText.read(token)
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = key or ec.generate_private_key(ec.SECP256R1())
     asked = nodes.JoinRequest(
         token=str(text),
         node=node,
@@ -295,17 +313,36 @@ async def join(
 def _identity(
     answer: nodes.JoinAnswer, key: ec.EllipticCurvePrivateKey, *, plain: bool
 ) -> Identity:
-    none = serialization.NoEncryption()
-    private = key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, none)
     return Identity(
         node=answer.node,
-        key=private.decode(),
+        key=_key_text(key),
         certificate=_pem(answer.certificate).decode(),
         authority=_pem(answer.authority).decode(),
         expires_ms=answer.expires_ms,
         issued_ms=_now_ms(),
         plain=plain,
     )
+
+
+def _key_text(key: ec.EllipticCurvePrivateKey) -> str:
+    none = serialization.NoEncryption()
+    return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, none).decode()
+
+
+def _private_key(text: str) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(text.encode(), None)
+    return cast(ec.EllipticCurvePrivateKey, key)
+
+
+def _write_secret(target: Path, text: str) -> None:
+    """Keep something that only the owner can read, whole or not at all."""
+    fresh = target.with_name(f"{target.name}.new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(target)
 
 
 def _request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:

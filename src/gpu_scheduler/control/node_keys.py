@@ -57,24 +57,40 @@ def _changed_token(
     return replace(token, revoked_ms=max(1, now_ms))
 
 
-def check_token(keys: NodeKeys, token_id: str, now_ms: int) -> JoinToken:
-    """The token, if a node may join with it now."""
+def check_token(keys: NodeKeys, token_id: str, node_id: str, now_ms: int) -> JoinToken:
+    """The token, if a node may join with it now, or has and may ask again for the answer."""
     token = _token(keys, token_id)
     if token.revoked_ms:
         raise Forbidden(f"join token {token_id} has been revoked; ask for another one")
     if token.expires_ms <= now_ms:
         raise Forbidden(f"join token {token_id} has expired; ask for another one")
-    if token.used >= token.uses:
-        raise Forbidden(
-            f"join token {token_id} was for {token.uses} node(s), and so many have joined with it; "
-            "ask for another one"
-        )
+    if token.used >= token.uses and _joined_with(keys, token_id, node_id) is None:
+        raise _used_up(token)
     return token
 
 
-def _joined(book: Book, message: JoinNode, now_ms: int) -> tuple[JoinToken, NodeKey]:
+def _used_up(token: JoinToken) -> Forbidden:
+    return Forbidden(
+        f"join token {token.id} was for {token.uses} node(s), and so many have joined with it; "
+        "ask for another one"
+    )
+
+
+def _joined_with(keys: NodeKeys, token_id: str, node_id: str) -> NodeKey | None:
+    """The key of a node, if it joined with that token and is believed."""
+    key = keys.nodes.get(node_id)
+    return key if key and key.token_id == token_id and not key.revoked_ms else None
+
+
+def _joined(book: Book, message: JoinNode, now_ms: int) -> tuple[Identity, ...]:
     keys, node_id = book.node_keys, message.node_id
-    token = check_token(keys, message.token_id, now_ms)
+    token = check_token(keys, message.token_id, node_id, now_ms)
+    same = _joined_with(keys, token.id, node_id)
+    if same is not None and same.fingerprint == message.fingerprint:
+        # It has missed the answer: the same machine joins once, however often it asks.
+        return (replace(same, issued_ms=now_ms, expires_ms=message.expires_ms),)
+    if token.used >= token.uses:
+        raise _used_up(token)
     if token.nodes and node_id not in token.nodes:
         raise Forbidden(
             f"join token {token.id} is for {', '.join(token.nodes)} and not for '{node_id}'"

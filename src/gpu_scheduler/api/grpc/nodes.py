@@ -119,7 +119,7 @@ class Nodes:
         token_id = keys.token_ids.get(secret_hash(JoinText.read(asked.token).secret))
         if token_id is None:
             raise Forbidden("this join token is not known here; it may be of another cluster")
-        check_token(keys, token_id, now_ms)
+        check_token(keys, token_id, asked.node, now_ms)
         agreed_protocol(asked.protocol, asked.least_protocol, who=f"node '{asked.node[:80]}'")
         if not NODE_NAME.fullmatch(asked.node):
             raise InvalidRequest(
