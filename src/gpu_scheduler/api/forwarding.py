@@ -1,8 +1,8 @@
 """A standby passes on what only the leader can do, and what the leader says comes back.
 
 The caller is known, and the request was checked, before it comes here. While nobody leads it is
-kept waiting for a while. It is sent again only if the leader cannot have done it, or if it carries
-an Idempotency-Key.
+kept waiting for a while. It is sent again only if the leader cannot have done it, or if doing it
+twice is doing it once: a read, or a change whose Idempotency-Key is heeded.
 
 It is passed on once, and says so: a server that has just lost the lead refuses it, and does not
 pass it on again in its own name.
@@ -26,11 +26,12 @@ from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.standing import READING, Standing
 from gpu_scheduler.api.vouching import HEADER as VOUCHED
 from gpu_scheduler.api.vouching import Asked, vouch
-from gpu_scheduler.client.address import Address, read_address
+from gpu_scheduler.client.address import read_address
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.http1 import Answer as Reply
 from gpu_scheduler.client.http1 import request_bytes
 from gpu_scheduler.model.errors import ClusterError, NotLeader
+from gpu_scheduler.model.leadership import Lead
 
 WAIT_FOR_LEADER_S = 12.0
 """A little longer than a failover takes."""
@@ -69,19 +70,20 @@ class Forwarder:
             or headers.get(LEADER_WANTED) == b"leader"
         )
 
-    async def answer(self, context: Context, call: Call) -> Answer:
-        """What the leader says."""
+    async def answer(self, context: Context, call: Call, operation: Operation) -> Answer:
+        """What the leader says; raises `NotLeader` if none takes it for too long."""
         body = await call.body(context.settings.bounds.bulk_bytes)
-        method: str = call.scope["method"]
-        is_safe = method in READING or KEY in call.headers
+        is_safe = operation.is_safe_again(has_key=KEY in call.headers)
         clock = asyncio.get_running_loop().time
         give_up = clock() + WAIT_FOR_LEADER_S
         while True:
-            address = await self._leader(give_up - clock())
+            lead = await self._leader(give_up - clock())
             try:
-                return await self._ask(address, call, body)
+                return await self._ask(lead, call, body)
             except _Unsent as reason:
                 log.info("the leader did not take a request", why=str(reason))
+                if clock() > give_up:
+                    raise _given_up(lead, reason) from reason
             except (OSError, Unreadable) as error:
                 if not is_safe or clock() > give_up:
                     raise ClusterError(
@@ -90,19 +92,33 @@ class Forwarder:
                     ) from error
             await asyncio.sleep(AGAIN_S)
 
-    async def _leader(self, longest_s: float) -> Address:
-        """Where the leader is; waited for, as there is one again soon."""
+    async def _leader(self, longest_s: float) -> Lead:
+        """Who leads, and where; waited for, as there is one again soon."""
+        lead = self.standing.lead
         try:
             async with asyncio.timeout(longest_s):
-                while not (lead := self.standing.lead).is_held or not lead.address:
+                while not lead.is_held or not lead.address or self._is_mistaken(lead):
                     await self.standing.changed()
-                return read_address(lead.address)
+                    lead = self.standing.lead
+                return lead
         except TimeoutError:
+            if lead.is_held and self._is_mistaken(lead):
+                raise NotLeader(
+                    f"this server stands by, and the leader '{lead.holder}' says that it is at "
+                    f"{lead.address}, which is this server itself; give each server an address "
+                    "that the others reach (server.address)"
+                ) from None
             raise NotLeader(
                 "this server stands by, and no leader has answered; try again in a moment"
             ) from None
 
-    async def _ask(self, address: Address, call: Call, body: bytes) -> Answer:
+    def _is_mistaken(self, lead: Lead) -> bool:
+        """Tell whether another server gives our own address for its own."""
+        me = self.standing.me
+        return lead.address == me.address and lead.holder != me.name
+
+    async def _ask(self, lead: Lead, call: Call, body: bytes) -> Answer:
+        address = read_address(lead.address)
         tls = self.tls() if address.tls else None
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -112,7 +128,7 @@ class Forwarder:
         except (OSError, TimeoutError) as error:
             raise _Unsent(f"{address} cannot be reached: {error}") from error
         try:
-            writer.write(self._request(address, call, body))
+            writer.write(self._request(lead, call, body))
             reply = Reply()
             async with asyncio.timeout(REPLY_S):
                 first: list[bytes] = []
@@ -123,7 +139,7 @@ class Forwarder:
             writer.close()
             raise
 
-    def _request(self, address: Address, call: Call, body: bytes) -> bytes:
+    def _request(self, lead: Lead, call: Call, body: bytes) -> bytes:
         """The same request, with who asks in a form that the leader can check."""
         scope = call.scope
         target = scope.get("raw_path") or scope["path"].encode()
@@ -150,11 +166,12 @@ class Forwarder:
                 peer,
                 asked,
                 server=standing.me.name,
-                term=standing.lead.term,
+                term=lead.term,
                 at_ms=standing.database_ms(),
             ).decode()
         path = target.decode("latin-1")
-        return request_bytes(scope["method"], path, address.host_header, headers, body)
+        host = read_address(lead.address).host_header
+        return request_bytes(scope["method"], path, host, headers, body)
 
     async def _told(
         self,
@@ -177,6 +194,17 @@ class Forwarder:
         if reply.status == 503 and b'"not_leader"' in body:
             raise _Unsent("it does not lead any more")
         return Answer(body, status=reply.status, media=media, headers=headers)
+
+
+def _given_up(lead: Lead, reason: _Unsent) -> NotLeader:
+    text = (
+        f"this server stands by, and the leader '{lead.holder}' at {lead.address} did not take the "
+        f"request: {reason}; try again in a moment"
+    )
+    if read_address(lead.address).is_loopback:
+        text += ". If it is on another machine, it must give an address that others reach "
+        text += "(server.address)"
+    return NotLeader(text)
 
 
 async def _pieces(

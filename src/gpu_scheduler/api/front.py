@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any
@@ -134,7 +135,7 @@ class Front:
 
     def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
         if self._forwarder is not None and self._forwarder.wants(operation, headers):
-            return self._forwarder.answer
+            return partial(self._forwarder.answer, operation=operation)
         if KEY in headers and operation.repeats:
             most = self._context.settings.bounds.body_bytes
             return lambda context, call: context.repeats.change(

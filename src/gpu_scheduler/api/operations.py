@@ -59,6 +59,10 @@ class Operation:
         """
         return self.method not in READING and not self.keyed and "token" not in self.name
 
+    def is_safe_again(self, *, has_key: bool) -> bool:
+        """Tell whether sending it twice does no more than sending it once."""
+        return self.method in READING or (has_key and (self.keyed or self.repeats))
+
 
 def a_number(name: str, description: str, *, least: int = 0, most: int = 2**53) -> Parameter:
     """A whole number within bounds."""

@@ -19,7 +19,7 @@ import msgspec
 
 from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.people import account_named, account_of
-from gpu_scheduler.model.errors import CallerError
+from gpu_scheduler.model.errors import CallerError, NotLeader
 
 HEADER = b"x-tgpu-vouched"
 HOLDS_MS = 30_000
@@ -99,11 +99,16 @@ class Vouched:
         self._seen: dict[str, int] = {}
 
     def peer(self, voucher: Voucher, asked: Asked, now_ms: int) -> Peer:
-        """Who asks, if it was signed for this very request; raises `NotVouched`."""
+        """Who asks, if it was signed for this very request; raises `NotVouched`.
+
+        What was signed for another term raises `NotLeader`: it can be signed and sent again.
+        """
         if voucher.request != asked.digest:
             raise NotVouched("another request was signed than came; is something in between?")
         if voucher.term != self._term:
-            raise NotVouched(f"it was signed for term {voucher.term}, and this is {self._term}")
+            raise NotLeader(
+                f"it was signed for the leader of term {voucher.term}, and this is {self._term}"
+            )
         if abs(now_ms - voucher.at_ms) > HOLDS_MS:
             raise NotVouched("it was signed too long ago, or by another clock")
         if voucher.nonce in self._seen:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.api import forwarding
 from gpu_scheduler.api.application import build
 from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.forwarding import Forwarder
@@ -75,6 +76,10 @@ def said(status: int, form: Any) -> bytes:
     return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body)
 
 
+NOT_LEADER = said(503, {"error": "not any more", "code": "not_leader"})
+BROKEN_OFF = b""
+
+
 class Asking:
     """Asks a standby as its listener would."""
 
@@ -124,11 +129,15 @@ async def listening(leader: Leader) -> AsyncIterator[Leader]:
         yield leader
 
 
-def play(leader: Leader, work: Callable[[Asking], Awaitable[Any]]) -> Any:
+def play(
+    leader: Leader,
+    work: Callable[[Asking], Awaitable[Any]],
+    standing: Callable[[str], Standing] = Standing,
+) -> Any:
     """Ask a standby of this leader."""
 
     async def run() -> Any:
-        async with listening(leader), a_standby(Standing(leader.address)) as ask:
+        async with listening(leader), a_standby(standing(leader.address)) as ask:
             return await work(ask)
 
     return asyncio.run(run())
@@ -167,3 +176,74 @@ def test_what_was_passed_on_once_says_so_and_is_not_passed_on_again() -> None:
     status, told = play(leader, twice)
     assert leader.header("x-tgpu-passed-on") == b"1"
     assert (status, told["code"], len(leader.heads)) == (503, "not_leader", 1)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "WAIT_FOR_LEADER_S", 0.05)
+    monkeypatch.setattr(forwarding, "AGAIN_S", 0.06)
+
+
+def refused_by(standing: Standing) -> Any:
+    """What a standby says that gets nothing through to the leader."""
+
+    async def run() -> tuple[int, Any]:
+        async with a_standby(standing) as ask:
+            return await asyncio.wait_for(ask(), 20)
+
+    status, told = asyncio.run(run())
+    assert (status, told["code"]) == (503, "not_leader")
+    return told["error"]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_leader_that_cannot_be_reached_is_not_waited_for_for_ever() -> None:
+    told = refused_by(Standing("http://127.0.0.1:1"))
+    assert "leader 'leader' at http://127.0.0.1:1 did not take the request" in told
+    assert "server.address" in told, "on another machine that is no address of the leader"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_leader_that_leads_no_more_is_not_asked_for_ever() -> None:
+    status, told = play(Leader(*[NOT_LEADER] * 9), lambda ask: ask())
+    assert (status, told["code"]) == (503, "not_leader")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nothing_is_passed_on_to_a_leader_that_gives_our_own_address_for_its_own() -> None:
+    told = refused_by(Standing(ME))
+    assert f"is at {ME}, which is this server itself" in told
+    assert "server.address" in told
+
+
+def test_what_the_leader_of_before_refuses_is_sent_again() -> None:
+    leader = Leader(NOT_LEADER)
+    assert play(leader, lambda ask: ask())[0] == 200
+    assert leader.header("x-tgpu-vouched", 0) != leader.header("x-tgpu-vouched", 1)
+
+
+def test_a_voucher_is_for_the_term_of_the_leader_to_whom_it_is_sent() -> None:
+    class Changing(Standing):
+        """Another one leads as soon as somebody has looked."""
+
+        lead = property(lambda self: self.leads.pop(0), lambda self, first: self.begin(first))
+
+        def begin(self, first: Lead) -> None:
+            later = Lead(term=6, holder="other", address="http://127.0.0.1:1", left_s=5)
+            self.leads = [first, *[later] * 9]
+
+    leader = Leader()
+    assert play(leader, lambda ask: ask(), Changing)[0] == 200
+    assert Vouched(SECRET, 5).read(leader.header("x-tgpu-vouched")).term == 5
+
+
+def test_a_change_is_sent_again_after_a_break_only_if_its_key_is_heeded() -> None:
+    for path, key, status, times in (
+        (JOBS, {"idempotency_key": b"k"}, 200, 2),
+        (f"{JOBS}/job-1/retry", {"idempotency_key": b"k"}, 200, 2),
+        (JOBS, {}, 503, 1),
+        ("/api/v1/tokens", {"idempotency_key": b"k"}, 503, 1),
+    ):
+        leader = Leader(BROKEN_OFF)
+        told = play(leader, lambda ask, path=path, key=key: ask("POST", path, **key))
+        assert (told[0], len(leader.heads)) == (status, times), path

@@ -8,6 +8,7 @@ from gpu_scheduler.api import vouching
 from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.people import Account
 from gpu_scheduler.api.vouching import Asked, NotVouched, Vouched, vouch
+from gpu_scheduler.model.errors import NotLeader
 
 SECRET = b"k" * 32
 ME = Peer(uid=os.getuid(), gid=os.getgid(), unix=True, host="unix")
@@ -63,8 +64,8 @@ def test_a_signature_does_not_hold_for_long(at_ms: int) -> None:
         believed(header(at_ms=at_ms))
 
 
-def test_a_signature_does_not_outlive_its_term() -> None:
-    with pytest.raises(NotVouched, match="term 2"):
+def test_a_signature_does_not_outlive_its_term_and_another_can_be_made() -> None:
+    with pytest.raises(NotLeader, match="term 2"):
         believed(header(term=2))
 
 
