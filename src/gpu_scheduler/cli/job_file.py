@@ -80,10 +80,17 @@ def _job(
             if field == "environment":
                 body[field] = _variables(file, value_node)
             else:
-                body[field] = _value(key, field, loader.construct_object(value_node, deep=True))
+                body[field] = _value(key, field, _constructed(loader, value_node))
         except InvalidRequest as error:
             raise InvalidInput(str(error), file=file, line=line) from None
     return body
+
+
+def _constructed(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """What a node says; `10:30` stays a text, though YAML takes it for a number of base 60."""
+    if isinstance(node, yaml.ScalarNode) and ":" in node.value:
+        return node.value
+    return loader.construct_object(node, deep=True)
 
 
 def _value(key: str, field: str, value: Any) -> Any:

@@ -69,9 +69,9 @@ def seconds_at(text: str | None) -> float | None:
 
 
 def elapsed_s(job: Mapping[str, Any], now: float) -> float:
-    """How long it has run, or ran."""
+    """How long it has run, or ran; what waits again does not run."""
     start = seconds_at(job.get("started_at"))
-    if start is None:
+    if start is None or job.get("state") in ("pending", "preempted", "PD", "PR"):
         return 0.0
     end = seconds_at(job.get("ended_at"))
     return max(0.0, (now if end is None else end) - start)

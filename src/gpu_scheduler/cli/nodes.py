@@ -63,18 +63,27 @@ def run(args: Namespace) -> int:
         if action == "label":
             return _label(args, client)
         _ask_first(args, client, action)
-        found = [_change(args, client, action, node) for node in args.words]
-        if action == "drain" and args.wait:
+        found = []
+        waits = action == "drain" and args.wait
+        for node in args.words:
+            found.append(_change(args, client, action, node))
+            if not args.json and not waits:
+                # At once: if the next one is refused, this one is done all the same.
+                _tell(action, found[-1])
+        if waits:
             found = [_wait(args, client, node) for node in args.words]
+            for one in found if not args.json else ():
+                _tell(action, one)
     if args.json:
         print_json(found[0] if len(found) == 1 else found)
-    elif action == "show":
-        for one in found:
-            _show(one)
-    else:
-        for one in found:
-            print(_told(action, one))
     return 0
+
+
+def _tell(action: str, one: dict[str, Any]) -> None:
+    if action == "show":
+        _show(one)
+    else:
+        print(_told(action, one))
 
 
 def _check_options(args: Namespace, action: str) -> None:

@@ -50,6 +50,9 @@ class Parser(ArgumentParser):
             given = arguments
             arguments, words = self.split(given)
         args, rest = self.parse_known_args(arguments, into)
+        if rest and not takes_words and not rest[0].startswith("-"):
+            # argparse gives up on words that may be left out once an option stands before them.
+            args, rest = self.parse_known_args(self._words_first(arguments), into)
         if rest:
             self.error(self._unknown(rest[0]))
         if words is not None:
@@ -68,6 +71,18 @@ class Parser(ArgumentParser):
                 break
             place += 2 if self._takes_next(word) else 1
         return list(arguments[:place]), list(arguments[place:])
+
+    def _words_first(self, arguments: Sequence[str]) -> list[str]:
+        """The same arguments with all words before the options."""
+        words: list[str] = []
+        options: list[str] = []
+        left = list(arguments)
+        while left:
+            own, left = self.split(left)
+            options += own
+            if left:
+                words.append(left.pop(0))
+        return words + options
 
     def format_help(self) -> str:
         self._helping = True

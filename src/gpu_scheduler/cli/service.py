@@ -189,6 +189,10 @@ def run(args: Namespace) -> int:
         if action == "endpoints":
             return _endpoints(client, args, one)
         if action == "delete":
+            if len(words) > 2:
+                raise InvalidRequest(
+                    f"'{words[2]}' is one word too many; delete one service at a time"
+                )
             return _delete(client, args, words[1], one)
         return _show(client, args, one)
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.errors import InvalidRequest, StoreUnavailable
 from gpu_scheduler.server.storage import file_of_url, postgres_address, sqlite_file
 from gpu_scheduler.settings.cluster import POSTGRESQL_SCHEMES
 from gpu_scheduler.settings.groups import Settings
@@ -60,6 +60,8 @@ def upgrade(place: Place) -> int:
 
 def check(place: Place) -> Checked:
     """Look whether all fits together; changes nothing but the form, which is made the newest."""
+    if isinstance(place, Path) and not place.exists():
+        raise StoreUnavailable(f"there is no file {place}; name the database to check")
     form = upgrade(place)
     with _reading(place) as side:
         facts = _facts(place, side)

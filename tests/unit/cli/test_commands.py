@@ -229,6 +229,12 @@ def test_following_a_server_that_was_never_there_fails(tmp_path: Path) -> None:
         logs.follow(Client(str(tmp_path)), "job-1", {})
 
 
+def test_words_may_stand_behind_options(server: FakeServer, tell: Tell) -> None:
+    assert "name      vision" in tell("tenants", "create", "--max-gpus", "4", "vision")
+    said = tell("tenants", "create", "--max-gpus", "4", "a", "b", code=2)
+    assert "'b' is one word too many" in said
+
+
 # --- references
 
 
