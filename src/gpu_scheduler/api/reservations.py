@@ -54,19 +54,24 @@ async def list_reservations(context: Context, call: Call) -> Answer:
 async def get_reservation(context: Context, call: Call) -> Answer:
     """One reservation."""
     context.query(call)
-    wanted = call.params["reservation_id"]
-    for window in context.service.store.windows():
-        if window.id == wanted:
-            return answer(write_window(window, context.service.now_ms()))
-    raise UnknownThing(f"reservation '{wanted}' is not known")
+    return answer(_kept(context, call.params["reservation_id"]))
 
 
 async def cancel_reservation(context: Context, call: Call) -> Answer:
     """Give the GPUs back."""
     context.query(call)
-    message = CancelReservation(call.params["reservation_id"])
-    outcome = await context.service.apply(message, call.caller)
+    wanted = call.params["reservation_id"]
+    outcome = await context.service.apply(CancelReservation(wanted), call.caller)
+    if outcome.window is None:  # a repetition changes nothing
+        return answer(_kept(context, wanted))
     return answer(_made(context, outcome))
+
+
+def _kept(context: Context, wanted: str) -> ReservationForm:
+    for window in context.service.store.windows():
+        if window.id == wanted:
+            return write_window(window, context.service.now_ms())
+    raise UnknownThing(f"reservation '{wanted}' is not known")
 
 
 def _made(context: Context, outcome: Outcome) -> ReservationForm:

@@ -112,9 +112,9 @@ async def scale_service(context: Context, call: Call) -> Answer:
 async def delete_service(context: Context, call: Call) -> Answer:
     """Stop all replicas of a service, and forget it."""
     context.query(call)
-    message = DeleteService(_named(context, call).id)
-    outcome = await context.service.apply(message, call.caller)
-    return answer(_form(context, _made(outcome)))
+    service = _named(context, call)
+    outcome = await context.service.apply(DeleteService(service.id), call.caller)
+    return answer(_form(context, outcome.service or service))  # a repetition changes nothing
 
 
 async def _changed(

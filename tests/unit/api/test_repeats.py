@@ -1,5 +1,6 @@
 """Changes that are sent twice with one key are made once."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -35,6 +36,24 @@ def test_a_repeated_removal_is_answered_although_the_thing_is_gone(lab: ApiLab) 
     assert lab.call("DELETE", f"/tenants/{tenant}", headers=key).status == 200
     assert lab.call("DELETE", f"/tenants/{tenant}", headers=key).status == 200
     assert lab.call("DELETE", f"/tenants/{tenant}").status == 404
+
+
+def test_a_repeated_removal_is_answered_while_the_thing_is_still_going(lab: ApiLab) -> None:
+    service = lab.post("/services", {"name": "web", "command": ["serve"], "replicas": 1}).json
+    until = time.monotonic() + 10
+    while not (members := lab.get(f"/services/{service['id']}").json["members"]):
+        assert time.monotonic() < until, "it has no replica"
+    lab.start(members[0]["job_id"])
+    window = lab.post("/reservations", {"gpus": 1, "tenant_id": "default", "duration_minutes": 9})
+    for number, path in enumerate(
+        (f"/services/{service['id']}", f"/reservations/{window.json['id']}")
+    ):
+        key = {"Idempotency-Key": f"going-{number}"}
+        first = lab.call("DELETE", path, headers=key)
+        again = lab.call("DELETE", path, headers=key)
+        assert (first.status, again.status) == (200, 200), again.body
+        assert (again.json["id"], again.json["state"]) == (first.json["id"], first.json["state"])
+        assert again.headers["Idempotency-Replayed"] == "true"
 
 
 def test_a_change_that_was_refused_leaves_its_key_free(lab: ApiLab) -> None:
