@@ -6,6 +6,7 @@ Both the blocking and the asynchronous client feed it. It must never wait or rea
 from __future__ import annotations
 
 from gpu_scheduler.client.errors import Unreadable
+from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,11 +37,16 @@ def target(path: str, query: Mapping[str, object]) -> str:
 def request_bytes(
     method: str, path: str, host: str, headers: Mapping[str, str], body: bytes | None
 ) -> bytes:
-    """One request, ready to send."""
+    """One request, ready to send; what would end a line of it, or its target, is refused."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
+    if " " in path or not all(line.isascii() and line.isprintable() for line in lines):
+        raise InvalidRequest(
+            f"{method} {path[:200]!r} cannot be sent: its path or a header has a space, a control "
+            "character or one outside ASCII; write such characters of a path as %20"
+        )
     return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
 
 

@@ -5,6 +5,7 @@ import pytest
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.http1 import Answer, quoted, request_bytes, target
 from gpu_scheduler.client.websocket import Frames, masked
+from gpu_scheduler.model.errors import InvalidRequest
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (
@@ -66,6 +67,24 @@ def test_a_query_holds_only_what_has_a_value() -> None:
 def test_a_request_says_its_length() -> None:
     sent = request_bytes("POST", "/x", "h", {"A": "b"}, b"{}")
     assert sent == b"POST /x HTTP/1.1\r\nHost: h\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/jobs/a b", {}),
+        ("/jobs/a HTTP/1.1\r\nx-more: 1", {}),
+        ("/jobs/a\x00", {}),
+        ("/jobs/é", {}),
+        ("/jobs", {"A": "b\r\nx-more: 1"}),
+        ("/jobs", {"A\n": "b"}),
+    ],
+)
+def test_what_would_be_another_request_than_was_meant_is_not_sent(
+    path: str, headers: dict[str, str]
+) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
+        request_bytes("GET", path, "h", headers, None)
 
 
 def test_messages_are_whole_in_any_pieces() -> None:

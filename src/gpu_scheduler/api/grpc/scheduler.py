@@ -280,7 +280,7 @@ def _scope(
         "type": kind,
         "method": method,
         "path": path,
-        "raw_path": path.encode(),
+        "raw_path": quote(path).encode(),
         "query_string": urlencode(query).encode(),
         "headers": headers,
         "state": {"peer": peer_of_call(context)},
@@ -295,7 +295,7 @@ async def _path(context: Context, things: str, name: str) -> str:
             code="invalid_request",
         )
         await refuse_as(context, 400, form)
-    return f"{V1}/{things}/{quote(name) if not name.isascii() else name}"
+    return f"{V1}/{things}/{name}"
 
 
 async def _refuse(context: Context, reply: Reply) -> None:
