@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.model.errors import NotLeader, OutcomeUnknown, StoreUnavailable
+from gpu_scheduler.model.errors import NotLeader, OutcomeUnknown, StoreTooNew, StoreUnavailable
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.store import PostgresStore
@@ -168,6 +168,44 @@ def test_a_commit_whose_answer_was_lost_is_looked_up_before_anything_is_said(
     assert kept(store) == [1, 2]
     store.commit(batch(3))
     assert kept(store) == [1, 2, 3]
+    store.close()
+
+
+def test_a_commit_is_looked_up_also_if_its_writer_was_idle_for_so_long_that_it_was_forgotten(
+    url: str, proxy: Proxy
+) -> None:
+    store = opened(url, proxy.port)
+    store.commit(batch(1))
+    with connect(address_of(url), "test") as other:
+        other.execute("DELETE FROM writers")
+    proxy.lose = "answer"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(store.commit, batch(2))
+        assert proxy.lost.wait(LONG_S)
+        proxy.refusing = False
+        assert answer.result(LONG_S) == 2
+    until(lambda: not store.trouble())
+    assert kept(store) == [1, 2]
+    store.close()
+
+
+def test_a_database_that_a_newer_program_has_changed_meanwhile_is_not_asked_for_ever(
+    url: str, proxy: Proxy
+) -> None:
+    store = opened(url, proxy.port)
+    store.commit(batch(1))
+    proxy.lose = "answer"
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(store.commit, batch(2))
+        assert proxy.lost.wait(LONG_S)
+        with connect(address_of(url), "test") as other:
+            other.execute("UPDATE meta SET schema_version = schema_version + 1")
+        proxy.refusing = False
+        with pytest.raises(OutcomeUnknown, match="this program knows forms up to"):
+            answer.result(LONG_S)
+    until(lambda: not store.trouble())
+    with pytest.raises(StoreTooNew):
+        store.commit(batch(3))
     store.close()
 
 

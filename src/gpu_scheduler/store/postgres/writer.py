@@ -20,7 +20,13 @@ import psycopg
 import structlog
 from psycopg import pq
 
-from gpu_scheduler.model.errors import InternalError, OutcomeUnknown, SchedulerError
+from gpu_scheduler.model.errors import (
+    InternalError,
+    OutcomeUnknown,
+    SchedulerError,
+    StoreDamaged,
+    StoreTooNew,
+)
 from gpu_scheduler.store.codec import encode_events, values_of_events
 from gpu_scheduler.store.postgres import schema
 from gpu_scheduler.store.postgres.connection import Connection, connect, is_broken
@@ -175,6 +181,11 @@ class Writer:
         values = (self._jobs.next_number, self._last_event)
         with connection.pipeline():
             connection.execute(SQL["write_counters"], values)
+            marked = connection.execute(SQL["mark_commit"], (self._own_commits + 1, self._id))
+        if not marked.rowcount:
+            # Nobody wrote here for so long that our row was dropped; without it nobody could tell
+            # later whether this commit was kept.
+            connection.execute(SQL["register_writer"], (self._id, _who()))
             connection.execute(SQL["mark_commit"], (self._own_commits + 1, self._id))
 
     def _commit(self, connection: Connection) -> None:
@@ -203,14 +214,19 @@ class Writer:
                 row = connection.execute(SQL["last_commit"], (self._id,)).fetchone()
             except (psycopg.Error, SchedulerError) as away:
                 self._disconnect()
+                if isinstance(away, StoreTooNew | StoreDamaged):
+                    raise self._unknown(str(away)) from away
                 if self._link.pause(PROBE_S):
-                    raise OutcomeUnknown(
-                        f"the database {self._link.address} was lost during a commit, and the "
-                        "server stops before it is back: whether this was done is not known. Ask "
-                        "again with the same Idempotency-Key, or look, once it is back"
-                    ) from away
+                    raise self._unknown("the server stops before it is back") from away
             else:
                 return row is not None and row[0] >= self._own_commits
+
+    def _unknown(self, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the database {self._link.address} was lost during a commit, and nobody can look now: "
+            f"{why}. Whether this was done is not known; ask again with the same Idempotency-Key, "
+            "or look, once it is back"
+        )
 
     def _give_up(self, error: BaseException) -> None:
         """Nothing was done; what is remembered here may now be more than the database has."""
