@@ -120,6 +120,7 @@ class VirtualServer:
 
         if leadership is not None:
             loop.on_deposed(leadership.lose)
+            loop.on_written(leadership.note_commit)
             self._audit.note("leads", self.name, term)
         agents = Agents(loop, patience=patience_of(SETTINGS.nodes), term=term, may_order=may_order)
         loop.start()

@@ -44,6 +44,8 @@ from gpu_scheduler.model.errors import (
     InternalError,
     NotLeader,
     SchedulerError,
+    StoreDamaged,
+    StoreTooNew,
     StoreUnavailable,
 )
 from gpu_scheduler.model.plan import Plan
@@ -104,8 +106,9 @@ class Loop:
         self._release: list[Callable[[list[Effect]], None]] = []
         self._on_reload: list[Callable[[], None]] = []
         self._on_committed: list[Callable[[list[Write]], None]] = []
-        self._on_deposed: list[Callable[[], None]] = []
-        self._deposed: NotLeader | None = None
+        self._on_deposed: list[Callable[[SchedulerError], None]] = []
+        self._on_written: list[Callable[[SchedulerError | None], None]] = []
+        self._deposed: SchedulerError | None = None
         self._batch: list[_Request] = []
         self._notes: list[Write] = []
         self.trouble = ""
@@ -129,9 +132,13 @@ class Loop:
         """Whoever only wants to look at what is kept is shown it, and must be quick about it."""
         self._on_committed.append(told)
 
-    def on_deposed(self, told: Callable[[], None]) -> None:
-        """Whoever leads with this loop is told when a commit finds that another server does."""
+    def on_deposed(self, told: Callable[[SchedulerError], None]) -> None:
+        """Whoever leads with this loop is told when a commit finds that it cannot (any more)."""
         self._on_deposed.append(told)
+
+    def on_written(self, told: Callable[[SchedulerError | None], None]) -> None:
+        """Whoever leads with this loop is told how each commit went: None, or what was wrong."""
+        self._on_written.append(told)
 
     def now_ms(self) -> int:
         """The time by which the core goes."""
@@ -311,9 +318,10 @@ class Loop:
         notes, self._notes = self._notes, []
         try:
             await self._write(notes)
-        except NotLeader as error:
-            self._depose(error)
         except SchedulerError as error:
+            if self._is_over(error):
+                self._depose(error)
+                return
             self.trouble = str(error)
             self._notes = notes + self._notes
 
@@ -453,10 +461,10 @@ class Loop:
         writes += notes
         try:
             await self._write(writes)
-        except NotLeader as error:
-            self._depose(error)
-            return False
         except SchedulerError as error:
+            if self._is_over(error):
+                self._depose(error)
+                return False
             log.warning("commit failed, nothing of it was done", error=str(error))
             self.trouble = str(error)
             self._notes = notes + self._notes
@@ -466,25 +474,40 @@ class Loop:
 
     async def _write(self, writes: list[Write]) -> None:
         began = perf_counter()
-        last = await self._writer.run(partial(self.store.commit, writes))
+        try:
+            last = await self._writer.run(partial(self.store.commit, writes))
+        except SchedulerError as error:
+            self._tell(error)
+            raise
+        self._tell(None)
         self.trouble = ""
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
         self._show(writes)
         self._publish(writes, last)
 
-    def _depose(self, error: NotLeader) -> None:
+    def _tell(self, error: SchedulerError | None) -> None:
+        for told in self._on_written:
+            told(error)
+
+    def _is_over(self, error: SchedulerError) -> bool:
+        """Another server leads, or may be able to where this one never will."""
+        if isinstance(error, StoreTooNew | StoreDamaged):
+            return bool(self._on_deposed)
+        return isinstance(error, NotLeader)
+
+    def _depose(self, error: SchedulerError) -> None:
         """Another server leads: what is known here is the past, and nothing more is done with it.
 
         Who waited is told that nothing was done, and may ask the other one.
         """
-        log.warning("another server leads; nothing more is written here", error=str(error))
+        log.warning("nothing more is written here", error=str(error))
         self._deposed = error
         self.trouble = str(error)
         waiting, self._requests = [*self._batch, *self._requests], []
         _refuse(waiting, error)
         for told in self._on_deposed:
-            told()
+            told(error)
 
     async def _take_back(self, error: SchedulerError) -> None:
         """Forget what was not committed, and tell those who waited for it.

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from gpu_scheduler.control.committer import Committer, Writer
-from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.errors import NotLeader, SchedulerError
 from gpu_scheduler.model.leadership import Lead, Member
 
 T = TypeVar("T")
@@ -114,6 +114,8 @@ class Leadership:
         self._has_seen_one = False
         self._began = clock()
         self._rest_until = -1e9
+        self._failing_since: float | None = None
+        self._unable: SchedulerError | None = None
         self._last_term = 0
         self.term = 0
         self.trouble = ""
@@ -165,10 +167,29 @@ class Leadership:
         """Return when somebody else leads than before, or nobody, or it is not clear any more."""
         await self._changed.wait()
 
-    def lose(self) -> None:
-        """A commit has found that the term is over: nothing more may be said or ordered."""
+    def lose(self, error: SchedulerError) -> None:
+        """A commit has found that nothing more may be said or ordered in this term.
+
+        Either it is over, or this server cannot lead: then it gives the lead back.
+        """
+        if not isinstance(error, NotLeader):
+            self._unable = error
         self._believed_until = -1e9
         self._lost.set()
+
+    def note_commit(self, error: SchedulerError | None) -> None:
+        """A commit was kept, or failed.
+
+        Who can renew its lease, but has committed nothing for a whole lease, is in the way of
+        whoever stands by.
+        """
+        now = self._clock()
+        if error is None:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since > self._times.valid_s and self._lead.standbys:
+            self.lose(error)
 
     # --- life
 
@@ -189,10 +210,8 @@ class Leadership:
         self, begin: Callable[[int], Awaitable[None]], end: Callable[[], Awaitable[None]]
     ) -> None:
         """Stand by until the lead is taken, and lead until it is lost."""
-        self.term = term = await self._obtain()
-        self._last_term = term
-        self._lost.clear()
-        self.announce()
+        term = await self._obtain()
+        self._set_out(term)
         log.info("this server leads", term=term, name=self.me.name)
         holding = asyncio.create_task(self._hold(term))
         helper = _Helper(self, term) if self._has_helper else None
@@ -206,6 +225,8 @@ class Leadership:
                 await self._give_up(term, beginning.exception())
                 return
             await holding
+            if self._unable is not None:
+                await self._give_up(term, self._unable)
         finally:
             holding.cancel()
             if helper is not None:
@@ -215,6 +236,13 @@ class Leadership:
             self.announce()
             log.warning("this server does not lead any more", term=term)
             await end()
+
+    def _set_out(self, term: int) -> None:
+        """Lead in a new term; what was wrong in the last one does not count."""
+        self.term = self._last_term = term
+        self._lost.clear()
+        self._unable = self._failing_since = None
+        self.announce()
 
     async def release(self) -> None:
         """Give the lead back at the end, if it was held, and say goodbye."""
@@ -277,6 +305,7 @@ class Leadership:
                 await self.look()
             except SchedulerError as error:
                 self._note(str(error))
+                self._failing_since = None  # nobody reaches the database
                 pause_s /= 4
             if await self._is_lost_within(pause_s * random.uniform(0.9, 1.0)):
                 return

@@ -145,6 +145,7 @@ class OneOfSeveral:
             make, parts.settings, parts.paths, parts.store, parts.clock
         )
         leading.loop.on_deposed(leadership.lose)
+        leading.loop.on_written(leadership.note_commit)
         self._leading = leading
         await leading.begin()
         applications = leading_api(parts, leading, leadership)

@@ -34,6 +34,8 @@ from gpu_scheduler.model.errors import (
     InternalError,
     InvalidRequest,
     NeverFits,
+    SchedulerError,
+    StoreTooNew,
     StoreUnavailable,
     UnknownThing,
 )
@@ -476,6 +478,40 @@ def test_a_subscriber_that_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPat
         assert len(rest) < 10
 
     with_loop(test)
+
+
+def test_a_store_that_is_too_new_ends_a_lead_and_a_lone_server_asks_again() -> None:
+    class Newer(Disk):
+        is_newer = False
+
+        def commit(self, writes: list[Write]) -> int:
+            if self.is_newer:
+                raise StoreTooNew("a newer program has changed it")
+            return super().commit(writes)
+
+    async def test(bench: Bench) -> None:
+        store = bench.store
+        assert isinstance(store, Newer)
+        told: list[SchedulerError] = []
+        heard: list[SchedulerError | None] = []
+        bench.loop.on_written(heard.append)
+        store.is_newer = True
+        with pytest.raises(StoreTooNew):
+            await bench.loop.apply(a_submission(gpus=1))
+        store.is_newer = False
+        await bench.loop.apply(a_submission(gpus=1))
+        assert isinstance(heard[0], StoreTooNew)
+        assert heard[-1] is None
+        bench.loop.on_deposed(told.append)
+        store.is_newer = True
+        with pytest.raises(StoreTooNew):
+            await bench.loop.apply(a_submission(gpus=1))
+        assert [type(error) for error in told] == [StoreTooNew]
+        store.is_newer = False
+        with pytest.raises(StoreTooNew):
+            await bench.loop.apply(a_submission(gpus=1))
+
+    with_loop(test, Newer())
 
 
 def test_a_loop_that_closes_answers_what_came_and_refuses_the_rest() -> None:

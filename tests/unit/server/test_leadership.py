@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from gpu_scheduler.control.committer import Committer
-from gpu_scheduler.model.errors import StoreUnavailable
-from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.model.errors import NotLeader, StoreTooNew, StoreUnavailable
+from gpu_scheduler.model.leadership import Lead, Member, Standby
 from gpu_scheduler.server.leadership import Leadership, Times
 
 TIMES = Times(renew_s=0.02, valid_s=0.06)
@@ -23,6 +23,7 @@ class Table:
         self.holder = ""
         self.until = 0.0
         self.is_away = False
+        self.standbys: tuple[Standby, ...] = ()
         self.bug: Exception | None = None
 
 
@@ -50,6 +51,7 @@ class TableLease:
             address=f"http://{table.holder}:1",
             left_s=left_s,
             database_ms=round(table.now * 1000),
+            standbys=table.standbys,
         )
 
     def take(self) -> int | None:
@@ -201,7 +203,7 @@ def test_a_commit_that_finds_another_term_ends_the_lead_at_once() -> None:
         async with taking_part(a):
             await until(lambda: a.told == ["begin 1"])
             table.term, table.holder, table.until = 2, "b", table.now + 6
-            a.leadership.lose()
+            a.leadership.lose(NotLeader("term 1 is over"))
             assert not a.leadership.is_held
             await until(lambda: a.told == ["begin 1", "end"])
 
@@ -233,6 +235,48 @@ def test_what_nobody_has_expected_costs_the_term_and_not_the_server() -> None:
             table.bug = None
             table.now += 6.1
             await until(lambda: a.told == ["begin 1", "end", "begin 2"])
+
+    asyncio.run(play())
+
+
+def test_a_server_that_finds_that_it_cannot_write_lets_another_one_lead() -> None:
+    async def play() -> None:
+        table = Table()
+        a, b = Candidate(table, "a"), Candidate(table, "b")
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+            a.leadership.lose(StoreTooNew("a newer program has changed it"))
+            await until(lambda: a.told == ["begin 1", "end"])
+            async with taking_part(b):
+                await until(lambda: b.told == ["begin 2"])
+            assert a.told == ["begin 1", "end"], "it rests"
+
+    asyncio.run(play())
+
+
+def test_a_leader_that_has_kept_nothing_for_a_whole_lease_lets_one_lead_that_stands_by() -> None:
+    async def play() -> None:
+        table = Table()
+        a = Candidate(table, "a")
+        wrong = StoreUnavailable("it has no connection left")
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+
+            async def fail_for(seconds: float) -> None:
+                a.leadership.note_commit(wrong)
+                table.now += seconds
+                table.until = table.now + 6.0
+                await a.leadership.look()
+                a.leadership.note_commit(wrong)
+
+            await fail_for(6.5)
+            a.leadership.note_commit(None)
+            table.standbys = (Standby(name="b", address="http://b:1", version="1", seen_s=0.0),)
+            await fail_for(5.0)
+            assert not a.leadership._lost.is_set(), "alone, or for less than a lease, it goes on"
+            await fail_for(1.5)
+            await until(lambda: a.told == ["begin 1", "end"])
+            assert not table.holder, "it is given back"
 
     asyncio.run(play())
 

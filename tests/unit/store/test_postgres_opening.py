@@ -18,7 +18,7 @@ from gpu_scheduler.settings.cluster import DatabaseSettings
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.postgres import schema
-from gpu_scheduler.store.postgres.connection import Connection
+from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.store import PostgresStore
 from tests.certificates import make_certificate
 from tests.postgres import OwnPostgres, a_server, address_of, shared_server
@@ -46,6 +46,23 @@ def test_a_database_of_an_older_form_is_migrated_and_one_of_a_newer_is_refused(
     PostgresStore(address, steps=[*schema.steps(), STEP]).close()
     with pytest.raises(StoreTooNew, match="has form 9999"):
         PostgresStore(address)
+
+
+def test_a_database_is_not_migrated_while_a_server_of_the_older_form_leads(
+    database_url: str,
+) -> None:
+    address = address_of(database_url)
+    newer = [*schema.steps(), STEP]
+    PostgresStore(address).close()
+    with connect(address, "test") as server:
+        server.execute(
+            "UPDATE leadership SET holder = 'a', until = clock_timestamp() + interval '1 hour'"
+        )
+        with pytest.raises(StoreUnavailable, match="server 'a' works with it"):
+            PostgresStore(address, steps=newer)
+        PostgresStore(address).close()
+        server.execute("UPDATE leadership SET until = clock_timestamp()")
+    PostgresStore(address, steps=newer).close()
 
 
 def test_a_migration_that_fails_changes_nothing(database_url: str) -> None:

@@ -18,6 +18,11 @@ _HAS_META = "SELECT to_regclass('public.meta') IS NOT NULL"
 _HAS_TABLES = """
 SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = 'public'
 """
+_HAS_LEADERSHIP = "SELECT to_regclass('public.leadership') IS NOT NULL"
+_LEADER = """
+SELECT holder, extract(epoch FROM until - clock_timestamp())::float8 FROM leadership
+WHERE holder <> '' AND until > clock_timestamp()
+"""
 _TYPES = """
 SELECT table_name, column_name, data_type FROM information_schema.columns
 WHERE table_schema = 'public'
@@ -56,6 +61,7 @@ def upgrade(connection: Connection, address: Address, todo: Steps | None = None)
                 continue
             if version == known[0][0]:
                 _check_empty(connection, address)
+            _check_nobody_leads(connection, address, found, known[-1][0])
             connection.execute(script.encode(), prepare=False)
             connection.execute("UPDATE meta SET schema_version = %s", (version,))
             taken += 1
@@ -99,6 +105,21 @@ def _check_server(connection: Connection, address: Address) -> None:
         raise StoreUnavailable(
             f"the database {address} has encoding {encoding}; make it with "
             "'createdb -E UTF8 -T template0'"
+        )
+
+
+def _check_nobody_leads(connection: Connection, address: Address, found: int, newest: int) -> None:
+    """Leave a database alone on which a server of an older form works."""
+    row = connection.execute(_HAS_LEADERSHIP).fetchone()
+    if row is None or not row[0]:
+        return
+    leader = connection.execute(_LEADER).fetchone()
+    if leader is not None:
+        raise StoreUnavailable(
+            f"the database {address} has form {found}, this program needs {newest}, and server "
+            f"'{leader[0]}' works with it as it is; nothing was changed. Stop all servers of the "
+            f"older version first (one that was killed counts for {leader[1]:.0f} s more), then "
+            "try again"
         )
 
 
