@@ -123,6 +123,19 @@ def test_a_person_who_was_at_the_terminal_is_not_started_again() -> None:
     assert lab.state("j1") is JobState.FAILED
 
 
+def test_what_is_known_of_one_silence_does_not_count_for_the_next() -> None:
+    lab = two_nodes()
+    lab.do(NodeSilent("n0"), NodeLost("n0"))
+    first_ms = lab.now_ms
+    lab.do(found("n0"))
+    lab.at(first_ms + MINUTE)
+    lab.do(NodeSilent("n0"), NodeLost("n0"))
+    with pytest.raises(WrongState, match="silent again"):
+        lab.do(ConfirmDead("n0", "the fencing command", first_ms))
+    lab.do(ConfirmDead("n0", "the fencing command", first_ms + MINUTE))
+    assert node_state(lab) is NodeState.DEAD
+
+
 def test_a_node_that_is_heard_cannot_be_confirmed_dead() -> None:
     lab = two_nodes()
     with pytest.raises(WrongState, match="node 'n0' is connected, so it is not dead; to empty it"):

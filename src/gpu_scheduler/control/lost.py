@@ -72,6 +72,11 @@ def confirm_dead(book: Book, message: ConfirmDead, now_ms: int, outcome: Outcome
             f"node '{message.node_id}' has not had the time to come back since the server began; "
             "try again when 'tgpu nodes' says since when it is silent"
         )
+    if message.silent_ms not in {0, slot.node.silent_ms}:
+        raise WrongState(
+            f"node '{message.node_id}' was heard since it was found dead, and is silent again; "
+            "look again"
+        )
     _dead(book, slot, message.by, now_ms, outcome)
 
 

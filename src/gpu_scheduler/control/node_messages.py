@@ -51,10 +51,14 @@ class RemoveNode:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmDead:
-    """Somebody knows that a silent node is dead: what it ran may run elsewhere."""
+    """Somebody knows that a silent node is dead: what it ran may run elsewhere.
+
+    With `silent_ms` they know it of the silence that began then, and of no later one.
+    """
 
     node_id: str
     by: str
+    silent_ms: int = 0
 
 
 NodeCommand = Cordon | Drain | Uncordon | LabelNode | RemoveNode

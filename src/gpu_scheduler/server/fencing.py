@@ -90,7 +90,7 @@ class Fencing:
             if code == 0:
                 # Refused if the node came back meanwhile: then it is not dead, whoever says so.
                 with contextlib.suppress(SchedulerError):
-                    await self._loop.apply(ConfirmDead(node_id, BY))
+                    await self._loop.apply(ConfirmDead(node_id, BY, node.silent_ms))
                     return
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -175,13 +175,21 @@ class Child:
     def close(self) -> None:
         """Leave nothing: what still runs is killed, with all that it has started."""
         loop = asyncio.get_running_loop()
-        for descriptor in (self._reader, self._handle):
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._pid, signal.SIGKILL)
-            self._bury()
+        loop.remove_reader(self._reader)
+        loop.remove_reader(self._handle)
+        os.close(self._reader)
+        if not self._pid:
+            os.close(self._handle)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        # One that hangs in the kernel dies much later, and nobody may wait for that.
+        loop.add_reader(self._handle, self._bury_late)
+
+    def _bury_late(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._handle)
+        os.close(self._handle)
+        self._bury()
 
     def _read(self) -> None:
         """All there is; whoever has inherited the pipe may keep it open for as long as it likes."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 
 import pytest
@@ -50,3 +51,20 @@ def test_a_command_that_takes_too_long_is_killed_with_all_it_has_started() -> No
         time.sleep(0.01)
     with pytest.raises(OSError):  # noqa: PT011 - it is gone, or waits for burial by another
         os.readlink(f"/proc/{sleeper}/exe")  # noqa: PTH115
+
+
+def test_a_command_that_does_not_die_at_once_is_buried_later_and_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        child = Child(("sleep", "3"), {"PATH": "/usr/bin:/bin"})
+        pid = child._pid
+        with monkeypatch.context() as kernel:
+            kernel.setattr(os, "killpg", lambda *_: None)
+            child.close()
+        os.kill(pid, signal.SIGKILL)  # it is still there
+        async with asyncio.timeout(10):
+            while os.path.exists(f"/proc/{pid}"):  # noqa: ASYNC110, ASYNC240, PTH110
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
