@@ -134,7 +134,8 @@ class Child:
     def __init__(self, argv: tuple[str, ...], environment: dict[str, str]) -> None:
         """Start it; OSError if that cannot be."""
         self.output = b""
-        self._reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._reader, False)  # our end only: the command may write as it likes
         try:
             self._pid = os.posix_spawnp(
                 argv[0],
