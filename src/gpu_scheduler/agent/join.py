@@ -164,20 +164,21 @@ class Keeper:
                 continue
             try:
                 await self.renew()
-            except NotJoined as error:
+            except (NotJoined, OSError) as error:
                 log.warning("the node's key is not renewed yet", error=str(error))
                 await asyncio.sleep(TRY_AGAIN_S * random.uniform(0.5, 1.0))
 
     async def renew(self) -> None:
-        """Get a new key signed, and use it from now on."""
+        """Get a new key signed, and use it once it is kept; until then the old one is good."""
         old = self.identity
         key = ec.generate_private_key(ec.SECP256R1())
         method = (RENEW_METHOD, nodes.RenewRequest.SerializeToString)
         credentials = old.channel_credentials()
         answer = await _ask_all(self._targets, credentials, method, old.renewal(key))
         new = _identity(answer, key, plain=old.plain)
-        self.identity = replace(new, authority=old.authority, token=old.token)
-        self.identity.write(self._directory)
+        new = replace(new, authority=old.authority, token=old.token)
+        new.write(self._directory)
+        self.identity = new
         log.info("the node has a new key", node=new.node)
 
 
