@@ -369,7 +369,9 @@ class Agents:
             self._gangs.node_silent(fact.node_id)
 
     def _leases_on(self, node_id: str) -> set[int]:
-        return leases_on(self._loop.core.book, node_id)
+        """Also of what is placed there until the core has heard that the node is silent."""
+        book = self._loop.core.book
+        return (leases_on(book, node_id) | {book.limits.lease_ms}) - {0}
 
     async def _listen(
         self, session: Session, hello: pb.Hello, requests: AsyncIterator[pb.AgentMessage]

@@ -142,3 +142,16 @@ def test_a_node_is_told_to_start_something_only_after_its_leases_were_granted() 
         await cluster.has_heard(node)
 
     play(test)
+
+
+def test_the_end_of_leases_is_waited_for_also_where_none_is_held_yet() -> None:
+    """Work may be placed on a node until the core has heard that it is silent."""
+
+    async def test(cluster: Cluster) -> None:
+        await cluster.add("n0", cpus=1)
+        book = cluster.loop.core.book
+        assert cluster.agents._leases_on("n0") == set()
+        book.limits = replace(book.limits, lease_ms=60_000)
+        assert cluster.agents._leases_on("n0") == {60_000}
+
+    play(test)
