@@ -30,10 +30,11 @@ def two_nodes(**settings: str) -> AbstractContextManager[Cluster]:
 
 
 def witness(cluster: Cluster, *options: str) -> tuple[str, Path]:
-    """Submit a job that leaves notes, and wait until it runs."""
+    """Submit a job that leaves notes, and wait until it runs and that is known."""
     notes = cluster.directory / f"notes-{len(list(cluster.directory.glob('notes-*')))}"
     job = cluster.submit("--gpus", "1", *options, "--", "sh", "-c", NOTE.format(notes=notes))
     cluster.until(notes.exists, f"{job} runs")
+    cluster.until(lambda: cluster.states(job) == {"running"}, f"{job} is known to run")
     return job, notes
 
 

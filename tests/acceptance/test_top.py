@@ -48,7 +48,7 @@ def test_gpus_and_jobs_stand_in_80_columns_and_24_rows_and_in_more(
         server.submit("-G", 1, "-t", "10m", "-J", f"waits-{number:02d}", "--", "true")
     open_top(terminal)
     screen = terminal.until(
-        lambda shown: "1 jobs run, 30 wait" in shown and "start" in shown, "the queue"
+        lambda shown: "1 job runs, 30 wait" in shown and "start" in shown, "the queue"
     )
     lines = screen.split("\n")
     assert lines[1].startswith("GPU MODEL MEMORY")
