@@ -70,7 +70,8 @@ class AgentProcess:
             os.kill(pid, signal.SIGTERM)
         for _ in range(round(LONGEST_STOP_S / STOP_LOOK_S)):
             await asyncio.sleep(STOP_LOOK_S)
-            if pid != (self._pid if self._runs() else self._other()):
+            # One that we did not start has given its lock back before it is gone.
+            if not self._runs() and not _is_alive(pid):
                 return
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -118,6 +119,14 @@ class AgentProcess:
             log.warning("the agent has died; another one is started", exit_code=code)
         self._pid = 0
         return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _clean_environment() -> dict[str, str]:

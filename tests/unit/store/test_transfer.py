@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpu_scheduler.model.errors import AlreadyExists, InvalidRequest, StoreDamaged, StoreUnavailable
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.server.database import Place, back_up, check, copy_between, place_of
+from gpu_scheduler.server.database import Place, back_up, check, copy_between, place_of, upgrade
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.postgres.store import PostgresStore
@@ -172,12 +172,18 @@ def test_every_table_has_a_key_to_be_copied_by(tmp_path: Path, postgres: str) ->
     PostgresStore(address_of(postgres)).close()
     tables: set[str] = set()
     for place in (tmp_path / "a.db", address_of(postgres)):
-        check(place)
+        upgrade(place)
         with (
             sqlite_side.reading_side(place) if isinstance(place, Path) else _reading(place)
         ) as side:
             tables |= side.columns().keys()
     assert tables - copying.OF_SERVERS == copying._KEYS.keys()
+
+
+def test_what_is_not_there_is_not_checked_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="there is no file"):
+        check(tmp_path / "typo.db")
+    assert list(tmp_path.iterdir()) == []
 
 
 def _reading(place: Any) -> Any:
@@ -268,7 +274,7 @@ def test_what_does_not_fit_together_is_found(tmp_path: Path, postgres: str) -> N
 def test_a_url_names_a_file_or_postgresql(tmp_path: Path) -> None:
     where = Paths(str(tmp_path), str(tmp_path))
     assert place_of(Settings(), where) == tmp_path / "scheduler.db"
-    assert place_of(Settings(), where, "sqlite:////var/x.db") == Path("//var/x.db")
+    assert place_of(Settings(), where, "sqlite:////var/x.db") == Path("/var/x.db")
     named = place_of(Settings(), where, "postgresql://ann:secret@db.example:5433/gpus")
     assert str(named) == "'gpus' at db.example:5433"
     assert "secret" not in repr(named)
