@@ -18,7 +18,7 @@ NDJSON = b"application/x-ndjson"
 TEXT = b"text/plain; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 TRUE_WORDS = frozenset({"1", "true", "yes"})
-FALSE_WORDS = frozenset({"0", "false", "no", ""})
+FALSE_WORDS = frozenset({"0", "false", "no"})
 MAX_NUMBER = 2**53
 MOST_TEXT = 256
 FIRST_PIECE_S = 0.3
@@ -264,7 +264,9 @@ class Query:
 
     def flag(self, name: str) -> bool:
         """Yes or no; not given means no."""
-        text = self._values.get(name, "").lower()
+        if name not in self._values:
+            return False
+        text = self._values[name].lower()
         if text not in TRUE_WORDS | FALSE_WORDS:
             raise InvalidRequest(f"{name} is '{text[:80]}'; write true or false")
         return text in TRUE_WORDS
