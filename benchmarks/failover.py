@@ -12,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from typing import Any
 
 import psycopg
 
@@ -26,7 +27,10 @@ RUN_MS = 3_000
 MOST_S = 10.0
 SETTLE_S = 5.0
 LOOK_S = 0.02
-DEFAULTS = {"replication_heartbeat_interval_s": "2", "replication_heartbeat_timeout_s": "6"}
+DEFAULTS: dict[str, Any] = {
+    "replication_heartbeat_interval_s": "2",
+    "replication_heartbeat_timeout_s": "6",
+}
 
 
 def measure(repeats: int) -> Result:

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 
@@ -31,6 +32,7 @@ from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.simulator.predictors import Stated
 from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import AuditRow
 from gpu_scheduler.wire.jobs import JobRequest
 
 CONNECTIONS = 32
@@ -51,11 +53,15 @@ class NullService:
         self.telemetry: dict[str, Any] = {}
         self.last_plan = None
         self.tallies = Tallies()
+        self.trouble = self.away = ""
         self._job = Job(id="job-1", number=1, submit_ms=0)
 
     def now_ms(self) -> int:
         """No time passes."""
         return 0
+
+    def note(self, row: AuditRow) -> None:
+        """Nobody looks at records here."""
 
     async def apply(self, message: Command, *_: object, **__: object) -> Outcome:
         """Say that everything was done."""
@@ -64,8 +70,9 @@ class NullService:
 
     async def subscribe(self, *_: object) -> AsyncIterator[Any]:
         """Nothing ever happens."""
-        for nothing in ():
-            yield nothing
+        nothing: tuple[Any, ...] = ()
+        for event in nothing:
+            yield event
 
 
 def measure(repeats: int) -> Result:
@@ -195,7 +202,7 @@ async def _call(port: int, kind: str, requests: int, connections: int) -> None:
     for _ in range(connections):
         done = asyncio.Event()
         _, caller = await loop.create_connection(
-            lambda done=done: _Caller(waiting, took, done), "127.0.0.1", port
+            partial(_Caller, waiting, took, done), "127.0.0.1", port
         )
         callers.append((caller, done))
     print("ready", flush=True)

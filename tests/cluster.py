@@ -201,7 +201,7 @@ class Cluster:
             attempts = client.attempts(job)["attempts"]
         return str(attempts[-1]["allocation"][0]["node"])
 
-    def until(self, true: Callable[[], T], what: str, seconds: float = LONGEST_S) -> T:
+    def until(self, true: Callable[[], T | None], what: str, seconds: float = LONGEST_S) -> T:
         """Wait for something that is only seen from outside; a server may be away meanwhile."""
         give_up = time.monotonic() + seconds
         while time.monotonic() < give_up:

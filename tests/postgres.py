@@ -205,7 +205,8 @@ def a_server(**settings: str) -> Iterator[OwnPostgres]:
 
 def address_of(url: str, **changes: Any) -> Address:
     """The address of a database for a store."""
-    return Address(parameters=conninfo_to_dict(url), **changes)
+    given = {name: value for name, value in conninfo_to_dict(url).items() if value is not None}
+    return Address(parameters=given, **changes)
 
 
 _shared: list[Postgres] = []
