@@ -165,7 +165,3 @@ def _named_in(launch: str) -> tuple[str | None, str | None]:
     """The environment and the sweep that a launch names, by which it is looked for."""
     found = LAUNCH.decode(launch)
     return found["captured"] or None, found["sweep"] or None
-
-
-def _between(query: str, table: str, into: str) -> bytes:
-    return SQL[query].replace(b"{table}", table.encode()).replace(b"{into}", into.encode())
