@@ -68,7 +68,7 @@ class Cycle:
         self._tenant_reasons: dict[tuple[str, str, int], Reason] = {}
         self._tasks_running: dict[int, int] = {}
         self._used_up: set[int] = set()
-        self._job_of: dict[int, tuple[Job, Amounts]] = {}
+        self.job_of: dict[int, tuple[Job, Amounts]] = {}
         self._examined = 0
         self._resume_after = 0
         self._complete = True
@@ -157,7 +157,7 @@ class Cycle:
             job, amounts = entry.running.job, entry.amounts
         else:
             self.started[:] = [item for item in self.started if item[1] is not holds]
-            job, amounts = self._job_of.pop(id(holds))
+            job, amounts = self.job_of.pop(id(holds))
         self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) - 1
         if self._picture.has_limits:
             self._holdings.add(job, amounts, -1)
@@ -585,7 +585,7 @@ class Cycle:
     def _count(self, job: Job, holds: list[Hold], duration_ms: int) -> None:
         """What starts now counts at once against quotas and shares."""
         amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
-        self._job_of[id(holds)] = (job, amounts)
+        self.job_of[id(holds)] = (job, amounts)
         if self._picture.has_limits:
             self._holdings.add(job, amounts)
             self._admission.online_waits_milli -= amounts.gpu_milli * (job.pool is Pool.ONLINE)

@@ -62,16 +62,15 @@ def _roll(
     cycle = Cycle(picture, draft, looking_ahead=True)
     ends = _expected_ends(picture, now_ms, run_ms_of)
     order = len(ends)
-    numbers = {entry.waiting.job.id: number for number, entry in picture.queue.entries.items()}
+    waiting_jobs = len(picture.queue.entries)
     at_ms = now_ms
     turns = sorted({window.end_ms for window in picture.windows.values()})
     for _ in range(MAX_PASSES):
         before = len(cycle.starts)
         cycle.run(at_ms)
-        for start, (end_ms, holds) in zip(
-            cycle.starts[before:], cycle.started[before - len(cycle.starts) :], strict=False
-        ):
-            number = numbers[start.job_id]
+        new = len(cycle.starts) - before
+        for end_ms, holds in cycle.started[len(cycle.started) - new :]:
+            number = cycle.job_of[id(holds)][0].number
             starts.setdefault(number, at_ms)
             if run_ms_of is not None:
                 waiting = picture.queue.entries[number].waiting
@@ -81,7 +80,7 @@ def _roll(
             heappush(ends, (end_ms, order, "", holds))
         turns = [end_ms for end_ms in turns if end_ms > at_ms]
         moments = [*turns[:1], *(end[0] for end in ends[:1])]
-        if not moments or len(starts) == len(numbers) or (until is not None and until in starts):
+        if not moments or len(starts) == waiting_jobs or (until is not None and until in starts):
             break
         at_ms = min(moments)
         while ends and ends[0][0] <= at_ms:
