@@ -1,10 +1,10 @@
 """How long nobody decides after the leader was killed with -9, with 200 agents and work to do.
 
-Two real servers on PostgreSQL with the default times (a lease of 6 s, renewed every 2 s) and light
-agents that speak the real protocol. Jobs come to an end all the time, and more wait, so that there
-is always something to decide. The value is the time from the kill to the first commit of another
-server that gives devices to a job, as seen in the history. The floor is what was left of the lease
-when the leader was killed: before that nobody may lead.
+Two real servers on PostgreSQL with the default times (a lease of 6 s, renewed every 2 s), 20 real
+agents, and light ones that speak the real protocol. Jobs come to an end all the time, and more
+wait, so that there is always something to decide. The value is the time from the kill to the first
+commit of another server that gives devices to a job, as seen in the history. The floor is what was
+left of the lease when the leader was killed: before that nobody may lead.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from benchmarks.result import LESS, Result, result, rounded
 from tests.servers import Servers, several_servers
 
 AGENTS = 200
+REAL = 20
 JOBS = 12_000
 RUN_MS = 3_000
+JOB = {"command": ["/bin/sleep", "3"], "gpus": 1, "capture": False}
 MOST_S = 10.0
 SETTLE_S = 5.0
 LOOK_S = 0.02
@@ -40,13 +42,15 @@ def measure(repeats: int) -> Result:
     floors: list[float] = []
     back: list[float] = []
     with several_servers("a", "b", **DEFAULTS) as cluster:
+        for number in range(REAL):
+            cluster.start_agent(f"real-{number}")
         agents = _agents(cluster)
         try:
             _wait_for_agents(cluster)
             for lap in range(laps):
                 show(f"failover: {lap + 1} of {laps}")
                 with cluster.client() as client:
-                    client.submit_many([{"command": ["x"], "gpus": 1, "capture": False}] * JOBS)
+                    client.submit_many([JOB] * JOBS)
                 time.sleep(SETTLE_S)
                 leader = cluster.leader()
                 floors.append(_left_s(cluster))
@@ -66,6 +70,7 @@ def measure(repeats: int) -> Result:
         target=MOST_S,
         bound=LESS,
         agents=AGENTS,
+        real_agents=REAL,
         runs=[rounded(one) for one in found],
         left_of_lease_s=[rounded(one) for one in floors],
         all_agents_back_s=[rounded(one) for one in back],
@@ -77,7 +82,7 @@ def _agents(cluster: Servers) -> subprocess.Popen[bytes]:
     words = []
     for name in cluster.servers:
         words += ["--target", f"unix:{cluster.directory / name / 'agent.sock'}"]
-    words += ["--count", str(AGENTS), "--run-ms", str(RUN_MS)]
+    words += ["--count", str(AGENTS - REAL), "--run-ms", str(RUN_MS)]
     return subprocess.Popen([sys.executable, "-m", "benchmarks.light_agents", *words])
 
 

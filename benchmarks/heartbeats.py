@@ -1,8 +1,9 @@
 """What 200 agents with 8 devices each cost the server while nothing happens.
 
-Each sends a heartbeat and the readings of its devices about every 5 seconds. The value is the part
-of one core that the server takes, on PostgreSQL. The floor is the same server without any agent.
-Beside it: how long 1,000 agents need until all of them are online, and a job that then runs.
+20 of them are real, the others light. Each sends a heartbeat and the readings of its devices about
+every 5 seconds. The value is the part of one core that the server takes, on PostgreSQL. The floor
+is the same server without any agent. Beside it: how long 1,000 agents need until all of them are
+online, and a job that then runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from benchmarks.progress import show
 from benchmarks.result import LESS, Result, result, rounded
 
 AGENTS = 200
+REAL = 20
 MANY = 1_000
 MOST_PERCENT = 30.0
 SETTLE_S = 10.0
@@ -27,7 +29,9 @@ def measure(repeats: int) -> Result:
     with live_cluster() as cluster:
         show("heartbeats: the server alone")
         floor = _percent(cluster)
-        cluster.start_agents(AGENTS)
+        show(f"heartbeats: {REAL} real agents come")
+        cluster.start_real_agents(REAL)
+        cluster.start_agents(AGENTS - REAL)
         time.sleep(SETTLE_S)
         percents = []
         for lap in range(laps):
@@ -51,6 +55,8 @@ def measure(repeats: int) -> Result:
         bound=LESS,
         also_met=state == "completed",
         runs=[rounded(one) for one in percents],
+        agents=AGENTS,
+        real_agents=REAL,
         many_agents=MANY,
         many_online_after_s=rounded(came_s),
         many_percent=rounded(many),
