@@ -135,6 +135,24 @@ def test_a_server_that_stops_hands_over_at_once(cluster: Servers) -> None:
     cluster.start(leader)
 
 
+def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_disturbed(
+    cluster: Servers,
+) -> None:
+    name = cluster.leader()
+    second = cluster._process("server", "--state-dir", str(cluster.directory / "x"), log="x.log")
+    second.environment = second.environment | {"GPU_SCHEDULER_SERVER_NAME": name}
+    second.start("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+    assert second.ended() == 7
+    assert f"this server is called '{name}', and so is another one" in second.log()
+    assert cluster.address(name) in second.log()
+    assert cluster.leadership(name)["role"] == "leader"
+    standbys = [one["name"] for one in cluster.leadership(name)["standbys"]]
+    assert standbys == [one for one in cluster.servers if one != name]
+    cluster.servers[name].kill()
+    cluster.start(name)  # at once: it is the same one as before
+    assert "waiting to see" not in cluster.servers[name].log()
+
+
 class Submitter(threading.Thread):
     """A person who submits without a pause, and knows what was acknowledged."""
 

@@ -230,6 +230,22 @@ def test_a_gang_whose_lease_is_over_on_one_node_is_stopped_on_the_others_first()
     assert lab.nodes_of("j1") == ["n1", "n2"]
 
 
+@pytest.mark.parametrize("how", ["dead", "lease over", "stopped by its node"])
+def test_what_a_node_has_done_to_a_job_is_not_counted_as_a_preemption_of_it(how: str) -> None:
+    lab = two_nodes()
+    lab.submit(a_job(number=1, requeue_on_node_loss=True))
+    (node,) = lab.nodes_of("j1")
+    lab.do(NodeSilent(node))
+    if how == "dead":
+        lab.do(ConfirmDead(node, "ann"))
+    elif how == "lease over":
+        lab.do(LeasesOver(node, LEASE + MARGIN))
+    else:
+        lab.do(found(node), Ended("j1.1", None, 15, stopped_by="lease"))
+    assert lab.allocation("j1").attempt == 2
+    assert lab.core.book.lives["j1"].task(None).preemptions == 0
+
+
 def test_to_say_again_that_a_node_is_dead_changes_nothing() -> None:
     lab = two_nodes()
     lab.do(NodeSilent("n0"), NodeFenced("n0"))

@@ -47,6 +47,7 @@ from gpu_scheduler.control.stopping import (
     CANCELLED,
     GPU_IDLE,
     GPU_MEMORY,
+    LEASE,
     NODE_LOST,
     NOT_BEGUN,
     PREEMPTED,
@@ -69,7 +70,6 @@ GROUNDS = frozenset(
 )
 """Why a node may say that it stopped something; other words are not ours."""
 LEAST_LOOK_S = 0.01
-LEASE = "lease"
 LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 log = structlog.get_logger("agents")
 
@@ -509,7 +509,7 @@ class Agents:
         )
         if over.stopped_by == LEASE:
             detail = "; ".join(filter(None, (LEASE_ENDED, over.detail)))
-            end = replace(end, stopped_by=PREEMPTED, detail=detail)
+            end = replace(end, stopped_by=LEASE, detail=detail)
         self._member_over(allocation, fact.member, end, checkpoint_ms)
 
     def _member_gone(self, allocation_id: str, member: int) -> None:

@@ -98,7 +98,6 @@ class Gate:
         self._application = application
         self._standing = standing
         self._term = term
-        self._headers = [(ROLE, b"leader"), (TERM, str(term).encode())]
         self._changes = 0
         self._none_left = asyncio.Event()
         self._none_left.set()
@@ -113,7 +112,7 @@ class Gate:
             if not is_free and not self._holds():
                 raise LeadLost
             started = True
-            await send(with_headers(message, self._headers))
+            await send(with_headers(message, self._headers()))
 
         if not is_free and not self._holds():
             await refuse(scope, send, _not_now())
@@ -143,6 +142,11 @@ class Gate:
             self._changes -= is_change
             if not self._changes:
                 self._none_left.set()
+
+    def _headers(self) -> Headers:
+        """What this server is now: health is also told by one that is not sure any more."""
+        role = b"leader" if self._holds() else b"unsure"
+        return [(ROLE, role), (TERM, str(self._term).encode())]
 
     def _holds(self) -> bool:
         return self._standing.term == self._term and self._standing.is_held

@@ -9,6 +9,10 @@ from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import warn
 from gpu_scheduler.model.errors import InvalidRequest
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpu_scheduler.settings.groups import Settings
+
 HIDDEN = "(hidden)"
 ACTIONS = ("sample", "show", "check", "schema")
 
@@ -51,9 +55,10 @@ def run(args: Namespace) -> int:
     for notice in loaded.notices:
         warn(f"note: {notice}")
     if args.action == "check":
+        notices = (*loaded.notices, *_checked(loaded.settings))
         where = loaded.file or "no file; variables and defaults"
         if args.json:
-            print_json({"file": loaded.file, "valid": True, "notices": list(loaded.notices)})
+            print_json({"file": loaded.file, "valid": True, "notices": list(notices)})
         else:
             print(f"{where}: good")
         return 0
@@ -68,6 +73,16 @@ def run(args: Namespace) -> int:
     rows = [(key, _text(value), loaded.origins[key]) for key, value in values.items()]
     print_table(("SETTING", "VALUE", "FROM"), rows)
     return 0
+
+
+def _checked(settings: Settings) -> tuple[str, ...]:
+    """What a server that started with these settings would warn of; else it would not start."""
+    from gpu_scheduler.server.start_rules import check_settings
+
+    warnings = check_settings(settings, has_nodes=True, is_onlooker=True)
+    for warning in warnings:
+        warn(f"note: {warning}")
+    return warnings
 
 
 def _sample(args: Namespace) -> int:

@@ -21,6 +21,7 @@ from gpu_scheduler.control.stopping import (
     CANCELLED,
     GPU_IDLE,
     GPU_MEMORY,
+    LEASE,
     NODE_LOST,
     NOT_BEGUN,
     PREEMPTED,
@@ -65,11 +66,11 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     life, number, task = found
     running = book.picture.finish(fact.allocation_id)
     del book.by_allocation[fact.allocation_id]
-    book.fenced.pop(fact.allocation_id, None)
+    is_nodes_fault = bool(book.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
     book.changed = True
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     task.served_ms += elapsed_ms
-    task.stop_why = task.stop_why or fact.stopped_by
+    task.stop_why = task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
     fact = _of_a_gang(running, task, fact)
     state = _state_after(book, life, task, fact, elapsed_ms)
     is_kept = state is JobState.COMPLETED or life.job.service
@@ -91,7 +92,8 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     if state in {JobState.PREEMPTED, JobState.PENDING}:
         if state is JobState.PREEMPTED:
             task.attained_ms += progress_ms
-            task.preemptions += 1
+            # Only what gave way to others counts among those that its tenant allows.
+            task.preemptions += not is_nodes_fault
         pauses = state is JobState.PENDING and not fact.lost
         if life.job.service and pauses:
             services.note_restart(book, life.job.id, _how_ended(fact, why), now_ms, outcome)

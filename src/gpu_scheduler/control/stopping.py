@@ -14,6 +14,8 @@ NODE_LOST = "node_lost"
 NOT_BEGUN = "not_begun"
 GPU_MEMORY = "gpu_memory"
 GPU_IDLE = "gpu_idle"
+LEASE = "lease"
+"""A node has stopped it by itself, because it reached no server for so long."""
 
 
 def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A server of the cluster: its name, where people and other servers reach it, and agents."""
+    """A server of the cluster: its name, where people and other servers reach it, and agents.
+
+    `home` is the installation that it runs from, the same when it is started again.
+    """
 
     name: str
     address: str
     agents: str = ""
     version: str = ""
+    home: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

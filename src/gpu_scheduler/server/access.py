@@ -52,8 +52,6 @@ def check_access(settings: Settings) -> tuple[str, ...]:
                 "the server encrypts"
             )
         warnings.append(f"api.host is {api.host} without TLS: tokens can be read on their way")
-    for warning in warnings:
-        log.warning(warning)
     return tuple(warnings)
 
 

@@ -27,7 +27,6 @@ from gpu_scheduler.api.serve import Addresses, Listening, serve
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.server.access import (
     Certificate,
-    check_access,
     on_reload,
     verifier_of,
 )
@@ -38,16 +37,16 @@ from gpu_scheduler.server.clustering import Guarded, fence, leadership_of, membe
 from gpu_scheduler.server.directories import (
     Lock,
     announce,
+    home_of,
     prepare,
     private_files,
     renounce,
     started_at,
 )
-from gpu_scheduler.server.grpc_access import check_grpc
 from gpu_scheduler.server.grpc_server import GrpcServer
 from gpu_scheduler.server.parts import Parts
-from gpu_scheduler.server.patience import check_patience
 from gpu_scheduler.server.roles import Alone, OneOfSeveral, Roles
+from gpu_scheduler.server.start_rules import check_settings
 from gpu_scheduler.server.storage import open_store, postgres_address
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
@@ -75,14 +74,13 @@ class Server:
 
         With `has_agent` it runs jobs on this machine, with `has_nodes` agents come over TCP.
         """
-        self._warnings = check_access(settings)
-        check_patience(settings.nodes, settings.agent)
+        self._warnings = check_settings(settings, has_nodes=has_nodes)
+        for warning in self._warnings:
+            log.warning(warning)
         self._has_agent = has_agent
         self._has_nodes = has_nodes
         self._network: GrpcServer | None = None
         self._nodes_at = ""
-        if has_nodes:
-            check_grpc(settings)
         self._certificate = Certificate(settings.api) if settings.api.tls_certificate else None
         self._signed = verifier_of(settings.auth)
         prepare(paths)
@@ -161,7 +159,7 @@ class Server:
         if not isinstance(self._store, Guarded):
             return Alone(parts, door)
         nodes_at = "" if network is None else network.address
-        me = member_of(self._settings, self._listening, nodes_at)
+        me = member_of(self._settings, self._listening, nodes_at, home_of(self._paths))
         address = postgres_address(self._settings.database)
         leadership = leadership_of(self._settings, address, me)
         return OneOfSeveral(parts, door, leadership, partial(fence, self._store))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.serve import Listening
-from gpu_scheduler.client.address import read_address
-from gpu_scheduler.model.errors import InvalidRequest, NotLeader
+from gpu_scheduler.model.errors import NotLeader
 from gpu_scheduler.model.leadership import Member
 from gpu_scheduler.server.access import ANY_ADDRESS
 from gpu_scheduler.server.leadership import Leadership, Times
 from gpu_scheduler.server.lease import CHECK_TERM, PostgresLease
+from gpu_scheduler.server.start_rules import check_server_address
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.store.postgres.address import Address
 
@@ -29,7 +29,6 @@ STANDBY = "standby"
 def leadership_of(settings: Settings, address: Address, me: Member) -> Leadership:
     """This server's part in who leads, by a lease on PostgreSQL."""
     replication = settings.replication
-    replication.check()
     times = Times(
         renew_s=replication.heartbeat_interval_s,
         valid_s=replication.heartbeat_timeout_s,
@@ -65,23 +64,21 @@ def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
         )
 
 
-def member_of(settings: Settings, listening: Listening, agents_at: str) -> Member:
-    """Who this server is to the others."""
+def member_of(settings: Settings, listening: Listening, agents_at: str, home: str) -> Member:
+    """Who this server is to the others; `home` is where it runs."""
     api, server = settings.api, settings.server
     host = socket.gethostname() if api.host in ANY_ADDRESS else api.host
     host = f"[{host}]" if ":" in host else host
     scheme = "https" if api.tls_certificate else "http"
     address = server.address or f"{scheme}://{host}:{listening.http_port}"
-    try:
-        read_address(address)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"server.address cannot be used: {error}") from None
+    check_server_address(address)
     port = agents_at.rpartition(":")[2]
     return Member(
         name=server.name or f"{socket.gethostname()}:{listening.http_port}",
         address=address,
         agents=server.agents_address or (f"{host}:{port}" if port else ""),
         version=__version__,
+        home=home,
     )
 
 

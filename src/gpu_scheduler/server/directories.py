@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ PASSABLE = 0o711
 """For the state directory of root if users must get through it to the socket and to scratch."""
 PRIVATE_UMASK = 0o177
 MOST_SOCKET_BYTES = 107
+HOME_FILE = "server.id"
 
 
 class StateInUse(ClusterError):
@@ -101,6 +104,21 @@ class Lock:
     def release(self) -> None:
         """Let another server come."""
         os.close(self._file)
+
+
+def home_of(paths: Paths) -> str:
+    """A name for this installation that no other has: made once, and kept with the state."""
+    file = Path(paths.state) / HOME_FILE
+    with suppress(OSError):
+        known = file.read_text(encoding="ascii", errors="replace").strip()
+        if known:
+            return f"{socket.gethostname()}/{known}"
+    made = secrets.token_hex(16)
+    fresh = file.with_name(f"{HOME_FILE}.new")
+    with private_files():
+        fresh.write_text(f"{made}\n", encoding="ascii")
+    fresh.replace(file)
+    return f"{socket.gethostname()}/{made}"
 
 
 def announce(paths: Paths, facts: dict[str, Any]) -> None:

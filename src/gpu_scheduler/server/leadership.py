@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from gpu_scheduler.control.committer import Committer, Writer
-from gpu_scheduler.model.errors import NotLeader, SchedulerError
+from gpu_scheduler.model.errors import ClusterError, NotLeader, SchedulerError
 from gpu_scheduler.model.leadership import Lead, Member
 
 T = TypeVar("T")
@@ -34,6 +34,19 @@ STUCK_S = 30.0
 log = structlog.get_logger("leadership")
 
 
+class NameTaken(ClusterError):
+    """A server of another installation bears the same name."""
+
+    code = "name_taken"
+    exit_code = 7
+
+    def __init__(self, message: str, *, seen_at: float, free_in_s: float) -> None:
+        """`seen_at` grows while that one lives; if it does not, the name is free some time."""
+        super().__init__(message)
+        self.seen_at = seen_at
+        self.free_in_s = free_in_s
+
+
 class Lease(Protocol):
     """The lead, kept somewhere that all servers reach. Calls block."""
 
@@ -43,7 +56,7 @@ class Lease(Protocol):
         ...
 
     def look(self) -> Lead:
-        """Say that we are here, and read who leads."""
+        """Say that we are here, and read who leads; `NameTaken` if a namesake is there."""
         ...
 
     def take(self) -> int | None:
@@ -162,6 +175,26 @@ class Leadership:
     async def secret(self) -> bytes:
         """What only the servers of this cluster know."""
         return await self._ask(self._lease.secret)
+
+    async def arrive(self) -> None:
+        """Look for the first time. A namesake that lives is refused, one that died waited out."""
+        seen_at = None
+        while True:
+            try:
+                await self.look()
+            except NameTaken as error:
+                if seen_at is not None and error.seen_at > seen_at:
+                    raise
+                if seen_at is None:
+                    log.warning(
+                        "waiting to see whether a server of the same name is alive",
+                        name=self.me.name,
+                        longest_s=round(error.free_in_s, 1),
+                    )
+                seen_at = error.seen_at
+                await asyncio.sleep(self._times.renew_s / 2)
+            else:
+                return
 
     async def changed(self) -> None:
         """Return when somebody else leads than before, or nobody, or it is not clear any more."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.leadership import Lead, Member, Standby
+from gpu_scheduler.server.leadership import NameTaken
 
 if TYPE_CHECKING:
     import psycopg
@@ -55,9 +56,18 @@ UPDATE leadership SET holder = '', until = clock_timestamp()
 WHERE name = %s AND term = %s AND holder = %s
 """
 _SEEN = """
-INSERT INTO servers (name, address, version, seen) VALUES (%s, %s, %s, clock_timestamp())
+INSERT INTO servers (name, address, version, home, seen)
+VALUES (%(name)s, %(address)s, %(version)s, %(home)s, clock_timestamp())
 ON CONFLICT (name) DO UPDATE
-SET address = excluded.address, version = excluded.version, seen = excluded.seen
+SET address = excluded.address, version = excluded.version, home = excluded.home,
+    seen = excluded.seen
+WHERE servers.home IN ('', excluded.home)
+   OR servers.seen < clock_timestamp() - make_interval(secs => %(window_s)s)
+"""
+_NAMESAKE = """
+SELECT address, extract(epoch FROM seen)::float8,
+       extract(epoch FROM clock_timestamp() - seen)::float8
+FROM servers WHERE name = %s
 """
 _SERVERS = """
 SELECT name, address, version, extract(epoch FROM clock_timestamp() - seen)::float8
@@ -71,7 +81,7 @@ WHERE leadership.name = 'scheduler' AND leadership.until <= clock_timestamp()
   AND activity.pid <> pg_backend_pid() AND activity.datname = current_database()
   AND activity.xact_start < clock_timestamp() - make_interval(secs => %s)
 """
-_GONE = "DELETE FROM servers WHERE name = %s"
+_GONE = "DELETE FROM servers WHERE name = %s AND home = %s"
 _OLD = "DELETE FROM servers WHERE seen < clock_timestamp() - make_interval(secs => %s)"
 
 
@@ -95,8 +105,8 @@ class PostgresLease:
     def look(self) -> Lead:
         """Say that we are here, and read who leads."""
         with self._transaction() as cursor:
-            cursor.execute(_SEEN, (self.me.name, self.me.address, self.me.version))
-            cursor.execute(_SERVERS, (3 * self.valid_s,))
+            self._be_seen(cursor)
+            cursor.execute(_SERVERS, (self._window_s,))
             servers = cursor.fetchall()
             row = cursor.execute(_LOOK, (NAME,)).fetchone()
         if row is None:
@@ -114,6 +124,28 @@ class PostgresLease:
                 for name, place, version, seen_s in servers
                 if name != holder or left_s <= 0
             ),
+        )
+
+    @property
+    def _window_s(self) -> float:
+        """Who was not seen for so long is not there any more."""
+        return 3 * self.valid_s
+
+    def _be_seen(self, cursor: psycopg.Cursor[Any]) -> None:
+        """Keep our name for ourselves; refused while a server from elsewhere bears it."""
+        me = self.me
+        values = {"name": me.name, "address": me.address, "version": me.version, "home": me.home}
+        cursor.execute(_SEEN, values | {"window_s": self._window_s})
+        if cursor.rowcount == 1:
+            return
+        row = cursor.execute(_NAMESAKE, (me.name,)).fetchone()
+        address, seen_at, ago_s = row or ("", 0.0, 0.0)
+        raise NameTaken(
+            f"this server is called '{me.name}', and so is another one on the same database, at "
+            f"{address}, which was there {ago_s:.0f} s ago; give each server.name a name of its "
+            "own",
+            seen_at=seen_at,
+            free_in_s=self._window_s - ago_s,
         )
 
     def take(self) -> int | None:
@@ -161,7 +193,7 @@ class PostgresLease:
     def leave(self) -> None:
         """This server goes away."""
         with self._transaction() as cursor:
-            cursor.execute(_GONE, (self.me.name,))
+            cursor.execute(_GONE, (self.me.name, self.me.home))
 
     def secret(self) -> bytes:
         """What the servers of this cluster, and nobody else, know; the first of them makes it."""

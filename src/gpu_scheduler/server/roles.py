@@ -86,7 +86,7 @@ class OneOfSeveral:
     async def begin(self) -> Applications:
         """Stand by, and lead as soon as nobody else does."""
         self._secret = await self._leadership.secret()
-        await self._leadership.look()
+        await self._leadership.arrive()
         self._check_alone()
         self._fence(0)
         self._follow()

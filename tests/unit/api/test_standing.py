@@ -66,6 +66,14 @@ def test_an_answer_of_the_leader_says_so_and_in_which_term() -> None:
     assert dict(line.sent[0]["headers"]) == {b"x-tgpu-role": b"leader", b"x-tgpu-term": b"3"}
 
 
+def test_health_of_one_that_is_not_sure_of_the_lead_does_not_say_that_it_leads() -> None:
+    standing = Standing()
+    standing.is_held = False
+    line = asked(Gate(answering, standing, 3), path="/api/v1/health")
+    assert line.status == 200
+    assert dict(line.sent[0]["headers"])[b"x-tgpu-role"] == b"unsure"
+
+
 def test_who_cannot_be_sure_of_the_lead_does_not_even_begin() -> None:
     standing = Standing()
     begun = []

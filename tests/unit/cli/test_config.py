@@ -79,3 +79,52 @@ def test_what_has_no_use_is_noted(
 def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["properties"]["api"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param(
+            "nodes: {suspect_after_s: 5}", "one late word would make a node suspect", id="suspect"
+        ),
+        pytest.param("nodes: {lost_after_s: 15}", "suspect before it is lost", id="lost"),
+        pytest.param("nodes: {lease_s: 30}", "on nodes that are not even lost", id="lease"),
+        pytest.param(
+            "replication: {heartbeat_timeout_s: 3}", "at least twice the interval", id="replication"
+        ),
+        pytest.param("api: {host: 0.0.0.0}", "where others could read tokens", id="plain"),
+        pytest.param("api: {tls_key: k.pem}", "needs both", id="half-a-certificate"),
+        pytest.param("grpc: {host: 0.0.0.0, tls: 'off'}", "without TLS", id="grpc"),
+        pytest.param("server: {address: ftp://a}", "server.address cannot be used", id="address"),
+        pytest.param("database: {url: mysql://a/b}", "begins with 'mysql'", id="database"),
+        pytest.param("gpu: {simulate: 8x}", "8x", id="declared"),
+        pytest.param("auth: {jwt_key_file: /k}", "auth.jwt_issuer is missing", id="issuer"),
+        pytest.param(
+            "notifications: {ca_file: /none.pem}", "notifications.ca_file", id="notifications"
+        ),
+    ],
+)
+def test_what_a_server_would_refuse_at_its_start_is_refused_by_check_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    assert main(["config", "check", str(path)]) == 2
+    checked = capsys.readouterr()
+    assert why in checked.err
+    assert "good" not in checked.out
+    state = str(tmp_path / "s")
+    assert main(["server", "--config", str(path), "--state-dir", state]) == 2
+    assert capsys.readouterr().err == checked.err
+    assert not Path(state).exists()
+
+
+def test_check_tells_what_a_server_would_warn_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("auth: {enabled: false}")
+    assert main(["config", "check", "--json", str(path)]) == 0
+    shown = capsys.readouterr()
+    assert "note: auth is off" in shown.err
+    assert "auth is off" in json.loads(shown.out)["notices"][0]

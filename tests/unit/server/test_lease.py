@@ -11,6 +11,7 @@ import pytest
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
 from gpu_scheduler.model.leadership import Member
 from gpu_scheduler.server.clustering import check_term, fence
+from gpu_scheduler.server.leadership import NameTaken
 from gpu_scheduler.server.lease import WRITER, PostgresLease
 from gpu_scheduler.store.postgres.connection import connect
 from gpu_scheduler.store.postgres.store import PostgresStore
@@ -28,8 +29,10 @@ class House:
         self.store = PostgresStore(self.address)
         self._leases: list[PostgresLease] = []
 
-    def server(self, name: str, valid_s: float = 600.0) -> PostgresLease:
-        me = Member(name=name, address=f"http://{name}:1", agents=f"{name}:2", version="1")
+    def server(self, name: str, valid_s: float = 600.0, home: str = "") -> PostgresLease:
+        me = Member(
+            name=name, address=f"http://{name}:1", agents=f"{name}:2", version="1", home=home
+        )
         lease = PostgresLease(partial(connect, self.address, f"lease {name}"), me, valid_s)
         self._leases.append(lease)
         return lease
@@ -224,3 +227,35 @@ def test_a_database_that_is_away_is_said_so_and_asked_again(house: House) -> Non
     with pytest.raises(StoreUnavailable, match="does not say who leads"):
         a.renew(term)
     assert a.renew(term)
+
+
+def test_a_second_server_of_one_name_is_refused_until_the_first_has_been_silent_for_long(
+    house: House,
+) -> None:
+    first, second = house.server("a", home="one"), house.server("a", home="two")
+    first.look()
+    with pytest.raises(NameTaken, match=r"called 'a', and so is another one .* at http://a:1"):
+        second.look()
+    with house.connection() as connection:
+        connection.execute("UPDATE servers SET seen = seen - interval '1801 s'")
+    second.look()
+    with pytest.raises(NameTaken):
+        first.look()
+
+
+def test_a_server_that_is_started_again_has_its_name_back_at_once(house: House) -> None:
+    house.server("a", home="one").look()
+    house.server("a", home="one").look()
+
+
+def test_a_server_that_was_refused_does_not_take_the_other_ones_name_away(house: House) -> None:
+    first, second = house.server("a", home="one"), house.server("a", home="two")
+    first.look()
+    second.leave()
+    with pytest.raises(NameTaken):
+        second.look()
+
+
+def test_a_server_of_an_older_version_gives_its_name_to_who_comes_after_it(house: House) -> None:
+    house.server("a").look()
+    house.server("a", home="two").look()

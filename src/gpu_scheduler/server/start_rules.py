@@ -1,0 +1,100 @@
+"""The rules that settings have to keep together before a server starts: one list for all who ask.
+
+Settings come in; warnings go out, or the refusal of the first rule that is broken. A server that
+starts and `tgpu config check` go by the same list, so that one never accepts what the other does
+not. Nothing is opened or made here but files that the settings name, for reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpu_scheduler.agent.devices.declared import parse_declared
+from gpu_scheduler.client.address import read_address
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.notify.senders import Senders
+from gpu_scheduler.server.access import Certificate, check_access, verifier_of
+from gpu_scheduler.server.grpc_access import check_grpc
+from gpu_scheduler.server.patience import check_patience
+from gpu_scheduler.server.storage import file_of_url, postgres_address
+from gpu_scheduler.settings.groups import Settings
+
+Rule = Callable[[Settings], object]
+
+
+def check_settings(
+    settings: Settings, *, has_nodes: bool, is_onlooker: bool = False
+) -> tuple[str, ...]:
+    """Refuse settings with which no server would start; what is allowed and risky is said.
+
+    With `has_nodes` agents come over TCP, as to `tgpu server`. An onlooker is told of files that
+    only the server's user can read; a server is refused.
+    """
+    warnings = [*check_access(settings)]
+    for rule in (*RULES, *(RULES_OF_NODES if has_nodes else ())):
+        try:
+            rule(settings)
+        except InvalidInput as error:
+            if not (is_onlooker and isinstance(error.__cause__, PermissionError)):
+                raise
+            warnings.append(f"{error}, so it was not checked; the server's user must be able to")
+    return tuple(warnings)
+
+
+def _patience(settings: Settings) -> None:
+    check_patience(settings.nodes, settings.agent)
+
+
+def _replication(settings: Settings) -> None:
+    settings.replication.check()
+
+
+def _address(settings: Settings) -> None:
+    if settings.server.address:
+        check_server_address(settings.server.address)
+
+
+def check_server_address(address: str) -> None:
+    """Refuse an address by which no other server could reach this one."""
+    try:
+        read_address(address)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"server.address cannot be used: {error}") from None
+
+
+def _database(settings: Settings) -> None:
+    if settings.database.is_postgresql:
+        postgres_address(settings.database)
+    elif settings.database.url:
+        file_of_url(settings.database.url)
+
+
+def _declared(settings: Settings) -> None:
+    if settings.gpu.simulate:
+        parse_declared(settings.gpu.simulate)
+
+
+def _certificate(settings: Settings) -> None:
+    if settings.api.tls_certificate:
+        Certificate(settings.api)
+
+
+def _issuer(settings: Settings) -> None:
+    verifier_of(settings.auth)
+
+
+def _notifications(settings: Settings) -> None:
+    Senders(settings.notifications)
+
+
+RULES: tuple[Rule, ...] = (
+    _patience,
+    _replication,
+    _address,
+    _database,
+    _declared,
+    _certificate,
+    _issuer,
+    _notifications,
+)
+RULES_OF_NODES: tuple[Rule, ...] = (check_grpc,)
