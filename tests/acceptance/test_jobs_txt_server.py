@@ -65,12 +65,12 @@ SCRIPT = "#!/bin/sh\necho $0 $* on $CUDA_VISIBLE_DEVICES >> $(dirname $0)/ran\n"
 class Place:
     """A directory with scripts, jobs.txt and settings, and the server that works in it."""
 
-    def __init__(self, state_dir: str) -> None:
+    def __init__(self, state_dir: str, *, allows_all: bool = False) -> None:
         self.dir = Path(state_dir) / "work"
         self.dir.mkdir(mode=0o755)
         self.server = RealServer(state_dir)
         settings = json.loads(json.dumps(SETTINGS))
-        settings["security"]["allowed_script_paths"] = [str(self.dir)]
+        settings["security"]["allowed_script_paths"] = [] if allows_all else [str(self.dir)]
         settings["files"]["monitor_interval_s"] = 1.0
         self.write("config.json", json.dumps(settings))
         self.write("llm_config.json", json.dumps(MODELS))
@@ -212,3 +212,36 @@ def test_the_program_has_several_names(place: Place, program: str, tmp_path: Pat
 def test_the_installation_can_be_checked(place: Place) -> None:
     told = place.server.tgpu("test", "--quick").stdout.splitlines()
     assert [line.split()[0] for line in told[:-1]] == ["ok"] * 5
+
+
+PROGRAM = "#!/bin/sh\n"
+PYTHON = PROGRAM + 'echo "python $*" >> {ran}\n'
+CONDA = PROGRAM + 'shift 3\necho "conda $*" >> {ran}\n'
+
+
+def a_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_scripts_run_with_the_python_and_the_conda_of_whoever_started_the_server() -> None:
+    if shutil.which("screen") is None:
+        pytest.skip("screen is not installed")
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    place = Place(state_dir, allows_all=True)
+    home = place.dir / "home"
+    a_program(home / "venv/bin/python", PYTHON.format(ran=place.dir / "ran"))
+    a_program(home / "miniconda3/bin/conda", CONDA.format(ran=place.dir / "ran"))
+    place.server.environment |= {"HOME": str(home), "PATH": f"{home}/venv/bin:/usr/bin:/bin"}
+    place.server.environment.pop("CONDA_EXE", None)
+    place.write("jobs.txt", "1,train.py,,--epochs 10,\n1,train.py,ml_env,--epochs 5,\n")
+    try:
+        place.start()
+        until(lambda: len(place.ran()) == 2)
+        ran = ["conda ml_env python train.py --epochs 5", "python train.py --epochs 10"]
+        assert sorted(place.ran()) == ran
+        place.server.stop()
+    finally:
+        end_what_is_left(state_dir)
+        shutil.rmtree(state_dir, ignore_errors=True)

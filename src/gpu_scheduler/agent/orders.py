@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,12 @@ from gpu_scheduler.agent.interfaces import free_port, interface_of, is_free
 from gpu_scheduler.agent.rendezvous import nccl_hints, rendezvous_files
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
+
+CONDA_PLACES = (
+    *("~/miniconda3", "~/miniforge3", "~/mambaforge", "~/anaconda3"),
+    *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3"),
+)
+"""Where conda is when nothing says where: a file of jobs has no shell that has set it up."""
 
 
 class NoSlice(Exception):
@@ -232,7 +239,16 @@ def _in_conda(argv: tuple[str, ...], conda: str, environment: dict[str, str]) ->
     """The command inside a conda environment, found by the submitter's own conda."""
     if not conda:
         return argv
-    program = environment.get("CONDA_EXE", "conda")
     environment.setdefault("PATH", PLAIN_PATH)
     where = "-p" if "/" in conda else "-n"
-    return (program, "run", "--no-capture-output", where, conda, *argv)
+    return (_conda(environment), "run", "--no-capture-output", where, conda, *argv)
+
+
+def _conda(environment: dict[str, str]) -> str:
+    """As the submitter's shell names it, on the PATH, else where its installers put it."""
+    named = environment.get("CONDA_EXE", "")
+    if named or shutil.which("conda", path=environment["PATH"]):
+        return named or "conda"
+    home = _home(environment)
+    places = [place.replace("~", home, 1) + "/bin/conda" for place in CONDA_PLACES]
+    return next((path for path in places if os.access(path, os.X_OK)), "conda")

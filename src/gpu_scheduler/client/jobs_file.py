@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ PRIORITIES = {"0": 1500, "1": 750, "2": 250}
 DEFAULT_CONFIG = "llm_config.json"
 _MODEL_OPTIONS = ("--llm", "--model")
 _COLUMNS = 5
+_PYTHONS = ("python", "python3")
 
 Kinds = dict[str, tuple[int, int]]
 """The GPUs that there are: name to memory in MiB and how many."""
@@ -47,8 +49,12 @@ def read_line(
     number: int,
     models: dict[str, Any] | None = None,
     kinds: Kinds | None = None,
+    search: str | None = None,
 ) -> dict[str, Any]:
-    """One line. Arguments may hold commas: the first three and the last are the other columns."""
+    """One line. Arguments may hold commas: the first three and the last are the other columns.
+
+    `search` is the PATH that the job will have; None: that of this process.
+    """
     parts = [part.strip() for part in line.split(",")]
     parts += [""] * (_COLUMNS - len(parts))
     priority, script, conda = parts[:3]
@@ -66,7 +72,15 @@ def read_line(
         raise InvalidInput(
             f"the arguments cannot be read: {error}", file=path, line=number
         ) from error
-    body = script_job(script, arguments, conda=conda, allowed=allowed, models=models, kinds=kinds)
+    body = script_job(
+        script,
+        arguments,
+        conda=conda,
+        allowed=allowed,
+        models=models,
+        kinds=kinds,
+        search=search,
+    )
     return body | {"priority": PRIORITIES[priority]}
 
 
@@ -78,9 +92,10 @@ def script_job(
     allowed: str = "",
     models: dict[str, Any] | None = None,
     kinds: Kinds | None = None,
+    search: str | None = None,
 ) -> dict[str, Any]:
-    """The submission of a script with its arguments."""
-    program = ["python", script] if script.endswith(".py") else [script]
+    """The submission of a script with its arguments, for a job that has this PATH."""
+    program = [_python(conda, search), script] if script.endswith(".py") else [script]
     body: dict[str, Any] = {
         "name": script.rpartition("/")[2],
         "command": [*program, *arguments],
@@ -91,6 +106,12 @@ def script_job(
     if allowed:
         body["allowed_gpus"] = allowed
     return body
+
+
+def _python(conda: str, search: str | None) -> str:
+    """What runs a `.py`: some systems have only `python3`, a conda environment has `python`."""
+    there = (name for name in _PYTHONS if conda or shutil.which(name, path=search))
+    return next(there, _PYTHONS[0])
 
 
 def gpu_fields(

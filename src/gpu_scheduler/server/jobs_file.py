@@ -2,7 +2,8 @@
 
 A line that was submitted is remembered in the same commit as its job. Jobs run as the owner of the
 file; a file that others may write to is not read, and neither is a link: whose it is, is asked of
-the very file that is read.
+the very file that is read. Jobs of the server's own user have the environment that it was started
+in, as if they were submitted there; those of others have that of a login.
 """
 
 from __future__ import annotations
@@ -10,31 +11,39 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import pwd
 import stat
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 
+from gpu_scheduler.agent.environment import PLAIN_PATH
 from gpu_scheduler.api.people import Directory
 from gpu_scheduler.client.jobs_file import llm_config, read_line
 from gpu_scheduler.client.llm_need import gpu_kinds
+from gpu_scheduler.client.surroundings import exported
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Outcome, Submit
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidInput, SchedulerError
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.settings.groups import FileSettings
-from gpu_scheduler.store.rows import AnswerRow, Write
+from gpu_scheduler.store.rows import AnswerRow, EnvironmentRow, Write
 from gpu_scheduler.wire.jobs import JobRequest
 from gpu_scheduler.wire.reading import JobReader
 
 FOR_EVER_MS = 1 << 52
 """Answers are dropped by age; a line of a file must never be submitted again."""
 OTHERS_MAY_WRITE = 0o022
+OF_A_SERVER = ("GPU_SCHEDULER_", "LISTEN_", "SYSTEMD_", "WATCHDOG_", "MEMORY_PRESSURE_")
+"""Variables that are meant for a server, and can hold its secrets."""
+OF_A_SERVICE = frozenset(
+    ("NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "CREDENTIALS_DIRECTORY", "MAINPID")
+)
 log = structlog.get_logger("jobs_file")
 
 
@@ -47,8 +56,9 @@ class JobsFile:
         settings: FileSettings,
         admins: Sequence[str] = (),
         runner: str = "process",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Nothing is read yet. Its jobs run in `runner`."""
+        """Nothing is read yet. Its jobs run in `runner`; None means the environment of a login."""
         self._loop = loop
         self._runner = Runner(runner)
         self._people = Directory(os.geteuid(), admins, lambda: loop.core.book.roster)
@@ -56,6 +66,7 @@ class JobsFile:
         self._models = settings.llm_config_file
         self.interval_s = settings.monitor_interval_s
         self._complained: set[str] = set()
+        self._own = None if environment is None else _carried(environment)
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -123,8 +134,12 @@ class JobsFile:
         key = hashlib.sha256(f"{self._path}\0{nth}\0{text}".encode()).hexdigest()
         if self._loop.store.answer(caller.user, key) is not None:
             return 0
-        body = read_line(text, str(self._path), number, models, self._kinds())
+        own = self._own if caller.uid == os.geteuid() else None
+        search = PLAIN_PATH if own is None else own.get("PATH", PLAIN_PATH)
+        body = read_line(text, str(self._path), number, models, self._kinds(), search)
         body["working_directory"] = str(self._path.parent)
+        if own is not None:
+            body["captured_environment"] = own
         reader = JobReader(caller, lambda tenant: tenant or caller.tenant, self._runner)
         submission = reader.read(msgspec.convert(body, JobRequest))
 
@@ -141,7 +156,11 @@ class JobsFile:
                 )
             ]
 
-        await self._loop.apply(Submit(submission.job, submission.launch), caller, also=remember)
+        environment = None
+        if submission.environment is not None:
+            environment = EnvironmentRow(submission.launch.captured, submission.environment)
+        message = Submit(submission.job, submission.launch, environment)
+        await self._loop.apply(message, caller, also=remember)
         return 1
 
     def _owner(self, status: os.stat_result) -> Caller:
@@ -165,3 +184,25 @@ class JobsFile:
         if problem not in self._complained:
             self._complained.add(problem)
             log.warning("not read", file=str(self._path), problem=problem)
+
+
+def _carried(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a job takes over from where its server was started; a service has less than a login."""
+    try:
+        entry = pwd.getpwuid(os.geteuid())
+    except KeyError:
+        login = {}
+    else:
+        login = {
+            "USER": entry.pw_name,
+            "LOGNAME": entry.pw_name,
+            "HOME": entry.pw_dir,
+            "SHELL": entry.pw_shell or "/bin/sh",
+            "LANG": "C.UTF-8",
+        }
+    carried = exported(None, environment)[0]
+    return login | {
+        name: value
+        for name, value in carried.items()
+        if name not in OF_A_SERVICE and not name.startswith(OF_A_SERVER)
+    }

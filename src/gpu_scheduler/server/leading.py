@@ -8,6 +8,7 @@ ends it must be able to begin another one on the same store.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -111,9 +112,20 @@ class Leading:
             keep_house(loop, settings.retention, Path(self._paths.logs)),
         ]
         if settings.files.jobs_file:
-            admins, runner = settings.security.admins, settings.jobs.runner
-            works.append(JobsFile(loop, settings.files, admins, runner=runner).watch())
+            works.append(self._jobs_file().watch())
         return works
+
+    def _jobs_file(self) -> JobsFile:
+        security = self._settings.security
+        # Where rules judge variables, those of the server are not the fault of the file.
+        is_judged = security.allowed_script_paths or security.forbidden_environment
+        return JobsFile(
+            self.loop,
+            self._settings.files,
+            security.admins,
+            runner=self._settings.jobs.runner,
+            environment=None if is_judged else os.environ,
+        )
 
     async def end(self) -> None:
         """Finish what has come, and stop. Agents are sent away; what they run goes on."""

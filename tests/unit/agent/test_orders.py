@@ -93,3 +93,24 @@ def test_an_output_file_is_sought_from_the_directory_of_the_job(
     work = an_agent(tmp_path).work(pb.Order(allocation_id="job-1.1", start=start))
     assert work.log_of_user
     assert work.log_path == path
+
+
+def in_conda(directory: Path, home: Path, **variables: str) -> tuple[str, ...]:
+    given = {"HOME": str(home), "PATH": str(home / "bin")} | variables
+    start = pb.Start(job_id="job-1", attempt=1, argv=["python", "train.py"], conda="ml")
+    start.environment.update(given)
+    work = an_agent(directory).work(pb.Order(allocation_id="job-1.1", start=start))
+    assert work.argv[1:] == ("run", "--no-capture-output", "-n", "ml", "python", "train.py")
+    return work.argv
+
+
+def test_conda_is_the_one_of_the_shell_of_the_path_or_of_its_installer(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for place in ("bin", "miniforge3/bin"):
+        (home / place).mkdir(parents=True)
+    assert in_conda(tmp_path, home)[0] == "conda", "there is none, and its start will say so"
+    (home / "miniforge3/bin/conda").touch(0o755)
+    assert in_conda(tmp_path, home)[0] == f"{home}/miniforge3/bin/conda"
+    (home / "bin/conda").touch(0o755)
+    assert in_conda(tmp_path, home)[0] == "conda"
+    assert in_conda(tmp_path, home, CONDA_EXE="/c/bin/conda")[0] == "/c/bin/conda"

@@ -26,7 +26,11 @@ TEXT = """\
 """
 
 
-def with_file(tmp_path: Path, test: Callable[[JobsFile, MemoryStore], Awaitable[None]]) -> None:
+def with_file(
+    tmp_path: Path,
+    test: Callable[[JobsFile, MemoryStore], Awaitable[None]],
+    environment: dict[str, str] | None = None,
+) -> None:
     models = tmp_path / "llm_config.json"
     models.write_text(json.dumps({"default_requirement": 1.0, "models": {"qwen2.5-3b-inst": 0.5}}))
     settings = FileSettings(
@@ -38,7 +42,7 @@ def with_file(tmp_path: Path, test: Callable[[JobsFile, MemoryStore], Awaitable[
         loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
         loop.start()
         await loop.apply(SetNode(a_node()))
-        await test(JobsFile(loop, settings), store)
+        await test(JobsFile(loop, settings, environment=environment), store)
         await loop.close()
 
     asyncio.run(run())
@@ -66,6 +70,7 @@ def test_every_line_becomes_one_job_however_often_the_file_is_read(tmp_path: Pat
             "ml_env",
             ("python", "/data3/experiments/evaluate.py"),
         )
+        assert launch.captured == "", "the environment is that of a login"
         with file.open("a") as more:
             more.write("1,/data3/experiments/train.py,,--llm qwen2.5-7b-inst --epochs 10,4-7\n")
         assert await jobs_file.read() == 1, "the same line again means the same work again"
@@ -160,3 +165,32 @@ def test_a_file_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
         assert store.jobs() == []
 
     with_file(tmp_path, test)
+
+
+def test_jobs_of_the_servers_own_user_have_the_environment_it_was_started_in(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "python3").touch(0o755)
+    (tmp_path / "jobs.txt").write_text("1,train.py,,,\n1,train.py,ml_env,,\n")
+    started_in = {
+        "PATH": str(tmp_path),
+        "VIRTUAL_ENV": "/venv",
+        "GPU_SCHEDULER_DATABASE_URL": "postgresql://user:secret@host/db",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "NOTIFY_SOCKET": "/run/systemd/notify",
+    }
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        assert await jobs_file.read() == 2
+        first, second = (store.launch(row.job.id) for row in store.jobs())
+        assert first is not None
+        assert second is not None
+        assert [first.argv, second.argv] == [("python3", "train.py"), ("python", "train.py")]
+        variables = store.environment(first.captured)
+        assert variables is not None
+        assert variables.items() >= {"PATH": str(tmp_path), "VIRTUAL_ENV": "/venv"}.items()
+        assert variables["HOME"] == pwd.getpwuid(os.geteuid()).pw_dir
+        left_out = {"GPU_SCHEDULER_DATABASE_URL", "CUDA_VISIBLE_DEVICES", "NOTIFY_SOCKET"}
+        assert not left_out & variables.keys()
+
+    with_file(tmp_path, test, started_in)

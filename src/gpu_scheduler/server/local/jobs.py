@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from gpu_scheduler.client.jobs_file import models_in
@@ -20,7 +21,7 @@ class ProvidedJobsFile(JobsFile):
         self, engine: LocalEngine, settings: FileSettings, files: FileSystemProvider
     ) -> None:
         """Nothing is read yet."""
-        super().__init__(engine.loop, settings)
+        super().__init__(engine.loop, settings, environment=os.environ)
         self._caller = engine.caller
         self._files = files
         self._settings = settings
