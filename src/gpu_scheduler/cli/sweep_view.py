@@ -32,6 +32,7 @@ ORDER = ("completed", "running", "scheduled", "preempted", "pending", "failed", 
 AT_ONCE = 16
 MOST_COLUMNS = 12
 """A wider grid becomes a table."""
+MOST_NAMED = 5
 
 
 class NoSweep(UnknownThing):
@@ -73,18 +74,35 @@ def run(args: Namespace) -> int:
 
 
 def found_sweep(client: Client, word: str) -> tuple[str, list[dict[str, Any]]]:
-    """The name of a sweep and its jobs, for its name or one of its jobs."""
+    """The name of a sweep and its jobs, for its name, the beginning of it, or one of its jobs."""
     name = word
     if word == "last" or word.startswith("@") or word.removeprefix("job-")[:1].isdigit():
         job = client.call("GET", job_path(one_reference(client, word).job_id))
         name = job.get("sweep") or ""
         if not name:
             raise NoSweep(f"{job['id']} is not part of a sweep; 'tgpu sweep' lists them")
-    query: dict[str, object] = {"sweep": name, "user": mine(), "archived": "true"}
-    jobs, _ = pages(client, query | {"sort": "number"}, 0)
+    jobs = _jobs_of(client, name)
     if not jobs:
-        raise NoSweep(f"there is no sweep '{name}' of yours; 'tgpu sweep' lists them")
+        name = _begun_by(client, name)
+        jobs = _jobs_of(client, name)
     return name, jobs
+
+
+def _jobs_of(client: Client, name: str) -> list[dict[str, Any]]:
+    query: dict[str, object] = {"sweep": name, "user": mine(), "archived": "true"}
+    return pages(client, query | {"sort": "number"}, 0)[0]
+
+
+def _begun_by(client: Client, word: str) -> str:
+    """The one sweep whose name begins so: a job's name is the beginning of a name made up."""
+    found = [sweep["name"] for sweep in client.call("GET", f"{API}/sweeps")["sweeps"]]
+    names = [name for name in found if name.startswith(word)]
+    if not names:
+        raise NoSweep(f"there is no sweep '{word}' of yours; 'tgpu sweep' lists them")
+    if len(names) > 1:
+        more = ", ..." if len(names) > MOST_NAMED else ""
+        raise NoSweep(f"'{word}' could be {', '.join(names[:MOST_NAMED])}{more}; name one")
+    return str(names[0])
 
 
 def show(name: str, jobs: list[dict[str, Any]], *, as_table: bool = False) -> None:

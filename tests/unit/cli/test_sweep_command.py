@@ -81,6 +81,17 @@ def test_a_sweep_is_found_by_a_job_of_it(
     assert main(["sweep", "other"]) == 4
 
 
+def test_the_beginning_of_a_name_will_do_if_it_is_the_only_one(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "gr", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sweep"] == "grid"
+    client.call = lambda *_: {"sweeps": [{"name": "train-1"}, {"name": "train-2"}]}  # type: ignore[method-assign]
+    assert main(["sweep", "retry", "train"]) == 4
+    assert "'train' could be train-1, train-2; name one" in capsys.readouterr().err
+    assert client.did == []
+
+
 def test_only_what_failed_is_retried_unless_more_is_asked_for(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
