@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import (
@@ -78,13 +79,23 @@ class Surroundings:
         )
 
     @property
-    def socket(self) -> str:
-        """Of the server that a client would talk to: one's own, else that of the machine."""
+    def server(self) -> Address:
+        """The server that a client would talk to: as named, one's own, else that of the machine."""
+        if not self.is_named and self.environ.get(SERVER_VARIABLE):
+            return candidates(environ=self.environ)[0]
         own = self.paths.server_socket
         shared = f"{ROOT_RUNTIME}/{SOCKET_NAME}"
         if self.is_named or os.path.exists(own) or not os.path.exists(shared):  # noqa: PTH110
-            return own
-        return shared
+            return Address(path=own)
+        return Address(path=shared)
+
+    @property
+    def socket(self) -> str:
+        """Of that server; empty if it is reached over the network, or its name makes no sense."""
+        try:
+            return self.server.path
+        except SchedulerError:
+            return ""
 
     def program(self, name: str) -> str | None:
         """Where a program is, by our PATH."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_scheduler import __version__
 from gpu_scheduler.cli.doctor_lines import OK, PROBLEM, WARNING, Line, Surroundings
-from gpu_scheduler.client.address import Address
+from gpu_scheduler.client.address import SERVER_VARIABLE
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.server.directories import running
@@ -21,19 +21,24 @@ SYSTEMD = "/run/systemd/system"
 
 def server(around: Surroundings) -> Iterator[Line]:
     """Whether it runs, which version, and its own view of its health."""
-    path = around.socket
-    if not Path(path).exists():
-        yield Line("server", WARNING, f"no server runs here ({path} is not there)", "tgpu up")
+    try:
+        address = around.server
+    except SchedulerError as error:
+        yield Line("server", PROBLEM, str(error), f"mend or unset {SERVER_VARIABLE}")
+        return
+    if address.path and not Path(address.path).exists():
+        told = f"no server runs here ({address.path} is not there)"
+        yield Line("server", WARNING, told, "tgpu up")
         return
     try:
-        with Client(str(Address(path=path))) as client:
+        with Client(str(address)) as client:
             health = client.health()
     except (SchedulerError, OSError) as error:
         remedy = "'tgpu up' starts it again; server.log in the state directory says why it ended"
         yield Line("server", PROBLEM, f"it does not answer: {error}", remedy)
         return
     version = str(health.get("version") or "")
-    found = f"version {version} answers at {path}"
+    found = f"version {version} answers at {address.path or address}"
     if version != __version__:
         remedy = "restart it with this version, or use its own; jobs survive a restart"
         yield Line("server", WARNING, f"{found}, and this is {__version__}", remedy)
@@ -48,6 +53,8 @@ def server(around: Surroundings) -> Iterator[Line]:
 
 def socket_file(around: Surroundings) -> Iterator[Line]:
     """Whether users get to the socket, and can believe it."""
+    if not around.socket:
+        return
     path = Path(around.socket)
     try:
         status = path.lstat()

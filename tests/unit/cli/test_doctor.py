@@ -297,6 +297,21 @@ def test_no_server_a_dead_one_and_a_live_one_are_told_apart(around: Surroundings
         assert "the disk is full" in lines[0].found
 
 
+def test_the_server_that_a_variable_names_is_the_one_that_is_asked(around: Surroundings) -> None:
+    def naming(server: str) -> Surroundings:
+        return replace(around, is_named=False, environ={**around.environ, "TGPU_SERVER": server})
+
+    with ApiLab() as lab:
+        line = said(doctor_server.server, naming(str(lab.directory)), status="warning")
+        assert f"version 1.2.3 answers at {lab.directory}/server.sock" in line.found
+    away = said(doctor_server.server, naming("127.0.0.1:1"), status="problem")
+    assert "does not answer" in away.found
+    assert list(doctor_server.socket_file(naming("127.0.0.1:1"))) == []
+    odd = said(doctor_server.server, naming("box:port"), status="problem")
+    assert "is no address" in odd.found
+    assert "TGPU_SERVER" in odd.remedy
+
+
 def test_a_socket_that_cannot_be_trusted_or_reached_is_a_problem(
     around: Surroundings, tmp_path: Path
 ) -> None:

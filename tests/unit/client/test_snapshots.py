@@ -43,6 +43,13 @@ def shelf(tmp_path: Path) -> Shelf:
     return Shelf(tmp_path / "state" / "snapshots")
 
 
+def test_the_state_directory_that_snapshots_make_is_private_too(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state" / "snapshots").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_clean_tree_is_copied_with_its_commit(repository: Path, shelf: Shelf) -> None:
     shot = shelf.take(str(repository))
     assert shot.source.commit == git(repository, "rev-parse", "HEAD")

@@ -84,7 +84,11 @@ class Shelf:
     def __init__(self, place: Path) -> None:
         """Take the directory, or refuse one that others could write to."""
         self._place = place
-        place.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        if not place.parent.exists():
+            # The state directory of a server that may follow, which is to be private as well.
+            place.parent.parent.mkdir(parents=True, exist_ok=True)
+            place.parent.mkdir(mode=PRIVATE, exist_ok=True)
+        place.mkdir(mode=PRIVATE, exist_ok=True)
         status = place.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise InvalidRequest(f"{place} is no directory of yours, so no code is kept there")
