@@ -71,7 +71,7 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
         _figure(gpu.get("utilisation_percent"), "%"),
         _figure(gpu.get("temperature_c") or None, " C"),
         _figure(gpu.get("power_watts") or None, " W"),
-        ", ".join([*map(str, gpu.get("jobs") or []), *_others(gpu)]),
+        ", ".join([*_jobs(gpu), *_others(gpu)]),
     ]
 
 
@@ -82,6 +82,13 @@ def _name(gpu: dict[str, Any], *, named: bool) -> str:
 
 def _slices(gpu: dict[str, Any]) -> list[str]:
     return [f"({', '.join(gpu['mig'])})"] if gpu.get("mig") else []
+
+
+def _jobs(gpu: dict[str, Any]) -> list[str]:
+    """The jobs there, and behind the last whose they are."""
+    jobs, users = map(str, gpu.get("jobs") or []), map(str, gpu.get("users") or [])
+    listed, whose = ", ".join(jobs), ", ".join(map(visible, users))
+    return [f"{listed} ({whose})" if whose else listed] if listed else []
 
 
 def _others(gpu: dict[str, Any]) -> list[str]:

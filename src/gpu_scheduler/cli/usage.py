@@ -6,13 +6,17 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.output import print_json, print_table
-from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.report import add_period_options, period_query
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import target
 
 KEPT = (None, "all", "current")
 """Periods of which the server keeps totals: all, and the present month."""
+NOTHING_ENDED = (
+    "nothing that counts has ended yet; '--period month' also counts what runs, up to now"
+)
+NOTHING_USED = "nothing was used in this period"
 COLUMNS = (
     *("tenant_id", "user", "gpu_hours", "cpu_hours", "energy_kwh", "jobs"),
     *("completed", "failed", "cancelled", "preemptions", "lost_gpu_hours"),
@@ -37,6 +41,9 @@ def run(args: Namespace) -> int:
         print_json(answer)
         return 0
     rows = usage_rows(answer)
+    if not rows:
+        warn(NOTHING_ENDED if args.period in KEPT else NOTHING_USED)
+        return 0
     present = {name for row in rows for name in row}
     headings = [name for name in COLUMNS if name in present] or sorted(present)
     right = [name.upper() for name in headings if name not in ("tenant_id", "tenant", "user")]

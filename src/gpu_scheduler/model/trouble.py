@@ -17,7 +17,8 @@ def trouble_of(device: Device) -> str:
     if device.foreign is not None:
         return _taken(device.foreign)
     if device.hot:
-        return f"it is hot ({device.temperature_c} C)"
+        # The reading of now stands beside it; it has to be well below the threshold again.
+        return f"it became hot ({device.temperature_c} C) and rests until it has cooled down"
     return ""
 
 

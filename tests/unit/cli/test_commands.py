@@ -477,7 +477,7 @@ def test_gpus_are_shown_paused_and_resumed(server: FakeServer, tell: Tell) -> No
         "42%",
         "61 C",
         "250 W",
-        "job-1",
+        "job-1 (ada)",
     ]
     assert tell("pause-gpu", "0", "box:1") == (
         "GPU 0 paused; running jobs go on\nGPU box:1 paused; running jobs go on\n"
@@ -610,6 +610,17 @@ def test_a_job_without_both_code_and_signal_has_failed() -> None:
     assert gpus_text({"gpu_count": 0, "members": 2}) == "2x0"
     assert place_text({"state": "failed", "allocation": [{"node": "a"}]}) == "a"
     assert place_text({"state": "running"}) == ""
+
+
+@pytest.mark.usefixtures("server")
+def test_that_nothing_was_used_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.client.client.Client.usage", lambda *_, **__: {"usage": []})
+    assert main(["usage"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "nothing that counts has ended yet" in shown.err
 
 
 def test_usage_is_found_under_any_key() -> None:

@@ -307,6 +307,7 @@ class Handler(BaseHTTPRequestHandler):
     def gpus(self) -> None:
         gpu = {"node": "box", "uuid": "GPU-0", "model": "A100-80GB", "memory_mb": 81920}
         gpu |= {"allocated_share": 0.5, "allocated_memory_mb": 40960, "jobs": ["job-1"]}
+        gpu |= {"users": [USER]}
         gpu |= {"utilisation_percent": 42.0, "memory_used_mb": 1000, "temperature_c": 61}
         gpu |= {"power_watts": 250, "processes": []}
         found = []

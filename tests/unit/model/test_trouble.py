@@ -34,7 +34,10 @@ LEFT = ForeignUse(pid=7, user="ada", memory_mb=900, leaked=True, job="job-12")
             {"foreign": ForeignUse(pid=0, memory_mb=5, leaked=True)},
             "5 MiB were not given back by the last job, and no process holds them",
         ),
-        ({"hot": True, "temperature_c": 91}, "it is hot (91 C)"),
+        (
+            {"hot": True, "temperature_c": 91},
+            "it became hot (91 C) and rests until it has cooled down",
+        ),
     ],
 )
 def test_a_device_says_why_it_takes_no_work(device: dict[str, object], told: str) -> None:
