@@ -236,6 +236,30 @@ def test_a_job_that_left_files_of_its_own_leaves_no_directory_to_others() -> Non
     with_launcher(scenario)
 
 
+@pytest.mark.parametrize("dies", [False, True], ids=["leaves", "dies"])
+def test_no_directory_of_a_job_stays_when_the_launcher_ends_before_it_has_removed_it(
+    dies: bool,
+) -> None:
+    async def scenario(rig: Rig) -> None:
+        leave = 'touch "${TGPU_CHECKPOINT_FILE%/*}/mine"'
+        await rig.run(rig.work("job-1.1", "sh", "-c", leave))
+        await rig.launcher.forget("job-1.1", 0)
+        if dies:
+            await rig.kill_launcher()
+            await rig.run(rig.work("job-2.1", "true"))
+            await rig.launcher.forget("job-2.1", 0)
+            await _only_spares(rig)
+            return
+        await rig.hang_up()
+        await rig.launcher.leave()
+        async with asyncio.timeout(20):
+            while list((rig.directory / "scratch").iterdir()):
+                await asyncio.sleep(0.01)
+        await rig.open()
+
+    with_launcher(scenario)
+
+
 def test_a_job_begins_inside_its_control_group() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(work := rig.work("job-1.1", "cat", "/proc/self/cgroup"))

@@ -10,6 +10,8 @@ has to move, and so nobody waits.
 from __future__ import annotations
 
 import os
+import signal
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
@@ -44,6 +46,7 @@ class Seats:
         self._loop = loop
         self._wanted: tuple[str, ...] = ()
         self._free: list[Seat] = []
+        self._leaving: list[Seat] = []
         self._name = f"{PREFIX}{now_ms():x}"
         self._number = 0
         self._under_way = 0
@@ -69,9 +72,14 @@ class Seats:
         try:
             self._limits.set(seat.group, self._wanted, work)
         except OSError:
-            seat.child.gate.close()
+            self.give_back(seat)
             raise
         return seat
+
+    def give_back(self, seat: Seat) -> None:
+        """It was not needed after all. Its groups have limits by now, so it ends."""
+        seat.child.gate.close()
+        self._leaving.append(seat)
 
     def remove_left(self) -> None:
         """Take away the groups of those whom a former launcher let wait."""
@@ -79,11 +87,15 @@ class Seats:
 
     def clear(self) -> None:
         """Nobody comes any more: the launcher ends."""
-        for seat in self._free:
-            seat.child.gate.close()
-            os.waitpid(seat.child.pid, 0)
+        self._let_go()
+        for seat in self._leaving:
+            # It would end by itself, but for one that somebody has stopped.
+            with suppress(ProcessLookupError):
+                os.kill(seat.child.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(seat.child.pid, 0)
             seat.group.remove()
-        self._free = []
+        self._leaving = []
 
     def _refill_soon(self) -> None:
         """Not now: an order is on its way to a job."""
@@ -128,13 +140,15 @@ class Seats:
         if wanted == self._wanted:
             self._free.append(seat)
         else:
-            child.gate.close()
+            self.give_back(seat)
 
     def _ended(self, seat: Seat) -> None:
         """Told to, or for no reason of ours."""
         if seat in self._free:
             self._free.remove(seat)
             self._died(seat.child.said())
+        elif seat in self._leaving:
+            self._leaving.remove(seat)
         seat.child.gate.close()
         seat.group.remove()
 
@@ -147,5 +161,5 @@ class Seats:
     def _let_go(self) -> None:
         """Their gates close, so they end, and then their groups go."""
         for seat in self._free:
-            seat.child.gate.close()
+            self.give_back(seat)
         self._free = []

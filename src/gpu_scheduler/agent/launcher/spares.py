@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 PREFIX = "spare-"
 """Names of work hold a dot, so none of them looks like this."""
+GONE = "gone-"
+"""Begins the names of those that are on their way out: a launcher that dies leaves them so."""
 MOST = 64
 TOGETHER = 200
 LATER_MS = 200
@@ -67,12 +69,26 @@ class Spares:
 
     def drop(self, path: str) -> None:
         """Remove a directory with all that is in it, soon."""
+        home = os.path.dirname(path)
+        self._find_left(home)
+        self._number += 1
+        gone = f"{home}/{GONE}{self._number}"
+        try:
+            os.rename(path, gone)
+        except OSError:
+            gone = path
+        self._unwant(gone)
+
+    def _unwant(self, path: str) -> None:
         if not self._unwanted:
             self._later(LATER_MS, self._drop_all)
         self._unwanted.append(path)
 
     def clear(self) -> None:
-        """Remove all that are spare, when the launcher ends for good."""
+        """Remove all that are spare, when the launcher ends for good.
+
+        Those that hold something are removed by a child, which may outlive us.
+        """
         for free in self._free.values():
             for path in free:
                 try:
@@ -80,6 +96,7 @@ class Spares:
                 except OSError:
                     continue
         self._free.clear()
+        self._drop_all()
 
     def _drop_all(self) -> None:
         unwanted, self._unwanted = self._unwanted, []
@@ -96,10 +113,11 @@ class Spares:
         except OSError:
             return
         for name in names:
-            number = name.removeprefix(PREFIX)
-            if number != name and number.isdecimal():
+            kind, _, number = name.partition("-")
+            if f"{kind}-" in (PREFIX, GONE) and number.isdecimal():
                 self._number = max(self._number, int(number))
-                self._adopt(home, f"{home}/{name}")
+                path = f"{home}/{name}"
+                self._adopt(home, path) if kind == PREFIX[:-1] else self._unwant(path)
 
     def _adopt(self, home: str, path: str) -> None:
         try:

@@ -33,7 +33,6 @@ ORDER_TIMEOUT_MS = 60_000
 MOST_ERROR = 2_000
 MOST_PID = 1 << 22
 NO_SHIM = "the session did not answer as it should, and was ended"
-SEAT_GONE = "the process that waited for it was killed by somebody"
 Refuse = Callable[[Attempt, str], None]
 Ended = Callable[[Attempt, Ending], None]
 Ready = Callable[[Attempt], None]
@@ -119,16 +118,17 @@ class Starter:
             launch = self._launch(attempt, command, log)
         except OSError as error:
             if seat is not None:
-                seat.child.gate.close()
+                self._kit.seats.give_back(seat)
             self._cannot_prepare(attempt, log, error, recorded)
             return
 
         def forked(child: Spawned | OSError) -> None:
             self._forked(attempt, command, log, child, recorded)
 
-        if seat is not None:
-            filled = self._kit.spawner.fill(seat.child, launch)
-            forked(seat.child if filled else OSError(SEAT_GONE))
+        if seat is not None and self._kit.spawner.fill(seat.child, launch):
+            forked(seat.child)
+            return
+        if seat is not None and not self._has_own_group(attempt, launch, seat, forked):
             return
         launch.group = attempt.group.entrance()
         try:
@@ -136,6 +136,22 @@ class Starter:
         finally:
             if launch.group >= 0:
                 os.close(launch.group)
+
+    def _has_own_group(
+        self, attempt: Attempt, launch: Launch, seat: Seat, forked: Callable[[OSError], None]
+    ) -> bool:
+        """The child that waited was gone when the job came: another one is forked, in new groups.
+
+        Those of the seat go as soon as its child has been buried.
+        """
+        self._kit.seats.give_back(seat)
+        try:
+            attempt.group = self._kit.limits.open(attempt.name, attempt.work)
+        except OSError as error:
+            forked(error)
+            return False
+        launch.joins = attempt.group.join_files
+        return True
 
     def _cannot_prepare(
         self, attempt: Attempt, log: int, error: OSError, recorded: Callable[[str], None]

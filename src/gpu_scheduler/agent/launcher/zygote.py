@@ -116,6 +116,8 @@ def _serve(channel: socket.socket, number: int) -> None:
         if not entered and ctypes.get_errno() not in _TRY_AGAIN:
             pid = clone(number, _CLONE_PARENT | _SIGCHLD, 0, 0, 0, 0)
         if pid == 0:
+            # A child that waits would hold the way to the launcher open after the zygote's death.
+            channel.close()
             become_asked_job(given[0], log, entered)
         for descriptor in given:
             os.close(descriptor)
