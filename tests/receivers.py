@@ -31,9 +31,12 @@ def until(what: Callable[[], Any], why: str) -> Any:
 
 
 class HttpReceiver:
-    """Takes JSON by POST. `status` is what it answers, `delay_s` how long it takes."""
+    """Takes JSON by POST. `status` is what it answers, `delay_s` how long it takes.
 
-    def __init__(self, port: int = 0) -> None:
+    With a certificate it speaks TLS.
+    """
+
+    def __init__(self, port: int = 0, *, certificate: tuple[Path, Path] | None = None) -> None:
         self.got: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
@@ -64,6 +67,11 @@ class HttpReceiver:
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
+        if certificate is not None:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(certificate[0], certificate[1])
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+            self.url = f"https://localhost:{self.port}/hook"
         self._thread = threading.Thread(
             target=lambda: self._server.serve_forever(0.02), daemon=True
         )
@@ -82,6 +90,68 @@ class HttpReceiver:
 
     def ids(self) -> list[str]:
         return [document["id"] for document in self.got]
+
+
+class HttpProxy:
+    """Passes requests on: whole ones by their address, and tunnels by CONNECT.
+
+    `asked` are the first lines that came, `login` is what it wants to see (`Basic ...`).
+    """
+
+    def __init__(self, login: str = "") -> None:
+        self.asked: list[str] = []
+        self._login = login
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> "HttpProxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += connection.recv(1)
+        lines = head.decode().split("\r\n")
+        self.asked.append(lines[0])
+        method, target, _ = lines[0].split()
+        if self._login and f"Proxy-Authorization: {self._login}" not in lines:
+            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            connection.close()
+            return
+        place = target if method == "CONNECT" else target.split("/")[2]
+        host, _, port = place.rpartition(":")
+        with connection, socket.create_connection((host, int(port))) as far:
+            if method == "CONNECT":
+                connection.sendall(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
+            else:
+                path = "/" + target.split("/", 3)[3]
+                kept = [line for line in lines[1:] if not line.startswith("Proxy-")]
+                far.sendall("\r\n".join([f"{method} {path} HTTP/1.1", *kept]).encode())
+            back = threading.Thread(target=_pass_on, args=(far, connection), daemon=True)
+            back.start()
+            _pass_on(connection, far)
+            back.join()
+
+
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
+    try:
+        while data := one.recv(65_536):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
+    except OSError:
+        return
 
 
 class SmtpReceiver:

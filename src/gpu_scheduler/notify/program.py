@@ -34,9 +34,6 @@ async def run(
             status = await _ended(pid)
     except TimeoutError:
         raise DeliveryFailed(f"{command[0]} took longer than {timeout_s:g} s") from None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(status)
     if code:
         ended = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -74,25 +71,30 @@ def _started(command: Sequence[str], body: bytes, document: dict[str, Any]) -> i
 
 
 async def _ended(pid: int) -> int:
-    """Wait for the end; a process that is waited for no more is killed and buried all the same."""
+    """Wait for the end, and end what it has started. Who is waited for no more is killed."""
     loop = asyncio.get_running_loop()
     handle = os.pidfd_open(pid)
-    over: asyncio.Future[None] = loop.create_future()
+    over: asyncio.Future[int] = loop.create_future()
 
-    def tell() -> None:
-        if not over.done():
-            over.set_result(None)
-
-    loop.add_reader(handle, tell)
-    try:
-        await over
-    except asyncio.CancelledError:
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-        raise
-    finally:
+    def bury() -> None:
         loop.remove_reader(handle)
         os.close(handle)
-        # It has ended or was killed: there is nothing left to wait for.
-        status = os.waitpid(pid, 0)[1]  # noqa: ASYNC222
-    return status
+        # Before the burial: until then nobody else can have its number.
+        _kill(pid)
+        _, status = os.waitpid(pid, 0)
+        if not over.done():
+            over.set_result(status)
+
+    # It stays when nobody waits: one that hangs in the kernel dies later than it is killed.
+    loop.add_reader(handle, bury)
+    try:
+        return await over
+    except asyncio.CancelledError:
+        if not over.done() or over.cancelled():
+            _kill(pid)
+        raise
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

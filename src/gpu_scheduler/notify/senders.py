@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.notify import mail, program, webhook
 from gpu_scheduler.notify.failures import DeliveryFailed
+from gpu_scheduler.notify.proxy import Proxies
 from gpu_scheduler.notify.secrets import read_secret
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.settings.groups import NotificationSettings
@@ -22,6 +24,7 @@ class Senders:
     def __init__(self, settings: NotificationSettings) -> None:
         """Refuses certificates that cannot be read."""
         self._settings = settings
+        self._proxies = Proxies(os.environ)
         self._tls = ssl.create_default_context()
         if settings.ca_file:
             try:
@@ -72,7 +75,7 @@ class Senders:
             secret=secret,
             public_only=public_only,
         )
-        await webhook.send(post, self._tls, self._settings.timeout_s)
+        await webhook.send(post, self._tls, self._settings.timeout_s, self._proxies)
 
     async def _mail(self, target: Target, document: dict[str, Any], at_ms: int) -> None:
         settings = self._settings

@@ -3,7 +3,7 @@
 The receiver may be anybody, so: http and https only, no redirects, a deadline over all of it, and
 an answer of which little is read. With `public_only` (an address that a user gave) the name is
 resolved first, every address must be public, and the connection goes to the address that was
-checked.
+checked; also where a proxy makes it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from gpu_scheduler.notify.failures import DeliveryFailed
+from gpu_scheduler.notify.proxy import Proxies, Proxy
 
 LONGEST_LINE = 4096
 TOO_MANY_REQUESTS = 429
@@ -39,20 +40,22 @@ class Post:
     public_only: bool = False
 
 
-async def send(post: Post, tls: ssl.SSLContext, timeout_s: float) -> None:
+async def send(post: Post, tls: ssl.SSLContext, timeout_s: float, proxies: Proxies) -> None:
     """Deliver, or raise DeliveryFailed."""
     address = checked_url(post.url, public_only=post.public_only)
+    proxy = proxies.towards(address.scheme, address.hostname or "")
+    way = f" by the proxy {proxy}" if proxy else ""
     try:
         async with asyncio.timeout(timeout_s):
-            status = await _exchange(post, address, tls)
+            status = await _exchange(post, address, tls, proxy)
     except TimeoutError:
-        raise DeliveryFailed(f"no answer within {timeout_s:g} s", everybody=True) from None
+        raise DeliveryFailed(f"no answer{way} within {timeout_s:g} s", everybody=True) from None
     except UnicodeError:
         raise DeliveryFailed("the host of the webhook is no name") from None
     except ssl.SSLError as error:
         raise DeliveryFailed(f"TLS failed: {error.reason or error}", everybody=True) from None
     except OSError as error:
-        raise DeliveryFailed(f"cannot be reached: {error}", everybody=True) from None
+        raise DeliveryFailed(f"cannot be reached{way}: {error}", everybody=True) from None
     if not 200 <= status < 300:
         unwell = status >= 500 or status == TOO_MANY_REQUESTS
         raise DeliveryFailed(f"answered with status {status}", everybody=unwell)
@@ -103,22 +106,46 @@ def _is_private_name(host: str) -> bool:
         return False
 
 
-async def _exchange(post: Post, address: SplitResult, tls: ssl.SSLContext) -> int:
+async def _exchange(
+    post: Post, address: SplitResult, tls: ssl.SSLContext, proxy: Proxy | None
+) -> int:
     host = address.hostname or ""
     port = address.port or _PORTS[address.scheme]
     target = await _resolved(host, port) if post.public_only else host
-    secure = {"ssl": tls, "server_hostname": host} if address.scheme == "https" else {}
-    reader, writer = await asyncio.open_connection(target, port, limit=LONGEST_LINE, **secure)  # type: ignore[arg-type]
+    reader, writer = await _connected((host, target, port), address.scheme, tls, proxy)
     try:
-        writer.write(_request(post, address))
+        if proxy is not None and address.scheme == "https":
+            await proxy.open_tunnel(reader, writer, _authority(target, port))
+            await writer.start_tls(tls, server_hostname=host)
+        writer.write(_request(post, address, proxy))
         await writer.drain()
         return _status(await reader.readline())
+    except ssl.SSLError:
+        raise  # one about certificates is a ValueError as well
     except ValueError:
         raise DeliveryFailed("does not speak HTTP", everybody=True) from None
     finally:
         writer.close()
         with suppress(OSError, asyncio.CancelledError):
             writer.transport.abort()
+
+
+async def _connected(
+    place: tuple[str, str, int], scheme: str, tls: ssl.SSLContext, proxy: Proxy | None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """To the proxy if there is one, else to the target itself."""
+    host, target, port = place
+    if proxy is not None:
+        return await asyncio.open_connection(proxy.host, proxy.port, limit=LONGEST_LINE)
+    if scheme == "http":
+        return await asyncio.open_connection(target, port, limit=LONGEST_LINE)
+    return await asyncio.open_connection(
+        target, port, limit=LONGEST_LINE, ssl=tls, server_hostname=host
+    )
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _resolved(host: str, port: int) -> str:
@@ -130,8 +157,11 @@ async def _resolved(host: str, port: int) -> str:
     return addresses[0]
 
 
-def _request(post: Post, address: SplitResult) -> bytes:
+def _request(post: Post, address: SplitResult, proxy: Proxy | None) -> bytes:
     path = (address.path or "/") + (f"?{address.query}" if address.query else "")
+    told: list[str] = []
+    if proxy is not None and address.scheme == "http":
+        path, told = f"http://{address.netloc}{path}", proxy.headers
     timestamp = str(post.at_ms // 1000)
     lines = [
         f"POST {path} HTTP/1.1",
@@ -143,6 +173,7 @@ def _request(post: Post, address: SplitResult) -> bytes:
         f"X-Tgpu-Event: {post.notice}",
         f"X-Tgpu-Timestamp: {timestamp}",
         "Connection: close",
+        *told,
     ]
     if post.secret:
         lines.append(f"X-Tgpu-Signature: {signature(post.secret, timestamp, post.body)}")

@@ -1,7 +1,9 @@
 """One notification to one receiver, as it arrives there."""
 
 import asyncio
+import os
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from gpu_scheduler.notify import webhook
+from gpu_scheduler.notify import program, webhook
 from gpu_scheduler.notify.failures import DeliveryFailed
 from gpu_scheduler.notify.senders import Senders
 from gpu_scheduler.settings.forms import Target
@@ -254,3 +256,24 @@ def test_a_program_that_fails_hangs_or_is_not_there_is_a_failure(tmp_path: Path)
         tell(a_program(tmp_path, "import time\ntime.sleep(60)"), timeout_s=0.5)
     with pytest.raises(DeliveryFailed, match="cannot be run"):
         tell(Target(kind="command", command=(str(tmp_path / "none"),)))
+
+
+def test_a_program_that_is_slow_to_die_holds_nobody_up_and_is_buried_when_it_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    target = a_program(tmp_path, "import time\ntime.sleep(600)")
+    settings = NotificationSettings(targets={"t": target}, timeout_s=0.3)
+    killed: list[int] = []
+
+    async def scenario() -> None:
+        # As with one that hangs in the kernel: it was killed, and is still there.
+        monkeypatch.setattr(program.os, "killpg", lambda pid, _: killed.append(pid))
+        with pytest.raises(DeliveryFailed, match="took longer"):
+            await Senders(settings).send("t", DOCUMENT, AT_MS)
+        (pid,) = killed
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(10):
+            while Path(f"/proc/{pid}").exists():  # noqa: ASYNC110, ASYNC240
+                await asyncio.sleep(0.01)
+
+    uvloop.run(scenario())
