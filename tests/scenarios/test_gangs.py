@@ -158,3 +158,44 @@ def test_a_gang_that_needs_one_rack_is_refused_where_no_rack_is_large_enough() -
         lab.submit(a_job(number=1, gpus=8, members=3, same_rack=True))
     lab.submit(a_job(number=2, gpus=8, members=3))
     assert len(lab.nodes_of("j2")) == 3
+
+
+def racks_of(lab: Lab, job_id: str) -> set[str]:
+    return {lab.core.book.picture.index.slot(name).node.rack for name in lab.nodes_of(job_id)}
+
+
+def test_a_gang_that_no_rack_can_hold_goes_over_as_few_as_it_can() -> None:
+    """Racks of one, three, one and two nodes, in the order in which nodes are looked at."""
+    racks = ["r0", "r1", "r2", "r3", "r3", "r1", "r1"]
+    lab = Lab(nodes=[a_node(ordinal=i, gpus=4, rack=rack) for i, rack in enumerate(racks)])
+    lab.submit(a_job(number=1, gpus=4, members=5))
+    assert racks_of(lab, "j1") == {"r1", "r3"}
+
+
+def test_of_racks_that_complete_a_gang_the_tightest_is_taken() -> None:
+    racks = ["r0", "r0", "r0", "r1", "r1", "r1", "r2", "r3"]
+    lab = Lab(nodes=[a_node(ordinal=i, gpus=4, rack=rack) for i, rack in enumerate(racks)])
+    lab.submit(a_job(number=1, gpus=4, members=3), a_job(number=2, gpus=4, members=4))
+    assert racks_of(lab, "j1") <= {"r0", "r1"}
+    assert len(racks_of(lab, "j1")) == 1
+    assert racks_of(lab, "j2") in ({"r0", "r2"}, {"r1", "r2"})
+
+
+def test_a_gang_gives_up_no_member_for_fewer_racks() -> None:
+    racks = ["r0", "r1", "r2"]
+    lab = Lab(nodes=[a_node(ordinal=i, gpus=4, rack=rack) for i, rack in enumerate(racks)])
+    lab.submit(a_job(number=1, gpus=4, members=3, min_members=2))
+    assert racks_of(lab, "j1") == {"r0", "r1", "r2"}
+
+
+def test_a_refused_gang_names_the_rack_or_the_label_that_is_too_small() -> None:
+    nodes = a_cluster(nodes=4, racks=2, gpus=4)
+    lab = Lab(nodes=[replace(nodes[0], labels=(("zone", "a"),)), *nodes[1:]])
+    with pytest.raises(NeverFits, match="the largest rack, r0, has room for 2 of 3"):
+        lab.submit(a_job(number=1, gpus=4, members=3, same_rack=True))
+    labels = (("zone", "a"),)
+    with pytest.raises(NeverFits, match=r"1 node\(s\) have zone=a, with room for 1 of 2"):
+        lab.submit(a_job(number=1, gpus=4, members=2, node_labels=labels))
+    labels = (("zone", "b"),)
+    with pytest.raises(NeverFits, match="no node has label zone=b; there is a;"):
+        lab.submit(a_job(number=1, gpus=4, members=2, node_labels=labels))

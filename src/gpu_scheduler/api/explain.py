@@ -12,34 +12,56 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.gangs import preparing
 from gpu_scheduler.control.lost import on_lost_node
+from gpu_scheduler.engine.doubt import guesses_before
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.engine.forecast import forecast
+from gpu_scheduler.engine.forecast import BEYOND_MS, Foresight, foresee
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.standing import Standings
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.predict.socket import is_guess
 
 MOST_FORECAST_S = 0.1
 """A forecast that takes longer is given up; then only a reservation says when a job starts."""
-LEAST_PAUSE_S = 0.5
+LEAST_PAUSE_S = 0.05
 PAUSE_FACTOR = 10
 SCREEN_FACTOR = 50
 """A screen that asks again and again may take this much less than what it gives back."""
 
 
+_NOBODY: frozenset[int] = frozenset()
+
+
+class Outlook(NamedTuple):
+    """When a queued job should start, and how far that can be relied upon.
+
+    `guesses` are the jobs of unknown run time on whose ends it hangs. `is_never` says that nothing
+    which is expected to end lets it start: somebody has to do something.
+    """
+
+    start_ms: int | None
+    is_reserved: bool = False
+    guesses: frozenset[int] = _NOBODY
+    is_never: bool = False
+
+
+NOTHING = Outlook(None)
+
+
 @dataclass(frozen=True, slots=True)
 class _Forecast:
-    """Expected starts, the state they were made from, and until when they are good enough."""
+    """What was foreseen, the state that was made from, and until when it is good enough."""
 
     version: int
     fresh_until: float
-    starts: dict[int, int]
+    found: Foresight
 
 
 class Explainer:
@@ -49,7 +71,7 @@ class Explainer:
         """Nothing is worked out yet."""
         self._service = service
         self._clock = clock
-        self._forecast = _Forecast(-1, 0.0, {})
+        self._forecast = _Forecast(-1, 0.0, Foresight())
         self._screen_after = 0.0
 
     def reason(self, job_id: str) -> Reason | None:
@@ -74,15 +96,24 @@ class Explainer:
         entry = picture.queue.entries.get(number)
         return None if entry is None else _place(picture, entry)
 
-    def expected_start_ms(self, number: int) -> int | None:
-        """When it should start, if that can be foreseen in time."""
+    def outlook(self, number: int) -> Outlook:
+        """When a queued job should start by its reservation, else by a forecast."""
         picture = self._service.core.book.picture
         if number not in picture.queue.entries:
-            return None
+            return NOTHING
         reserved = picture.reservations.get(number)
         if reserved is not None:
-            return max(reserved.at_ms, self._service.now_ms())
-        return self._current_starts(number).get(number)
+            return self._of_reservation(reserved)
+        found = self._current(number).found
+        start_ms = found.starts.get(number)
+        if start_ms is None:
+            return Outlook(None, is_reserved=False, is_never=found.is_whole)
+        return Outlook(start_ms, is_reserved=False, guesses=found.guesses.get(number, _NOBODY))
+
+    def expected_start_ms(self, number: int) -> int | None:
+        """When it should start, if that can be foreseen in time and something vouches for it."""
+        outlook = self.outlook(number)
+        return None if outlook.guesses else outlook.start_ms
 
     def expected_starts(self, numbers: list[int]) -> dict[int, int]:
         """The same for a screen of jobs in their order. What is shown may be a little older."""
@@ -90,44 +121,66 @@ class Explainer:
         queued = [number for number in numbers if number in picture.queue.entries]
         unknown = [number for number in queued if number not in picture.reservations]
         began = self._clock()
-        starts = self._forecast.starts
+        found = self._forecast.found
         if unknown and began >= self._screen_after:
             # The last of them needs the longest look, and what it finds covers the others.
-            starts = self._current_starts(unknown[-1])
+            found = self._current(unknown[-1]).found
             ended = self._clock()
             self._screen_after = ended + SCREEN_FACTOR * (ended - began)
         now_ms = self._service.now_ms()
-        found = {
-            number: max(start_ms, now_ms)
-            for number in queued
-            if (start_ms := starts.get(number)) is not None
-        }
+        starts: dict[int, int] = {}
         for number in queued:
-            if (reserved := picture.reservations.get(number)) is not None:
-                found[number] = max(reserved.at_ms, now_ms)
-        return found
+            reserved = picture.reservations.get(number)
+            if reserved is not None:
+                outlook = self._of_reservation(reserved)
+                if outlook.start_ms is not None and not outlook.guesses:
+                    starts[number] = outlook.start_ms
+            elif number in found.starts and not found.guesses.get(number):
+                starts[number] = max(found.starts[number], now_ms)
+        return starts
 
     def foreseen_until_ms(self) -> int:
         """Up to when the last forecast came: whom it did not see start, starts later."""
-        return max(self._forecast.starts.values(), default=0)
+        return max(self._forecast.found.starts.values(), default=0)
 
-    def _current_starts(self, number: int) -> dict[int, int]:
+    def is_guess(self, job: Job, ran_ms: int = 0) -> bool:
+        """Tell whether nobody knows how long a job runs that has run for so long."""
+        return not job.service and is_guess(self._service.core.book.predictor, job, ran_ms)
+
+    def _of_reservation(self, reserved: Reservation) -> Outlook:
+        now_ms = self._service.now_ms()
+        if reserved.at_ms - now_ms >= BEYOND_MS:
+            return Outlook(None, is_reserved=True, is_never=True)
+        picture = self._service.core.book.picture
+        guesses = guesses_before(picture, reserved, now_ms, self.is_guess)
+        return Outlook(max(reserved.at_ms, now_ms), is_reserved=True, guesses=guesses)
+
+    def _current(self, number: int) -> _Forecast:
         kept = self._forecast
         now = self._clock()
         version = self._service.tallies.messages
-        is_current = kept.version == version and number in kept.starts
+        is_current = kept.version == version and (
+            number in kept.found.starts or kept.found.is_whole
+        )
         if not is_current and now >= kept.fresh_until:
             picture = self._service.core.book.picture
             give_up = now + MOST_FORECAST_S
             run_times = _RunTimes(picture, self._service.now_ms(), lambda: self._clock() > give_up)
-            starts: dict[int, int] = {}
+            found = Foresight()
             with suppress(_OutOfTime):
                 # What was found in time is as good as ever; the rest starts later than that.
-                forecast(picture, run_times.now_ms, run_ms_of=run_times, until=number, into=starts)
+                foresee(
+                    picture,
+                    run_times.now_ms,
+                    found,
+                    run_ms_of=run_times,
+                    is_guess=self.is_guess,
+                    until=number,
+                )
             ended = self._clock()
             pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - now))
-            kept = self._forecast = _Forecast(version, ended + pause, starts)
-        return kept.starts
+            kept = self._forecast = _Forecast(version, ended + pause, found)
+        return kept
 
 
 class _OutOfTime(Exception):

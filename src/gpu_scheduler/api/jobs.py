@@ -6,7 +6,13 @@ from gpu_scheduler.api.cluster import troubles
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Query, answer
 from gpu_scheduler.api.explain import sentence
-from gpu_scheduler.api.foresight import foreseen
+from gpu_scheduler.api.foresight import (
+    NOTHING,
+    Foreseen,
+    end_of_queued,
+    end_of_running,
+    foreseen,
+)
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag, a_number
 from gpu_scheduler.api.views import (
     JobViews,
@@ -185,9 +191,10 @@ async def explain_job(context: Context, call: Call) -> Answer:
         if reason is not None and reason.code is ReasonCode.RESOURCES:
             form.details["gpus"] = troubles(context)
         form.position = explainer.position(job.number)
-        start_ms, form.basis = foreseen(context.service, explainer, job.id)
-        form.expected_start = write_time(start_ms)
-        form.expected_end = write_time(_expected_end_ms(context, row, start_ms))
+        start = foreseen(context.service, explainer, job.id)
+        form.expected_start, form.basis = write_time(start.at_ms), start.basis
+        form.start_unknown = start.why_not
+        _note_end(form, _end_if_started(context, row, start))
     elif state in HOLDING:
         start_ms = row.start_ms
         code, told = sentence(None if job.array else explainer.reason(job.id))
@@ -199,12 +206,13 @@ async def explain_job(context: Context, call: Call) -> Answer:
         form.expected_start = write_time(start_ms)
         entry = context.service.core.book.picture.running.get(f"{job.id}.{row.attempt}")
         if entry is not None:
-            form.expected_end = write_time(entry.running.expected_end_ms)
+            _note_end(form, end_of_running(context.service, entry.running))
             form.reason += _warned(context, entry.running.allocation.id)
     else:
         form.reason = row.reason or _how_it_ended(context, row, task)
     if not call.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
+        form.start_unknown = form.end_unknown = ""
     return answer(form)
 
 
@@ -240,11 +248,15 @@ def _warned(context: Context, allocation_id: str) -> str:
     return f"; warned: {gauge.warning}"
 
 
-def _expected_end_ms(context: Context, row: JobRow, start_ms: int | None) -> int | None:
+def _end_if_started(context: Context, row: JobRow, start: Foreseen) -> Foreseen:
     entry = context.service.core.book.picture.queue.entries.get(row.job.number)
-    if start_ms is None or entry is None:
-        return None
-    return start_ms + max(1, entry.waiting.expected_ms - entry.waiting.attained_ms)
+    if entry is None:
+        return NOTHING
+    return end_of_queued(context.explainer, entry, start)
+
+
+def _note_end(form: Explanation, end: Foreseen) -> None:
+    form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
 
 
 def _how_it_ended(context: Context, row: JobRow, task: int | None) -> str:

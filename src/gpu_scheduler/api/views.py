@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from gpu_scheduler.api.explain import sentence
+from gpu_scheduler.api.foresight import end_of_running
 from gpu_scheduler.api.service import Attach, Service
 from gpu_scheduler.control.lost import on_lost_node
 from gpu_scheduler.engine.explain import Reasons
@@ -125,11 +126,11 @@ class JobViews:
         return form
 
     def _expected_end(self, row: JobRow) -> str | None:
-        """When what runs should end."""
+        """When what runs should end, if anything vouches for that."""
         running = self._service.core.book.picture.running.get(f"{row.job.id}.{row.attempt}")
         if row.state not in HOLDING or running is None:
             return None
-        return write_time(running.running.expected_end_ms)
+        return write_time(end_of_running(self._service, running.running).at_ms)
 
     def measured(self, row: JobRow, task: int | None = None) -> MeasureForm | None:
         """What was measured on all attempts of the job, or of one of its tasks, until now."""

@@ -43,7 +43,7 @@ def _print(answer: dict[str, Any], now: float) -> None:
         [
             ("place in line", "" if position is None else str(position)),
             ("expected start", about(answer, now)),
-            ("expected end", expected(answer.get("expected_end"), now)),
+            ("expected end", end_text(answer, now)),
             *(
                 (f"GPU {place}", visible(str(trouble)))
                 for place, trouble in (answer.get("details", {}).get("gpus") or {}).items()
@@ -52,8 +52,16 @@ def _print(answer: dict[str, Any], now: float) -> None:
     )
 
 
+def end_text(answer: dict[str, Any], now: float) -> str:
+    """The expected end, or why there is none."""
+    unknown = visible(str(answer.get("end_unknown") or ""))
+    return f"not known: {unknown}" if unknown else expected(answer.get("expected_end"), now)
+
+
 def about(answer: dict[str, Any], now: float) -> str:
     """The expected start; one that was not worked out step by step says so."""
+    if answer.get("start_unknown"):
+        return f"not known: {visible(str(answer['start_unknown']))}"
     text = expected(answer.get("expected_start"), now)
     why = {"rough": "by the work ahead", "dependency": "when what it waits for should be over"}
     basis = why.get(str(answer.get("basis")))

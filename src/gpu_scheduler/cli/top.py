@@ -213,7 +213,7 @@ class Top:
             self._state.text = ["nothing yet"]
 
     def _explain(self, job: str) -> None:
-        from gpu_scheduler.cli.explain import expected
+        from gpu_scheduler.cli.explain import about, end_text
 
         found = self._client.get(job)
         answer = self._client.explain(job)
@@ -223,8 +223,8 @@ class Top:
             ("state", str(answer.get("state") or "")),
             ("why", str(answer.get("reason") or "")),
             ("place in line", "" if position is None else str(position)),
-            ("expected start", expected(answer.get("expected_start"), now)),
-            ("expected end", expected(answer.get("expected_end"), now)),
+            ("expected start", about(answer, now)),
+            ("expected end", end_text(answer, now)),
             ("name", str(found.get("name") or "")),
             ("user", f"{found.get('user')} in {found.get('tenant_id')}"),
             ("GPUs", f"{found.get('gpu_count') or 0:g}"),

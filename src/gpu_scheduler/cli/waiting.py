@@ -43,11 +43,12 @@ def wait_until(
 
 def _why(client: Client, job: str, hint: str) -> tuple[str, str]:
     """The line, and the part of it that does not change by itself."""
-    from gpu_scheduler.cli.explain import expected
+    from gpu_scheduler.cli.explain import about
 
     answer = client.explain(job)
-    start = expected(answer.get("expected_start"), time.time())
-    when = f" until about {start}" if start else ""
+    start = about(answer, time.time()).removeprefix("about ")
+    when = f" until about {start}" if answer.get("expected_start") else ""
+    when = f", until when is {start}" if answer.get("start_unknown") else when
     reason = answer.get("reason") or "its turn comes"
     return f"{job} waits{when}; {hint}; {reason}", reason
 

@@ -11,8 +11,11 @@ from gpu_scheduler.engine.kind import Kind
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.model.node import Health, Node, NodeState
 from gpu_scheduler.model.request import MB_PER_GB, Request
+
+MOST_NAMED = 5
 
 
 def largest_node_gpus(index: Index, request: Request) -> int:
@@ -93,7 +96,20 @@ def _lone_verdict(index: Index, shape: Shape) -> str:
         found = any(_is_present(index, fit.kind) for fit in shape.fits)
     else:
         found = any(slot.kind.id in shape.by_kind for slot in index.slots_in(selected))
-    return "" if found else f"no node offers {described(shape)}; {offered(index)}"
+    if found:
+        return ""
+    return f"no node offers {described(shape)}; {_unlabelled(index, shape)}{offered(index)}"
+
+
+def _unlabelled(index: Index, shape: Shape) -> str:
+    """Which of the labels no node has, if it is that."""
+    known = {label for slot in index.by_id.values() for label in slot.node.labels}
+    for name, value in shape.request.node_labels:
+        if (name, value) not in known:
+            others = sorted(has for label, has in known if label == name)[:MOST_NAMED]
+            there_is = f"; there is {', '.join(others)}" if others else ""
+            return f"no node has label {name}={value}{there_is}; "
+    return ""
 
 
 def _is_present(index: Index, kind: Kind) -> bool:
@@ -119,12 +135,67 @@ def _try_empty(index: Index, job_shape: JobShape) -> str:
     twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
     if gang.place(twin, Draft(empty), empty.find) is not None:
         return ""
+    where = _where_it_fails(empty, twin)
     total = sum(member.request.gpu_milli for member in job_shape.members[: job_shape.min_members])
     count = len(index.by_id)
     nodes = "the one node" if count == 1 else f"the {count} nodes"
     return (
         f"{total / 1000:g} GPUs in {job_shape.min_members} parts do not fit together on {nodes}; "
-        f"{offered(index)}"
+        f"{where}{offered(index)}"
+    )
+
+
+def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
+    """What a gang asks for that leaves it too few places: one rack, or labels."""
+    draft = Draft(empty)
+    least = job_shape.min_members
+    wanted = job_shape.members[:least]
+    labels = ", ".join(f"{k}={v}" for k, v in wanted[0].request.node_labels)
+    told = ""
+    if labels:
+        count = (empty.selected(wanted[0].request) or 0).bit_count()
+        room = gang.most_members(draft, wanted, empty.find, None)
+        told = f"{count} node(s) have {labels}, with room for {room} of {least}; "
+    if job_shape.same_rack:
+        rooms = [
+            (-gang.most_members(draft, wanted, empty.find, bits), name)
+            for name, bits in empty.racks().items()
+        ]
+        room, name = min(rooms)
+        told += (
+            f"the largest rack, {name or 'which has no name'}, has room for {-room} of {least}; "
+        )
+    return told
+
+
+def open_room(picture: Picture, job_shape: JobShape) -> bool:
+    """Tell whether the nodes that take work now could run a job, if they were empty."""
+    least = job_shape.members[: job_shape.min_members]
+    nodes = [
+        slot.node
+        for slot in sorted(picture.index.by_id.values(), key=lambda slot: slot.ordinal)
+        if slot.bucket >= 0
+        and any(_is_able(picture.index, slot, shape) for shape in dict.fromkeys(least))
+    ]
+    if len(least) == 1 or not nodes:
+        return bool(nodes)
+    opened = Index()
+    for node in nodes:
+        opened.add_node(node)
+    shapes = tuple(opened.shape(member.request) for member in job_shape.members)
+    twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
+    return gang.place(twin, Draft(opened), opened.find) is not None
+
+
+def _is_able(index: Index, slot: Slot, shape: Shape) -> bool:
+    """Tell whether a node, as it is but empty, could run one member."""
+    selected = index.selected(shape.request)
+    if selected is not None and not selected & slot.bit:
+        return False
+    wanted = shape.request.device_count
+    return any(
+        (fit.allowed & slot.usable).bit_count() >= wanted
+        for fit in shape.by_kind.get(slot.kind.id, ())
     )
 
 

@@ -71,7 +71,7 @@ class Cycle:
         self.job_of: dict[int, tuple[Job, Amounts]] = {}
         self._examined = 0
         self._resume_after = 0
-        self._complete = True
+        self.complete = True
 
     def run(self, now_ms: int) -> None:
         """Go through the queue once.
@@ -97,7 +97,7 @@ class Cycle:
         while entry is not None:
             self._serve_holders(entry)
             if done >= budget:
-                self._complete = False
+                self.complete = False
                 break
             if skip_to and done >= budget // 2:
                 if entry.number == skip_to:
@@ -110,7 +110,7 @@ class Cycle:
                 if not self._consider(entry):
                     merge.leave()
             entry = merge.next()
-        if self._complete:
+        if self.complete:
             self._resume_after = 0
         self._serve_holders(None)
         for holder in self._waiting_holders:
@@ -143,7 +143,7 @@ class Cycle:
                 )
             ),
             examined=self._examined,
-            complete=self._complete,
+            complete=self.complete,
             resume_after=self._resume_after,
         )
 

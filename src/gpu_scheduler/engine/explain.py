@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gpu_scheduler.engine.capacity import described
+from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.gang import most_members
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.shape import Shape
@@ -46,8 +48,7 @@ class Reasons:
         entry, found = self._found(number)
         if found.code is not ReasonCode.RESOURCES:
             return found
-        shape = entry.shape.members[0]
-        return Reason(ReasonCode.RESOURCES, (("found", ""), ("needs", described(shape))))
+        return Reason(ReasonCode.RESOURCES, (("found", ""), ("needs", _needs(entry))))
 
     def _found(self, number: int) -> tuple[Entry, Reason]:
         entry = self._picture.queue.entries.get(number)
@@ -84,11 +85,36 @@ def _expanded(picture: Picture, entry: Entry) -> Reason:
         misses = _misses(picture, shape)
         if misses.get("nothing", 0) == 0:
             break
-    members = len(entry.shape.members)
-    needs = described(shape) + (f" for each of {members} members" if members > 1 else "")
-    return Reason(
-        ReasonCode.RESOURCES,
-        (("found", _sentence(picture, misses, members)), ("needs", needs)),
+    found = _sentence(picture, misses, entry.shape.min_members)
+    if entry.shape.same_rack and entry.shape.min_members > 1:
+        found += f"{'; ' if found else ''}{_by_rack(picture, entry)}"
+    return Reason(ReasonCode.RESOURCES, (("found", found), ("needs", _needs(entry, shape))))
+
+
+def _needs(entry: Entry, shape: Shape | None = None) -> str:
+    """What is wanted, and for how many members in how many places."""
+    job_shape = entry.shape
+    shape = shape or job_shape.members[0]
+    count = len(job_shape.members)
+    if count == 1:
+        return described(shape)
+    least = job_shape.min_members
+    many = f"{count} members" if least == count else f"{least} to {count} members"
+    return f"{described(shape)} for each of {many}" + (" in one rack" * job_shape.same_rack)
+
+
+def _by_rack(picture: Picture, entry: Entry) -> str:
+    """How many members the rack with the most room could take now."""
+    draft = Draft(picture.index)
+    least = entry.shape.min_members
+    wanted = entry.shape.members[:least]
+    rooms = [
+        (-most_members(draft, wanted, picture.index.find, bits), name)
+        for name, bits in picture.index.racks().items()
+    ]
+    room, name = min(rooms, default=(0, ""))
+    return (
+        f"the rack with the most room, {name or 'which has no name'}, could take {-room} of {least}"
     )
 
 
@@ -106,7 +132,7 @@ def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
     if slot.bucket < 0:
         return _why_closed(slot.node)
     if selected is not None and not selected & slot.bit:
-        return "other labels"
+        return f"without {_missing_label(slot.node, shape)}"
     fits = shape.by_kind.get(slot.kind.id)
     if not fits:
         return "too small or of another model"
@@ -120,6 +146,14 @@ def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
             return "GPUs paused, hot, unhealthy or in foreign use"
         return "too few free GPUs"
     return "nothing"
+
+
+def _missing_label(node: Node, shape: Shape) -> str:
+    """The first label that is asked for and that the node does not have."""
+    for name, value in shape.request.node_labels:
+        if (name, value) not in node.labels:
+            return f"label {name}={value}"
+    return "the labels"
 
 
 def _why_closed(node: Node) -> str:

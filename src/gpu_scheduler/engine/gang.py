@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.queue import JobShape
@@ -11,6 +11,8 @@ from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.model.request import WHOLE_MILLI, mig_share_milli
 
 Finder = Callable[[Shape, int | None], Hold | None]
+MANY_RACKS = 3
+"""Over so many racks a gang may be wider than it must: one was tried, and two is the next best."""
 
 
 def place(
@@ -23,8 +25,9 @@ def place(
 ) -> list[Hold] | None:
     """Take a place for every member in the draft, or leave the draft as it was.
 
-    A gang prefers one rack (tightest first) and insists on it with `same_rack`. `find_remainder`
-    places the members after the first that ask for less (a remainder of whole nodes).
+    A gang prefers one rack (tightest first) and insists on it with `same_rack`; one that no rack
+    can hold goes over as few as it can. `find_remainder` places the members after the first that
+    ask for less (a remainder of whole nodes).
     """
     members = job_shape.members
     if len(members) == 1:
@@ -35,18 +38,95 @@ def place(
         return [hold]
     racks = draft.index.racks()
     if len(racks) > 1:
-        for bits in _racks_by_room(draft, members, job_shape.min_members):
-            inside = bits if within is None else bits & within
-            holds = _place_all(members, job_shape.min_members, draft, find, inside, find_remainder)
-            if holds is not None and len(holds) == len(members):
-                return holds
-            if holds is not None:
-                if job_shape.same_rack:
-                    return holds
-                _give_back(draft, holds)
-    if job_shape.same_rack and len(racks) > 1:
-        return None
-    return _place_all(members, job_shape.min_members, draft, find, within, find_remainder)
+        holds = _in_one_rack(job_shape, draft, find, within, find_remainder)
+        if holds is not None or job_shape.same_rack:
+            return holds
+    mark = draft.mark()
+    least = job_shape.min_members
+    holds = _place_all(members, least, draft, find, within, find_remainder)
+    if holds is None or _count_racks(holds) < MANY_RACKS:
+        return holds
+    draft.undo(mark)
+    return _in_few_racks(job_shape, draft, find, within, find_remainder, holds)
+
+
+def _in_one_rack(
+    job_shape: JobShape,
+    draft: Draft,
+    find: Finder,
+    within: int | None,
+    find_remainder: Finder | None,
+) -> list[Hold] | None:
+    """All members in one rack; with `same_rack` fewer, down to the minimum, are good as well."""
+    members, least = job_shape.members, job_shape.min_members
+    for bits in _racks_by_room(draft, members, least):
+        inside = bits if within is None else bits & within
+        holds = _place_all(members, least, draft, find, inside, find_remainder)
+        if holds is None:
+            continue
+        if job_shape.same_rack or len(holds) == len(members):
+            return holds
+        _give_back(draft, holds)
+    return None
+
+
+def _in_few_racks(
+    job_shape: JobShape,
+    draft: Draft,
+    find: Finder,
+    within: int | None,
+    find_remainder: Finder | None,
+    holds: list[Hold],
+) -> list[Hold]:
+    """As many members as in a place that is known, over fewer racks; else just that place."""
+    members = job_shape.members
+    wanted = tuple(members[hold.member] for hold in holds)
+    for some in _few_racks(draft, wanted, find, within, _count_racks(holds)):
+        fewer = _place_all(members, len(wanted), draft, find, some, find_remainder)
+        if fewer is not None:
+            return fewer
+    for hold in holds:
+        draft.take(hold)
+    return holds
+
+
+def most_members(draft: Draft, members: tuple[Shape, ...], find: Finder, within: int | None) -> int:
+    """How many members, one after the other, have room; the draft is left as it was."""
+    mark = draft.mark()
+    count = 0
+    for shape in members:
+        hold = find(shape, within)
+        if hold is None:
+            break
+        draft.take(hold)
+        count += 1
+    draft.undo(mark)
+    return count
+
+
+def _count_racks(holds: list[Hold]) -> int:
+    return len({hold.slot.node.rack for hold in holds})
+
+
+def _few_racks(
+    draft: Draft, members: tuple[Shape, ...], find: Finder, within: int | None, below: int
+) -> Iterator[int]:
+    """Some racks together that could hold all, the fewest first, as bitmaps of their nodes.
+
+    The roomiest racks, and as the last of them the tightest that is enough.
+    """
+    rooms = []
+    for name, bits in draft.index.racks().items():
+        inside = bits if within is None else bits & within
+        rooms.append((most_members(draft, members, find, inside), name, inside))
+    rooms.sort(key=lambda room: (-room[0], room[1]))
+    for count in range(2, below):
+        chosen = rooms[: count - 1]
+        missing = len(members) - sum(room[0] for room in chosen)
+        enough = [room for room in rooms[count - 1 :] if room[0] >= missing]
+        if enough:
+            last = min(enough, key=lambda room: (room[0], room[1]))
+            yield sum(room[2] for room in (*chosen, last))
 
 
 def _place_all(

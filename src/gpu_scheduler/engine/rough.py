@@ -8,7 +8,9 @@ nothing of who fits where, of caps or of reservations: it is rough, and should b
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator
 
+from gpu_scheduler.engine.forecast import Guess
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.standing import Standings
@@ -36,21 +38,43 @@ def _running_work(picture: Picture, now_ms: int) -> int:
     )
 
 
+def guesses_ahead(picture: Picture, number: int, now_ms: int, is_guess: Guess) -> frozenset[int]:
+    """Jobs of unknown run time among those that run and, sampled, among those that go before."""
+    found = set()
+    for entry in picture.running.values():
+        running = entry.running
+        ran_ms = running.attained_ms + max(0, now_ms - running.allocation.start_ms)
+        if not running.stopping and is_guess(running.job, ran_ms):
+            found.add(running.job.number)
+    entries = picture.queue.entries
+    for sample, _ in _samples_before(picture, entries[number]):
+        for before in sample:
+            waiting = entries[before].waiting
+            if is_guess(waiting.job, waiting.attained_ms):
+                found.add(before)
+    return frozenset(found)
+
+
 def _work_before(picture: Picture, entry: Entry) -> int:
     """GPU time of all that goes before, line by line of every account and shape."""
+    work = 0
+    for sample, before in _samples_before(picture, entry):
+        seen = sum(_work_of(picture, number) for number in sample)
+        work += seen * before // len(sample)
+    return work
+
+
+def _samples_before(picture: Picture, entry: Entry) -> Iterator[tuple[list[int], int]]:
+    """Of every line some jobs that go before, and how many do."""
     standings = Standings(picture)
     value = entry.key + standings.penalty_ms(entry.group.key)
-    work = 0
     for group in picture.queue.groups.values():
         bound = (value - standings.penalty_ms(group.key), entry.number)
         for line in group.by_shape.values():
             before = bisect_left(line, bound)
             if before:
                 step = max(1, before // SAMPLED)
-                sample = range(0, before, step)
-                seen = sum(_work_of(picture, line[place][1]) for place in sample)
-                work += seen * before // len(sample)
-    return work
+                yield [line[place][1] for place in range(0, before, step)], before
 
 
 def _work_of(picture: Picture, number: int) -> int:

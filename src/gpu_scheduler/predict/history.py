@@ -20,15 +20,29 @@ class History:
         self._spread = Spread()
 
     def expect(self, job: Job, now_ms: int) -> int:
-        """The typical run time of jobs like this one, at submission."""
+        """The typical run time of jobs like this one, at submission.
+
+        As long as nothing like it has been seen, what its owner says is believed.
+        """
+        stated_ms = _stated_ms(job)
+        if stated_ms and not self._typical.knows(job):
+            return stated_ms
         expected_ms = self._typical.expect(job, now_ms)
         return min(expected_ms, job.max_runtime_ms) if job.max_runtime_ms else expected_ms
 
     def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
         """The same for many jobs that differ only in number, name and command."""
+        stated_ms = _stated_ms(jobs[0])
+        if stated_ms and not self._typical.knows(jobs[0]):
+            # Most names were never seen, as every run of a sweep has its own.
+            return [self.expect(job, now_ms) for job in jobs]
         expected = self._typical.expect_alike(jobs, now_ms)
         most_ms = jobs[0].max_runtime_ms
         return [min(expected_ms, most_ms) for expected_ms in expected] if most_ms else expected
+
+    def is_guess(self, job: Job, elapsed_ms: int) -> bool:
+        """Tell whether nobody has said how long it runs, and nothing like it has been seen."""
+        return _stated_ms(job) <= elapsed_ms and not self._typical.knows(job)
 
     def exceed(self, job: Job, elapsed_ms: int, now_ms: int) -> int:  # noqa: ARG002
         """The median of jobs like it that ran longer than it has."""
@@ -48,3 +62,9 @@ class History:
         if run_ms is not None:
             self._typical.learn(job, run_ms)
             self._spread.learn(job, run_ms)
+
+
+def _stated_ms(job: Job) -> int:
+    """What the owner says: the estimate, else the limit; 0 if nothing."""
+    stated_ms = job.estimate_ms or job.max_runtime_ms
+    return min(stated_ms, job.max_runtime_ms) if job.max_runtime_ms else stated_ms

@@ -37,6 +37,20 @@ class ExpectsAlike(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsDoubt(Protocol):
+    """A predictor that tells what it knows from what it only guesses."""
+
+    def is_guess(self, job: Job, elapsed_ms: int) -> bool:
+        """Tell whether nothing is known of how long a job runs that has run for so long."""
+        ...
+
+
+def is_guess(predictor: Predictor, job: Job, elapsed_ms: int = 0) -> bool:
+    """Tell whether the end of a job is a mere guess: then nothing may be promised by it."""
+    return isinstance(predictor, KnowsDoubt) and predictor.is_guess(job, elapsed_ms)
+
+
 def expect_alike(predictor: Predictor, jobs: Sequence[Job], now_ms: int) -> list[int]:
     """How long each of these jobs will run; they differ only in number, name and command."""
     if isinstance(predictor, ExpectsAlike):

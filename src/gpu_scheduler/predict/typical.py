@@ -18,6 +18,8 @@ from gpu_scheduler.predict.recent import Recent
 KEPT = 30
 PRIOR_WEIGHT = 0.25
 FIRST_GUESS_MS = 10_000_000
+ENOUGH = 4
+"""So many runs of the same size say something of a job; of its own name, one does."""
 
 
 class Typical:
@@ -36,6 +38,19 @@ class Typical:
         if name:
             log, seen = self._guess([(job.tenant, job.user, job.gpu_milli, name)], log, seen)
         return self._seen_from(job, log, seen, now_ms)
+
+    def knows(self, job: Job) -> bool:
+        """Tell whether enough was seen for more than a guess."""
+        tenant, user, gpus = job.tenant, job.user, job.gpu_milli
+        return (
+            self._seen(_keys(job)[-1]) > 0
+            or self._seen((tenant, user, gpus)) >= ENOUGH
+            or self._seen((tenant, gpus)) >= ENOUGH
+        )
+
+    def _seen(self, key: Hashable) -> int:
+        group = self._groups.get(key)
+        return 0 if group is None else len(group.logs)
 
     def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
         """The typical run times of jobs that differ only in number, name and command.

@@ -56,8 +56,8 @@ class Estimator:
         estimates = []
         for job_id in reversed(queued):
             # The last one first: its forecast mostly covers the others.
-            start_ms, basis = foreseen(self._loop, self._explainer, job_id)
-            if start_ms is not None:
-                estimates.append(Estimate(job_id, start_ms, basis))
+            start = foreseen(self._loop, self._explainer, job_id)
+            if start.at_ms is not None:
+                estimates.append(Estimate(job_id, start.at_ms, start.basis))
         if estimates:
             await self._loop.apply(NoteEstimates(tuple(reversed(estimates))))

@@ -245,7 +245,8 @@ class Explanation(Struct):
 
     `basis` is how the start was found: reserved (it has a place), forecast, rough (by the work
     ahead of it), dependency (when others should have ended) or known (a begin time, a pause, a new
-    budget).
+    budget). A time is told only if something vouches for it; `start_unknown` and `end_unknown` say
+    why one is not told.
     """
 
     job_id: str
@@ -257,6 +258,8 @@ class Explanation(Struct):
     expected_end: str | None
     details: dict[str, Any] = {}
     basis: str = ""
+    start_unknown: str = ""
+    end_unknown: str = ""
 
 
 class TaskForm(Struct):

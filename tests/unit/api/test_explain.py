@@ -10,14 +10,14 @@ import pytest
 from gpu_scheduler.api.explain import MOST_FORECAST_S, Explainer
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.picture import Picture
-from tests.builders import a_job, a_node, a_picture, on, running
+from tests.builders import Stated, a_job, a_node, a_picture, on, running
 
 HOUR = 3_600_000
 
 
 def an_explainer(picture: Picture, **changes: Any) -> Explainer:
     service = SimpleNamespace(
-        core=SimpleNamespace(book=SimpleNamespace(picture=picture)),
+        core=SimpleNamespace(book=SimpleNamespace(picture=picture, predictor=Stated())),
         tallies=SimpleNamespace(messages=1),
         now_ms=lambda: 1_000,
     )

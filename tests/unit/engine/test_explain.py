@@ -58,7 +58,9 @@ def test_other_labels_and_too_little_memory_are_named() -> None:
     held = [running(a_job(number=9, gpus=0, memory_mb=500), on("n1"))]
     job = a_job(number=1, memory_mb=600, node_labels=(("zone", "a"),))
     picture = a_picture(nodes=nodes, held=held, queue=[job])
-    assert why(picture, 1).endswith("of 2 nodes: 1 x other labels, 1 x too little free memory")
+    assert why(picture, 1).endswith(
+        "of 2 nodes: 1 x too little free memory, 1 x without label zone=a"
+    )
 
 
 def test_a_gang_says_how_many_members_would_have_a_node() -> None:
@@ -69,6 +71,17 @@ def test_a_gang_says_how_many_members_would_have_a_node() -> None:
     assert why(picture, 1) == (
         "waiting for 4 GPUs for each of 2 members; of 2 nodes: 1 x too few free GPUs; "
         "1 node(s) could take a member, 2 are wanted"
+    )
+
+
+def test_a_gang_for_one_rack_says_how_much_the_best_rack_could_take() -> None:
+    held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
+    job = a_job(number=1, gpus=4, members=2, same_rack=True)
+    picture = a_picture(nodes=a_cluster(nodes=2, racks=1, gpus=4), held=held, queue=[job])
+    assert why(picture, 1) == (
+        "waiting for 4 GPUs for each of 2 members in one rack; of 2 nodes: 1 x too few free GPUs; "
+        "1 node(s) could take a member, 2 are wanted; "
+        "the rack with the most room, r0, could take 1 of 2"
     )
 
 

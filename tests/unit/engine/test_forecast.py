@@ -1,6 +1,7 @@
 """Until when: the picture rolled forward, and left as it was."""
 
-from gpu_scheduler.engine.forecast import forecast, forecast_start
+from gpu_scheduler.engine.forecast import Foresight, forecast, forecast_start, foresee
+from gpu_scheduler.model.service import ENDLESS_MS
 from tests.builders import (
     HOUR,
     MINUTE,
@@ -91,3 +92,27 @@ def test_a_forecast_changes_nothing() -> None:
     assert forecast(picture, 0) == forecast(picture, 0)
     assert picture.snapshot() == before
     assert picture.holdings.of("vision").gpu_milli == held
+
+
+def test_what_runs_for_ever_lets_nobody_start() -> None:
+    picture = a_picture(
+        nodes=[a_node(gpus=1)],
+        held=[running(a_job(number=9), on("n0", [0]), end_ms=ENDLESS_MS)],
+        queue=[a_job(number=1)],
+    )
+    found = Foresight()
+    foresee(picture, 0, found, until=1)
+    assert found.starts == {}
+    assert found.is_whole
+
+
+def test_a_start_names_every_guess_that_it_hangs_on() -> None:
+    held = [
+        running(a_job(number=8), on("n0", [0]), end_ms=HOUR),
+        running(a_job(number=9), on("n0", [1]), end_ms=2 * HOUR),
+    ]
+    queue = [a_job(number=1, gpus=2), a_job(number=2, gpus=2), a_job(number=3, gpus=2)]
+    picture = a_picture(nodes=[a_node(gpus=2)], held=held, queue=queue)
+    found = Foresight()
+    foresee(picture, 0, found, is_guess=lambda job, _: job.number in {8, 2})
+    assert found.guesses == {1: {8}, 2: {8}, 3: {8, 2}}

@@ -117,3 +117,35 @@ def test_the_same_history_gives_the_same_expectations() -> None:
     assert [one.expect(a_job(gpus=g), 7) for g in (1, 2, 3)] == [
         other.expect(a_job(gpus=g), 7) for g in (1, 2, 3)
     ]
+
+
+def test_of_what_was_never_seen_the_owner_is_believed() -> None:
+    assert History().expect(a_job(max_runtime_ms=DAY, estimate_ms=0), 0) == DAY
+    assert History().expect(a_job(max_runtime_ms=DAY, estimate_ms=HOUR), 0) == HOUR
+    assert History().expect_alike([a_job(max_runtime_ms=DAY, estimate_ms=0)] * 2, 0) == [DAY, DAY]
+    history = seen((MINUTE, {}))
+    assert history.expect(a_job(max_runtime_ms=DAY, estimate_ms=0), 0) < HOUR
+
+
+@pytest.mark.parametrize(
+    ("runs", "known"),
+    [
+        ([], False),
+        ([{"gpus": 8, "name": "train"}], True),
+        ([{"gpus": 8, "name": "hello"}] * 3, False),
+        ([{"gpus": 8, "name": "hello"}] * 4, True),
+        ([{"gpus": 1, "name": "train"}] * 9, False),
+        ([{"gpus": 8, "user": "bob"}] * 3, False),
+        ([{"gpus": 8, "user": "bob"}] * 4, True),
+    ],
+    ids=["nothing", "same", "few", "enough", "smaller", "few_of_others", "enough_of_others"],
+)
+def test_a_guess_is_told_from_knowledge(runs: list[dict], known: bool) -> None:
+    history = seen(*[(MINUTE, wishes) for wishes in runs])
+    assert history.is_guess(a_job(gpus=8, name="train", estimate_ms=0), 0) is not known
+
+
+def test_what_its_owner_says_vouches_for_a_job_until_it_is_over() -> None:
+    assert not History().is_guess(a_job(max_runtime_ms=HOUR, estimate_ms=0), MINUTE)
+    assert not History().is_guess(a_job(estimate_ms=HOUR), MINUTE)
+    assert History().is_guess(a_job(estimate_ms=HOUR), HOUR)

@@ -1,0 +1,145 @@
+"""No time is told that nothing vouches for, and it is said why not."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.api.explain import Explainer
+from gpu_scheduler.api.foresight import Foreseen, end_of_queued, end_of_running, foreseen
+from gpu_scheduler.control.messages import Cancel
+from gpu_scheduler.control.node_messages import Cordon
+from gpu_scheduler.model.job import Dependency, DependencyKind, Job
+from gpu_scheduler.predict.history import History
+from tests.builders import HOUR, MINUTE, a_cluster, a_job, a_node
+from tests.scenarios.lab import Lab
+
+
+def a_lab(*, nodes: int = 1, gpus: int = 8, **changes: Any) -> Lab:
+    return Lab(nodes=a_cluster(nodes=nodes, gpus=gpus, **changes), predictor=History())
+
+
+def a_service(lab: Lab) -> Any:
+    return SimpleNamespace(
+        core=lab.core,
+        last_plan=lab.last_plan,
+        tallies=SimpleNamespace(messages=1),
+        now_ms=lambda: lab.now_ms,
+    )
+
+
+def start_of(lab: Lab, job_id: str) -> Foreseen:
+    service = a_service(lab)
+    return foreseen(service, Explainer(service), job_id)
+
+
+def end_of(lab: Lab, job_id: str) -> Foreseen:
+    service = a_service(lab)
+    explainer = Explainer(service)
+    life = lab.core.book.lives[job_id]
+    running = lab.core.book.picture.running.get(f"{job_id}.1")
+    if running is not None:
+        return end_of_running(service, running.running)
+    entry = lab.core.book.picture.queue.entries[life.job.number]
+    return end_of_queued(explainer, entry, foreseen(service, explainer, job_id))
+
+
+def whole(job_id: str, **wishes: Any) -> Job:
+    """A job that needs a node for itself, alone or for each member."""
+    return a_job(id=job_id, gpus=8, estimate_ms=0, **wishes)
+
+
+def test_a_gang_that_open_nodes_could_not_hold_is_told_no_start() -> None:
+    lab = a_lab(nodes=3)
+    lab.do(Cordon("n0", True), Cordon("n1", True))
+    lab.submit(whole("gang", members=2, max_runtime_ms=HOUR))
+    found = start_of(lab, "gang")
+    assert found.at_ms is None
+    assert "could not hold 2 members" in found.why_not
+
+
+def test_a_job_for_a_label_on_a_closed_node_is_told_no_start() -> None:
+    lab = Lab(nodes=[a_node(), a_node(ordinal=1, labels=(("zone", "a"),))], predictor=History())
+    lab.do(Cordon("n1", True))
+    lab.submit(a_job(id="j", gpus=1, node_labels=(("zone", "a"),), max_runtime_ms=HOUR))
+    assert start_of(lab, "j") == Foreseen(None, "", "no node that could run it takes work now")
+
+
+def test_behind_a_job_with_a_limit_there_is_a_start_and_an_end() -> None:
+    lab = a_lab()
+    lab.submit(whole("first", max_runtime_ms=6 * HOUR), whole("second", max_runtime_ms=HOUR))
+    assert start_of(lab, "second").at_ms == 6 * HOUR
+    assert end_of(lab, "second").at_ms == 7 * HOUR
+    assert end_of(lab, "first").at_ms == 6 * HOUR
+
+
+def test_behind_a_job_of_unknown_length_there_is_no_start_and_it_is_named() -> None:
+    lab = a_lab()
+    lab.submit(whole("first"), whole("second", max_runtime_ms=HOUR))
+    found = start_of(lab, "second")
+    assert found.at_ms is None
+    assert found.why_not == "job first comes before it and has no time limit and no history"
+    assert end_of(lab, "second") == Foreseen(None)
+
+
+def test_several_jobs_of_unknown_length_are_counted() -> None:
+    lab = a_lab()
+    lab.submit(whole("a"), whole("b"), whole("c"), whole("d", max_runtime_ms=HOUR))
+    found = start_of(lab, "d")
+    assert found.at_ms is None
+    assert "3 jobs before it (a, b, c) have no time limit" in found.why_not
+
+
+def test_a_job_of_unknown_length_on_another_node_is_no_obstacle() -> None:
+    lab = a_lab(nodes=2)
+    lab.submit(whole("known", max_runtime_ms=HOUR), whole("unknown"))
+    lab.submit(whole("next", max_runtime_ms=HOUR))
+    assert start_of(lab, "next").at_ms == HOUR
+
+
+def test_the_end_of_a_job_of_unknown_length_is_not_told() -> None:
+    lab = a_lab()
+    lab.submit(whole("runs"), whole("waits"))
+    assert end_of(lab, "runs") == Foreseen(None, "", "it has no time limit and no history")
+    assert "--time or --estimate would tell" in end_of(lab, "waits").why_not
+
+
+def test_one_run_of_the_same_size_is_a_history() -> None:
+    lab = a_lab()
+    lab.submit(whole("before"))
+    lab.now_ms = 2 * HOUR
+    lab.ends("before")
+    lab.submit(whole("first"), whole("second"))
+    start = start_of(lab, "second").at_ms
+    assert start is not None
+    assert start > lab.now_ms + HOUR
+
+
+def test_an_estimate_that_is_exceeded_vouches_for_nothing_any_more() -> None:
+    lab = a_lab()
+    lab.submit(a_job(id="first", gpus=8, estimate_ms=HOUR), whole("second"))
+    assert start_of(lab, "second").at_ms == HOUR
+    lab.at(HOUR + 10 * MINUTE)
+    assert start_of(lab, "second").at_ms is None
+    assert end_of(lab, "first").at_ms is None
+
+
+@pytest.mark.parametrize("limit_ms", [0, HOUR], ids=["unknown", "limited"])
+def test_what_follows_another_job_is_as_well_known_as_that_one(limit_ms: int) -> None:
+    lab = a_lab()
+    after = Dependency(DependencyKind.AFTER_OK, "first")
+    lab.submit(whole("first", max_runtime_ms=limit_ms), whole("then", dependencies=(after,)))
+    found = start_of(lab, "then")
+    assert found.at_ms == (limit_ms or None)
+    assert ("job first, which it waits for, has no time limit" in found.why_not) is (limit_ms == 0)
+
+
+def test_screens_leave_out_what_nothing_vouches_for() -> None:
+    lab = a_lab()
+    lab.submit(whole("first"), whole("second"), whole("third"))
+    numbers = [lab.core.book.lives[name].job.number for name in ("second", "third")]
+    assert Explainer(a_service(lab)).expected_starts(numbers) == {}
+    lab.do(Cancel("first"), Cancel("second"), Cancel("third"))
+    lab.submit(whole("first2", max_runtime_ms=HOUR), whole("second2", max_runtime_ms=HOUR))
+    number = lab.core.book.lives["second2"].job.number
+    assert Explainer(a_service(lab)).expected_starts([number]) == {number: HOUR}
