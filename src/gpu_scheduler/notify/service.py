@@ -69,8 +69,8 @@ class Scheduler(Protocol):
         """Commit rows and events together."""
         ...
 
-    def free_gpus(self) -> int:
-        """GPUs that are wholly free and take work."""
+    def free_gpus(self) -> int | None:
+        """GPUs that are wholly free and take work; None while there is no node that does."""
         ...
 
     def budgets(self) -> Iterable[BudgetUse]:
@@ -174,7 +174,9 @@ class Notifications:
     def _recalled(self) -> _Memory:
         cursor = self._scheduler.store.cursor(CURSOR)
         if cursor is None:
-            return _Memory(self._scheduler.store.last_event(), self._scheduler.free_gpus(), {})
+            # What is not known yet was free: nobody is told of GPUs that were never taken.
+            free = self._scheduler.free_gpus()
+            return _Memory(self._scheduler.store.last_event(), 1 if free is None else free, {})
         note = json.loads(cursor.note or "{}")
         return _Memory(cursor.sequence, int(note.get("free", 0)), dict(note.get("budgets", {})))
 
@@ -198,7 +200,9 @@ class Notifications:
         rows = await asyncio.to_thread(self._reader.rows, page, oldest_ms)
         last, free = page[-1][0], self._scheduler.free_gpus()
         async with self._keeping:
-            if not self._memory.free and free:
+            if free is None:
+                free = self._memory.free
+            elif free and not self._memory.free:
                 at_ms = self._scheduler.now_ms()
                 told = document.of_free_gpus(free, at_ms)
                 rows += self._reader.to_all(Notice.GPU_FREE, told, at_ms, f"free-{last}")

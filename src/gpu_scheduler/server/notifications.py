@@ -43,10 +43,11 @@ class LoopForNotices:
         """Commit rows and events together, in the order of everything else."""
         await self._loop.apply(Record(tuple(events)), also=lambda _: rows)
 
-    def free_gpus(self) -> int:
-        """GPUs that are wholly free and take work."""
+    def free_gpus(self) -> int | None:
+        """GPUs that are wholly free and take work; None while there is no node that does."""
         slots = self._loop.core.book.picture.index.by_id.values()
-        return sum(slot.free_mask.bit_count() for slot in slots if slot.node.takes_work)
+        free = [slot.free_mask.bit_count() for slot in slots if slot.node.takes_work]
+        return sum(free) if free else None
 
     def budgets(self) -> Iterator[BudgetUse]:
         """Tenants and users with a budget: what was charged, and what runs has used since."""

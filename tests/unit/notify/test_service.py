@@ -21,6 +21,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.notice import read_rules
 from gpu_scheduler.notify import service
 from gpu_scheduler.notify.readers import Reader
@@ -388,6 +389,32 @@ def test_free_gpus_are_told_when_there_were_none_and_nobody_waits_for_them(tmp_p
 
         in_house(tmp_path, told(receiver, "gpu_free"), test)
     assert [one["text"] for one in receiver.got] == ["8 GPUs are free"]
+
+
+def test_free_gpus_of_a_node_that_was_away_are_no_news(tmp_path: Path) -> None:
+    """A server that has just started waits for its node, whose GPUs were free all the time."""
+    with HttpReceiver() as receiver:
+
+        async def a_day(store: Disk) -> None:
+            house = House(store, told(receiver, "gpu_free", "end"))
+            before = len(receiver.got)
+            job = await house.submit()
+            await house.loop.apply(SetNode(a_node()))
+            await house.ran(job)
+            await house.until(lambda: len(receiver.got) > before, "its end")
+            await house.loop.apply(SetNode(replace(a_node(), state=NodeState.LOST)))
+            memory = house.notifications
+            await house.until(lambda: memory._memory.sequence == store.last_event(), "all read")
+            await house.close()
+
+        async def run() -> None:
+            store = Disk(tmp_path / "store.db")
+            await a_day(store)
+            await a_day(store)
+            store.close()
+
+        asyncio.run(run())
+    assert [one["event"] for one in receiver.got] == ["end", "end"]
 
 
 def test_a_budget_is_told_once_when_it_is_nearly_used_and_once_when_it_is(
