@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import pwd
 import signal
 import subprocess
 import time
@@ -43,6 +44,51 @@ def test_a_job_runs_where_and_as_it_was_submitted(server: RealServer, tmp_path: 
     assert server.output(job).strip() == f"{tmp_path}|along|good day|{_umask()}"
     job = server.submit("--export", "NONE", "--", "/bin/sh", "-c", "echo [$CARRIED]", CARRIED="x")
     assert server.output(job).strip() == "[]"
+
+
+@pytest.mark.parametrize("export", ["NONE", "CARRIED"])
+def test_a_job_that_takes_little_along_has_a_home_and_finds_programs(
+    server: RealServer, export: str
+) -> None:
+    show = 'echo "[$CARRIED] $HOME $USER $LOGNAME"; command -v ls'
+    job = server.submit("--export", export, "--", "sh", "-c", show, CARRIED="x", HOME="/elsewhere")
+    me = pwd.getpwuid(os.getuid())
+    carried, place = server.output(job).splitlines()
+    expected = "[x]" if export == "CARRIED" else "[]"
+    assert carried == f"{expected} {me.pw_dir} {me.pw_name} {me.pw_name}"
+    assert place.endswith("/ls")
+
+
+def a_conda(place: Path) -> Path:
+    """A program that is called as conda is, and enters an environment as conda does."""
+    program = place / "conda"
+    place.mkdir(parents=True)
+    program.write_text(
+        "#!/bin/sh\n"
+        '[ "$1 $2 $3" = "run --no-capture-output -n" ] || exit 64\n'
+        'export CONDA_DEFAULT_ENV="$4" BY="$0"\n'
+        'shift 4\nexec "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize("how", ["on the path", "named by the shell", "only installed"])
+def test_a_job_runs_in_the_conda_environment_that_it_names(
+    server: RealServer, tmp_path: Path, how: str
+) -> None:
+    conda = a_conda(tmp_path / "miniconda3" / "bin")
+    given = {
+        "on the path": {"PATH": f"{conda.parent}:{os.environ['PATH']}"},
+        "named by the shell": {"CONDA_EXE": str(conda)},
+        "only installed": {"HOME": str(tmp_path)},
+    }[how]
+    show = 'echo "$CONDA_DEFAULT_ENV $BY $CUDA_VISIBLE_DEVICES"'
+    words = ("--gpus", 1, "--conda", "ml", "--", "sh", "-c", show)
+    job = server.submit(*words, **given)
+    environment, by, devices = server.output(job).split()
+    assert (environment, by) == ("ml", str(conda))
+    assert devices.isdigit()
 
 
 def _umask() -> str:

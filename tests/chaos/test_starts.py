@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import socket
+import sqlite3
 from collections.abc import Callable
 from functools import cache
 from random import Random
@@ -13,7 +15,7 @@ import pytest
 from tests.chaos.house import House, a_house
 from tests.chaos.workload import Workload
 
-CANNOT_LISTEN, DAMAGED, IN_USE = 3, 5, 7
+CANNOT_LISTEN, DAMAGED, NEWER, IN_USE, NO_PLACE = 3, 5, 6, 7, 8
 
 
 def cut_off(data: bytes) -> bytes:
@@ -96,6 +98,45 @@ def test_a_server_that_is_stopped_leaves_no_process_also_when_it_had_been_killed
         assert (house.agents(), house.launchers()) == (agents, launchers)
         assert house.stop() == 0
         nothing_was_left(house)
+
+
+def test_an_agent_that_is_told_to_stop_is_not_reported_as_dead() -> None:
+    with a_house() as house:
+        house.start()
+        assert house.stop() == 0
+        assert "stopping; jobs go on" in house.log()
+        assert "has died" not in house.log()
+
+
+def newer(house: House) -> str:
+    house.state.mkdir(mode=0o700)
+    database = house.state / "scheduler.db"
+    database.write_bytes(_a_database())
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE meta SET schema_version = 99")
+    return "has form 99"
+
+
+def no_directory(house: House) -> str:
+    house.state.write_text("in the way")
+    return "cannot be used"
+
+
+@pytest.mark.parametrize(("spoil", "code"), [(newer, NEWER), (no_directory, NO_PLACE)])
+def test_a_state_that_cannot_be_used_is_refused_and_left_as_it_is(
+    spoil: Callable[[House], str], code: int
+) -> None:
+    with a_house() as house:
+        told = spoil(house)
+        kept = house.state if house.state.is_file() else house.state / "scheduler.db"
+        before = kept.read_bytes()
+        answer = house.refused()
+        assert answer.returncode == code, answer.stderr
+        assert told in answer.stderr
+        assert str(house.state) in answer.stderr
+        assert "Traceback" not in answer.stderr
+        assert kept.read_bytes() == before
+        assert house.agents() == []
 
 
 def test_a_server_stops_when_it_is_told_to_also_while_it_waits_for_its_agent() -> None:

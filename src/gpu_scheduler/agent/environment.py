@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 
 from gpu_scheduler.agent.devices.inventory import FoundDevice
 from gpu_scheduler.agent.rendezvous import RENDEZVOUS_NAMES, rendezvous_environment
@@ -31,7 +32,10 @@ def job_environment(
 ) -> dict[str, str]:
     """All variables of one member."""
     start = order.start
-    variables = {} if start.captured else _login(start.uid, start.user)
+    variables = _login(start.uid, start.user)
+    if start.captured:
+        # Whoever takes only some variables along still has a home and finds programs.
+        del variables["LANG"]
     variables |= {
         name: value for name, value in start.environment.items() if name not in NEVER_PASSED
     }
@@ -72,16 +76,16 @@ def work_devices(
 
 def _login(uid: int, user: str) -> dict[str, str]:
     """What a fresh login would have."""
-    try:
+    name, home, shell = user, "/", "/bin/sh"
+    with suppress(KeyError):
         entry = pwd.getpwuid(uid)
-    except KeyError:
-        return {"PATH": PLAIN_PATH, "USER": user, "LOGNAME": user, "HOME": "/"}
+        name, home, shell = entry.pw_name, entry.pw_dir, entry.pw_shell or shell
     return {
         "PATH": PLAIN_PATH,
-        "USER": entry.pw_name,
-        "LOGNAME": entry.pw_name,
-        "HOME": entry.pw_dir,
-        "SHELL": entry.pw_shell or "/bin/sh",
+        "USER": name,
+        "LOGNAME": name,
+        "HOME": home,
+        "SHELL": shell,
         "LANG": "C.UTF-8",
     }
 

@@ -3,6 +3,7 @@
 | written | means |
 |---|---|
 | 90s 90m 2h 1d 1w, 1d12h, 1.5h | that |
+| 90 min, 2 hours, 1 day 12 hours | the same in words |
 | HH:MM:SS, D-HH:MM:SS, D-HH:MM, D-HH | as with Slurm |
 | a plain number | minutes or seconds, as the option says |
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 LONGEST_S = 3_650 * 86_400
 SIZES_MB = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
-_PARTS = r"(?:(\d+(?:\.\d+)?)(w|d|h|m|s))"
+_PARTS = (
+    r"(\d+(?:\.\d+)?)"
+    r"(weeks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)(?![a-z])"
+)
 _CLOCK = r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]?\d)(?::([0-5]?\d))?"
 _DAYS = r"(\d{1,4})-(\d{1,2})"
 _SIZE = r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?"
@@ -63,7 +67,7 @@ def seconds_of(text: str, plain: str = "m") -> float | None:
     parts = re.findall(_PARTS, word, re.ASCII)
     if not parts or "".join(number + unit for number, unit in parts) != word:
         return None
-    return sum(float(number) * UNITS_S[unit] for number, unit in parts)
+    return sum(float(number) * UNITS_S[unit[0]] for number, unit in parts)
 
 
 def size_mb(option: str) -> Callable[[str], int]:

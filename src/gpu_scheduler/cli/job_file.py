@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
@@ -37,6 +37,9 @@ SHORT = {
     "grace": "grace_seconds",
 }
 FIELDS = {"command", *JobFields.__annotations__} - {"capture", "time_limit_seconds"}
+KINDS = get_type_hints(JobFields)
+"""Of which type a field is; those that may be of several are left to the server."""
+WORDS = {bool: "true or false", int: "a whole number", float: "a number such as 2 or 0.5"}
 LARGEST = 10_000_000
 
 
@@ -99,8 +102,18 @@ def _value(key: str, field: str, value: Any) -> Any:
         return [str(word) for word in value]
     reader = _READERS.get(key) or _READERS.get(field)
     if reader is None or isinstance(value, list):
-        return value
+        return _checked(key, KINDS.get(field), value)
     return reader(str(value))
+
+
+def _checked(key: str, kind: Any, value: Any) -> Any:
+    """The value if it is of this type, so that a wrong one is told with its line."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is str and is_number:
+        return str(value)
+    if kind not in WORDS or (is_number if kind is float else type(value) is kind):
+        return value
+    raise InvalidRequest(f"{key} is '{value}'; write {WORDS[kind]}")
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -139,6 +152,8 @@ def _text(file: str) -> str:
     try:
         with Path(file).open(encoding="utf-8") as stream:
             text = stream.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise InvalidInput("there is no such file; check its name", file=file) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read: {error}", file=file) from error
     if len(text) > LARGEST:

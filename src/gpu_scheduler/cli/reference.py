@@ -36,9 +36,10 @@ that belongs neither to root nor to you is not trusted.
 | `last`, `@~1`, `@~2` | your last job, the one before it, ... |
 | `all` | all your jobs that wait or run |
 
-**Times** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `02:30:00`, `1-12:00:00` (a day
-and a half), `1-12`. A plain number is minutes for limits and estimates (as with Slurm), and seconds
-for `--timeout`, `--grace` and `--interval`. `10:30` is refused, as it could mean two things.
+**Times** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `2 hours`, `02:30:00`,
+`1-12:00:00` (a day and a half), `1-12`. A plain number is minutes for limits and estimates (as with
+Slurm), and seconds for `--timeout`, `--grace` and `--interval`. `10:30` is refused, as it could
+mean two things.
 **Moments** are written as `2026-01-31T18:00` (your own clock unless an offset is given), `18:00` or
 `9am` (the next one), `tomorrow`, `tomorrow 9am`, `fri 18:00`, `+2h`, `now`. **Sizes** are `512M`,
 `40G`, `1.5T`; a plain number is MiB.
@@ -81,7 +82,9 @@ in the command, name, output file or variables becomes the value, and the job fi
 
 The job runs in the directory, environment and umask of the submitter, so an active venv, conda or
 uv environment is there too. `CUDA_VISIBLE_DEVICES` and its kin are left behind: the scheduler
-chooses the GPUs. `--export NONE` takes nothing along, `--export A,B=c` only that.
+chooses the GPUs. `--export NONE` takes nothing along, `--export A,B=c` only that; `HOME`, `USER`
+and `PATH` are then those of a fresh login. `--conda ENV` runs the command in that environment, with
+the conda of the submitter's shell or `PATH`, else one in its home (`~/miniconda3` and the like).
 """,
     "run": """\
 Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, notes to stderr.

@@ -65,8 +65,11 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     _name_recent_jobs(args)
     words = args.words
     first = words[0] if words else ""
-    is_file = len(words) == 1 and not args.after_dashes and os.path.isfile(first)  # noqa: PTH113
-    if is_file and first.endswith(FILES):
+    is_lone = len(words) == 1 and not args.after_dashes
+    is_file = is_lone and os.path.isfile(first)  # noqa: PTH113
+    # One that is not there is a slip of the keyboard; no program is called so.
+    is_missing = is_lone and not args.image and not os.path.exists(first)  # noqa: PTH110
+    if (is_file or is_missing) and first.endswith(FILES):
         bodies = _from_file(first, args)
     elif is_file and first.endswith(".txt"):
         bodies = _from_jobs_file(first, args)

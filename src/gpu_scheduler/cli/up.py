@@ -192,7 +192,8 @@ def show(facts: dict[str, Any]) -> None:
 
 def _next_step(facts: dict[str, Any]) -> str:
     if facts["node"]:
-        return "tgpu submit --gpus 1 -- python train.py"
+        has_gpus = facts["hardware"].get("gpus", 1)
+        return f"tgpu submit {'--gpus 1 ' if has_gpus else ''}-- python train.py"
     return f"tgpu agent --server {facts['nodes']}, on each node"
 
 

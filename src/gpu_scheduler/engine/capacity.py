@@ -72,9 +72,9 @@ def offered(index: Index) -> str:
     if not kinds:
         return "no node is known"
     best = kinds[0]
-    models = "/".join(best.models) or "no"
+    gpus = f"{best.size} {'/'.join(best.models)} GPUs" if best.size else "no GPU"
     return (
-        f"the largest node has {best.size} {models} GPUs, {best.cpu_milli / 1000:g} CPU cores and "
+        f"the largest node has {gpus}, {best.cpu_milli / 1000:g} CPU cores and "
         f"{best.memory_mb / MB_PER_GB:,.0f} GB of memory"
     )
 

@@ -40,6 +40,7 @@ class AgentProcess:
         self._log = Path(config.dir) / AGENT_LOG
         self._lock = Path(config.dir) / AGENT_LOCK
         self._pid = 0
+        self._told_to_stop = 0
         before = self._file.read_bytes() if self._file.exists() else b""
         config.write(self._file)
         self._is_outdated = before != self._file.read_bytes()
@@ -66,6 +67,7 @@ class AgentProcess:
         pid = self._pid if self._runs() else self._other()
         if not pid:
             return
+        self._told_to_stop = pid
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         for _ in range(round(LONGEST_STOP_S / STOP_LOOK_S)):
@@ -115,6 +117,8 @@ class AgentProcess:
         code = os.waitstatus_to_exitcode(status)
         if code == ALREADY_RUNS:
             log.debug("an agent runs already; it will connect")
+        elif self._told_to_stop == self._pid:
+            log.debug("the agent has stopped", exit_code=code)
         else:
             log.warning("the agent has died; another one is started", exit_code=code)
         self._pid = 0

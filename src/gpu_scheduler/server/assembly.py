@@ -275,7 +275,7 @@ def _addresses(settings: Settings, paths: Paths) -> Addresses:
     )
 
 
-def _hardware(store: Store, node_id: str, problem: str) -> dict[str, str]:
+def _hardware(store: Store, node_id: str, problem: str) -> dict[str, Any]:
     """What this machine has, in a few words."""
     node = next((node for node in store.nodes() if node.id == node_id), None)
     if node is None:
@@ -290,4 +290,4 @@ def _hardware(store: Store, node_id: str, problem: str) -> dict[str, str]:
     )
     host = f"{node.cpu_milli / 1000:g} CPU cores, {node.memory_mb / 1024:.0f} GB"
     summary = f"{gpus or 'no GPU'}; {host}"
-    return {"summary": summary, "problem": problem}
+    return {"summary": summary, "problem": problem, "gpus": len(node.devices)}

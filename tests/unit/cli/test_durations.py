@@ -31,6 +31,12 @@ NOW = datetime.fromisoformat("2026-01-31T17:00:00").timestamp()
         ("1.5h", 5400),
         ("1w", 604800),
         ("1h 30m", 5400),
+        ("2 hours", 7200),
+        ("90 min", 5400),
+        ("1 day 12 hours", 129600),
+        ("2Weeks", 1209600),
+        ("1hr30mins", 5400),
+        ("45 seconds", 45),
         ("02:30:00", 9000),
         ("100:00:00", 360000),
         ("1-12:00:00", 129600),
@@ -49,7 +55,13 @@ def test_a_plain_number_counts_as_the_option_says() -> None:
     assert duration("--time")("90") == 5400
 
 
-@pytest.mark.parametrize("text", ["", "x", "10:30", "-5m", "5 parsecs", "1:99:00", "9999999d", "h"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "x", "10:30", "-5m", "5 parsecs", "1:99:00", "9999999d", "h"),
+        *("2 hourz", "3 months"),
+    ],
+)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"--time is '.*write a time such as 90m"):
         duration("--time")(text)

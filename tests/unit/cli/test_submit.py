@@ -225,6 +225,9 @@ def test_a_job_file_may_hold_several_jobs(
         ("command: x\ngpsu: 2\n", "line 2: there is no field 'gpsu'; did you mean 'gpus'?"),
         ("command: x\ngpus: 1\nnum_gpus: 2\n", "line 3: 'num_gpus' stands here again; remove one"),
         ("command: x\ntime: soon\n", "line 2: time is 'soon'"),
+        ("command: x\nnum_gpus: two\n", "line 2: num_gpus is 'two'; write a number such as 2"),
+        ("command: x\nretries: 1.5\n", "line 2: retries is '1.5'; write a whole number"),
+        ("command: x\nhold: maybe\n", "line 2: hold is 'maybe'; write true or false"),
         ("command: [x\n", "this is no YAML"),
         ("command: x\nenv: [a]\n", "line 2: variables are written as"),
         ("command: x\nenv: {a: [b]}\n", "a single value belongs here"),
@@ -238,6 +241,24 @@ def test_a_wrong_job_file_is_named_with_its_line(
     path = tmp_path / "job.yaml"
     path.write_text(text)
     assert message in refused(str(path))
+
+
+def test_a_job_file_that_is_not_there_is_no_command(
+    submitted: Submit, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "jbo.yaml")
+    assert refused(path) == f"{path}: there is no such file; check its name"
+    # A program may be called so all the same, in an image or after two dashes.
+    assert submitted("--image", "busybox", path)["command"] == [path]
+    assert submitted("--", path)["command"] == [path]
+
+
+def test_a_number_where_a_job_file_has_a_text_is_one(submitted: Submit, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("command: x\nname: 2024\ngpus: 0.5\nretries: 2\nhold: true\n")
+    body = submitted(str(path))
+    assert (body["name"], body["gpu_count"]) == ("2024", 0.5)
+    assert (body["retries"], body["hold"]) == (2, True)
 
 
 def test_a_sweep_is_one_job_for_each_combination(

@@ -5,6 +5,17 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.cli.main import main
+from gpu_scheduler.cli.up import show
+
+
+def test_the_next_step_asks_for_a_gpu_only_where_there_is_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = dict.fromkeys(("version", "http", "metrics", "socket", "state", "nodes"), "")
+    for gpus, step in ((0, "tgpu submit -- python"), (8, "tgpu submit --gpus 1 -- python")):
+        hardware = {"summary": "", "problem": "", "gpus": gpus}
+        show({**facts, "pid": 1, "node": "n0", "hardware": hardware})
+        assert f"next     {step} train.py" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", [[], ["--daemon"]])

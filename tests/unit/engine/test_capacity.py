@@ -171,4 +171,7 @@ def test_the_largest_node_in_a_few_words() -> None:
     assert offered(picture.index) == (
         "the largest node has 4 A100 GPUs, 32 CPU cores and 500 GB of memory"
     )
+    assert offered(a_picture(nodes=[a_node(gpus=0, cpus=2)]).index) == (
+        "the largest node has no GPU, 2 CPU cores and 500 GB of memory"
+    )
     assert offered(a_picture().index) == "no node is known"
