@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from typing import Any
 
 from gpu_scheduler.cli.durations import number, size_mb, size_text, whole
@@ -25,6 +26,8 @@ FIELDS = (
 
 
 _N: dict[str, Any] = {"metavar": "N"}
+NO_LIMIT = "none"
+ANY_LIMIT = f"'{NO_LIMIT}' takes this or any other limit away"
 
 
 def register(parser: ArgumentParser) -> None:
@@ -38,46 +41,71 @@ def register(parser: ArgumentParser) -> None:
         metavar="ID",
         help="default: the name if it can be one, else tenant-<number>",
     )
-    add("--max-gpus", type=number("--max-gpus"), metavar="N", help="GPUs at once")
+    add(
+        "--max-gpus",
+        type=_limit(number("--max-gpus")),
+        metavar="N",
+        help=f"GPUs at once; {ANY_LIMIT}",
+    )
     add(
         *("--max-gpu-memory",),
         dest="max_gpu_memory_mb",
-        type=size_mb("--max-gpu-memory"),
+        type=_limit(size_mb("--max-gpu-memory")),
         metavar="SIZE",
         help="GPU memory at once",
     )
     add(
-        "--max-cpus", dest="max_cpu_cores", type=number("--max-cpus"), metavar="N", help="CPU cores"
+        "--max-cpus",
+        dest="max_cpu_cores",
+        type=_limit(number("--max-cpus")),
+        metavar="N",
+        help="CPU cores",
     )
     add(
         "--max-memory",
         dest="max_memory_mb",
-        type=size_mb("--max-memory"),
+        type=_limit(size_mb("--max-memory")),
         metavar="SIZE",
         help="memory at once",
     )
     add(
         "--max-jobs",
         dest="max_concurrent_jobs",
-        type=whole("--max-jobs"),
+        type=_limit(whole("--max-jobs")),
         metavar="N",
         help="jobs at once",
     )
-    add("--max-gpu-hours", type=number("--max-gpu-hours"), metavar="N", help="GPU time in a period")
-    add("--max-pending", dest="max_pending_jobs", type=whole("--max-pending"), **_N, help="waiting")
+    add(
+        "--max-gpu-hours",
+        type=_limit(number("--max-gpu-hours")),
+        metavar="N",
+        help="GPU time in a period",
+    )
+    add(
+        "--max-pending",
+        dest="max_pending_jobs",
+        type=_limit(whole("--max-pending")),
+        **_N,
+        help="waiting",
+    )
     add("--budget-period", choices=("total", "week", "month"), help="how long GPU-hours last")
-    add("--user-max-gpus", type=number("--user-max-gpus"), **_N, help="GPUs of each user")
-    add("--user-max-jobs", type=whole("--user-max-jobs"), **_N, help="jobs of each user at once")
+    add("--user-max-gpus", type=_limit(number("--user-max-gpus")), **_N, help="GPUs of each user")
+    add(
+        "--user-max-jobs",
+        type=_limit(whole("--user-max-jobs")),
+        **_N,
+        help="jobs of each user at once",
+    )
     add(
         "--user-max-pending",
         dest="user_max_pending_jobs",
-        type=whole("--user-max-pending"),
+        type=_limit(whole("--user-max-pending")),
         **_N,
         help="waiting jobs of each user",
     )
     add(
         "--user-max-gpu-hours",
-        type=number("--user-max-gpu-hours"),
+        type=_limit(number("--user-max-gpu-hours")),
         **_N,
         help="GPU time of each user in a period",
     )
@@ -110,6 +138,7 @@ def run(args: Namespace) -> int:
         raise InvalidRequest(f"which tenant? write 'tgpu tenants {args.action} NAME'")
     fields = {name: getattr(args, name) for name in FIELDS if getattr(args, name, None) is not None}
     fields |= {name: value == "yes" for name, value in fields.items() if value in ("yes", "no")}
+    fields |= {name: None for name, value in fields.items() if value == NO_LIMIT}
     path = f"{API}/tenants/{quoted(args.tenant)}"
     with client_for(args) as client:
         if args.action == "create":
@@ -126,6 +155,11 @@ def run(args: Namespace) -> int:
             tenant = client.call("GET", path)
     _say(args, tenant)
     return 0
+
+
+def _limit(read: Callable[[str], float]) -> Callable[[str], float | str]:
+    """How an amount is read that can also be taken away."""
+    return lambda text: NO_LIMIT if text.strip().lower() == NO_LIMIT else read(text)
 
 
 def _names(text: str) -> list[str]:

@@ -521,6 +521,9 @@ def test_tenants_are_created_changed_and_deleted(server: FakeServer, tell: Tell)
     assert "max_gpus" in tell("tenants", "show", "vision")
     assert json.loads(tell("tenants", "show", "vision", "--json"))["max_gpus"] == 8
     assert json.loads(tell("tenants", "--json"))["tenants"][1]["id"] == "vision"
+    tell("tenants", "update", "vision", "--max-gpus", "none", "--user-max-jobs", "None")
+    assert server.tenants["vision"]["max_gpus"] is None
+    assert server.tenants["vision"]["user_max_jobs"] is None
     assert tell("tenants", "delete", "vision") == "tenant vision deleted\n"
     assert "there is no tenant vision" in tell("tenants", "show", "vision", code=4)
     assert "which tenant?" in tell("tenants", "create", code=2)
