@@ -163,14 +163,6 @@ def test_gpus_that_are_added_and_lost_are_noticed_without_a_restart(cluster: Clu
     declared.unlink()
 
 
-def test_a_terminal_on_another_node_cannot_be_joined_and_that_is_said(cluster: Cluster) -> None:
-    job = cluster.submit("--runner", "terminal", "--", "sleep", "600")
-    cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
-    told = cluster.tgpu("attach", job, code=2)
-    assert f"{job} runs on {cluster.node_of(job)}, and terminals are joined only on" in told
-    cluster.tgpu("cancel", job)
-
-
 def test_a_job_is_not_left_on_a_node_whose_agent_has_just_stopped() -> None:
     with a_cluster("n1", "n2", gpus="4xH100") as cluster:
         cluster.tgpu("nodes", "cordon", "n1")

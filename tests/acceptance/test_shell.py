@@ -495,10 +495,21 @@ def test_run_shows_output_and_asks_at_ctrl_c_what_is_to_become_of_the_job(
     assert terminal.answer("echo $?") == "3"
 
 
-def test_terminals_of_other_machines_are_refused_with_the_way_to_go(server: RealServer) -> None:
-    for words in (["shell"], ["attach", "1"], ["jupyter"], ["shell", "--job", "1"]):
-        refused = server.tgpu(*words, "--server", "http://far.lab:8080", code=2).stderr
-        assert "log in there first: 'ssh -t far.lab tgpu ...'" in refused
+def test_a_shell_over_http_is_brought_by_the_server(server: RealServer, terminal: Terminal) -> None:
+    """Who came over TCP may be anywhere, so the way is the one that works from everywhere."""
+    facts = json.loads(Path(server.state_dir, "server.json").read_text())
+    open_shell(terminal, f"tgpu shell -q -G 1 --server {facts['http']} -- bash --norc --noprofile")
+    assert terminal.answer("stty size") == "30 100"
+    terminal.enter("exit 4")
+    terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+    assert terminal.answer("echo $?") == "4"
+
+
+def test_an_ssh_entry_for_a_server_elsewhere_needs_the_name_of_a_machine(
+    server: RealServer,
+) -> None:
+    told = server.tgpu("code", "--ssh", "--server", "https://far.lab:8080", code=2).stderr
+    assert "name that one with --host" in told
 
 
 def test_wrong_wishes_are_refused_in_words(server: RealServer) -> None:

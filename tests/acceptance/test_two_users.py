@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.sync.client import unix_connect
 
 from tests.acceptance.conftest import RealServer, end_what_is_left
 from tests.people import CAN_MAKE, WHY_NOT, Person, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
+TERMINAL = "job_terminal"
 SECRET = "a-secret-of-the-server"
 LONGEST_S = 30.0
 
@@ -106,6 +108,87 @@ def test_a_job_sees_the_home_and_name_of_its_user(house: House) -> None:
 
 
 # --- what others cannot do
+
+
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+def a_terminal_of(house: House, person: Person, command: str = "exec sleep 300") -> str:
+    """A job of this person on a terminal, once it runs."""
+    job = person.submit(command, runner="terminal")
+    house.running(job)
+    return job
+
+
+def lets_in(person: Person, job: str) -> bool:
+    """Whether the server opens a terminal for a person, who leaves at once."""
+    shown = [word for name, value in HANDSHAKE.items() for word in ("-H", f"{name}: {value}")]
+    words = ("curl", "-s", "-m", "2", "-o", "/dev/null", "-w", "%{http_code}", *shown)
+    path = f"http://localhost/api/v1/jobs/{job}/terminal"
+    told = person.run(*words, "--unix-socket", person.socket, path, check=False)
+    return told.stdout == "101"
+
+
+def test_to_a_terminal_come_its_user_and_admins_and_nobody_else(house: House) -> None:
+    """Not even who looks after the tenant: to type there is to be that user. And it is kept."""
+    job = a_terminal_of(house, house.ben)
+    roots = house.server.submit("--runner", "terminal", "--", "sleep", 300)
+    house.running(roots)
+    try:
+        for person in (house.ann, house.eve):
+            told = person.call("GET", f"/jobs/{job}/terminal", headers=HANDSHAKE)
+            assert told["code"] == "forbidden", (person.name, told)
+        assert house.ben.call("GET", f"/jobs/{roots}/terminal", headers=HANDSHAKE)["code"] == (
+            "forbidden"
+        )
+        assert lets_in(house.ben, job)
+        with unix_connect(house.socket, f"ws://localhost/api/v1/jobs/{job}/terminal") as root:
+            assert int(root.recv(10)) > 0, "how much it takes"
+    finally:
+        house.server.tgpu("cancel", job)
+        house.server.tgpu("cancel", roots)
+    until = time.monotonic() + LONGEST_S
+    expected = {
+        (house.ben.name, "done"),
+        ("root", "done"),
+        (house.ann.name, "refused"),
+        (house.eve.name, "refused"),
+        (house.ben.name, "refused"),
+    }
+    while time.monotonic() < until:
+        rows = [row for row in house.server.json("audit")["records"] if row["action"] == TERMINAL]
+        found = {(row["user"], row["outcome"]) for row in rows}
+        if found == expected:
+            break
+        time.sleep(0.1)
+    assert found == expected
+
+
+def test_a_link_in_the_place_of_a_terminal_leads_to_nobody_elses(house: House) -> None:
+    """The agent is root and could open any; it looks at whose it is."""
+    hers = a_terminal_of(house, house.eve)
+    victim = f"{house.server.state_dir}/scratch/{hers}.1.0/terminal.sock"
+    script = (
+        'cd "$(dirname $TGPU_STOP_FILE)"; until [ -e terminal.sock ]; do sleep 0.05; done; '
+        f"rm terminal.sock; ln -s {victim} terminal.sock; echo linked; exec sleep 300"
+    )
+    job = a_terminal_of(house, house.ben, script)
+    try:
+        until = time.monotonic() + LONGEST_S
+        while "linked" not in house.server.tgpu("logs", job).stdout:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        told = house.ben.call("GET", f"/jobs/{job}/terminal", headers=HANDSHAKE)
+        assert "is not its user's" in told["error"]
+        assert lets_in(house.eve, hers)
+    finally:
+        house.server.tgpu("cancel", job)
+        house.server.tgpu("cancel", hers)
 
 
 def test_nobody_reads_signals_cancels_follows_or_enters_anothers_job(house: House) -> None:

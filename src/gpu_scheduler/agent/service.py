@@ -33,10 +33,11 @@ from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.probing import Prober
 from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
 from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
+from gpu_scheduler.agent.terminals import Terminals
 from gpu_scheduler.agent.terms import Terms
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL
+from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL, TERMINALS
 
 LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000
@@ -83,6 +84,7 @@ class Agent:
         self._indices: dict[Key, tuple[int, ...]] = {}
         self._clearing: set[Key] = set()
         self._orders = Orders(config, found)
+        self._terminals = Terminals(self._orders.scratch_dir, self._send)
         self._prober = Prober(Path(config.dir), self._tell_ready, self._machine.wall_ms)
         self._known: dict[Key, list[Report]] = {}
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
@@ -235,6 +237,7 @@ class Agent:
             finally:
                 self._outbox = None
                 self._stop_readers()
+                self._terminals.close()
             await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
             longest_s = self._config.max_retry_interval_s
             self._wait_s = min(longest_s, self._wait_s * LONGER_EACH_TIME)
@@ -264,7 +267,8 @@ class Agent:
                 try:
                     async for message in call:
                         patience.reschedule(self._patient_until(message))
-                        self._obey(message)
+                        if not self._terminals.hear(message):
+                            self._obey(message)
                 finally:
                     sender.cancel()
                     with contextlib.suppress(asyncio.CancelledError, *_BROKEN):
@@ -310,6 +314,7 @@ class Agent:
             runners=self._runners(),
             address=self._config.address,
             boot_ms=self._asking_ms(),
+            abilities=[TERMINALS],
         )
 
     def _runners(self) -> list[str]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import grpc
 import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.api.agent_session import Session, messages_for
 from gpu_scheduler.api.device_facts import device_read
 from gpu_scheduler.api.gangs import Gangs
 from gpu_scheduler.api.node_found import introduction, node_found, refusal
 from gpu_scheduler.api.node_logs import NodeLogs
+from gpu_scheduler.api.node_terminals import NodeTerminals
 from gpu_scheduler.api.silence import Patience, Silence
 from gpu_scheduler.control.committed import Committed
 from gpu_scheduler.control.loop import Loop
@@ -64,7 +66,6 @@ from gpu_scheduler.wire.orders import (
 )
 from gpu_scheduler.wire.versions import NoCommonProtocol, agreed_protocol
 
-MOST_ORDERS_AT_ONCE = 500
 GROUNDS = frozenset(
     {TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST, GPU_MEMORY, GPU_IDLE}
 )
@@ -72,29 +73,6 @@ GROUNDS = frozenset(
 LEAST_LOOK_S = 0.01
 LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 log = structlog.get_logger("agents")
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """One agent, as long as its stream lasts. `ordered` is what it was told to start in it.
-
-    `hello` says who it is, and `heard_s` when it last said something, by the event loop's clock.
-    """
-
-    node: str
-    hello: pb.Hello = field(default_factory=pb.Hello)
-    heard_s: float = 0.0
-    is_welcome: bool = False
-    ordered: set[str] = field(default_factory=set)
-    outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
-
-    def send(self, item: pb.ServerMessage | pb.Order) -> None:
-        """Queue something for the agent."""
-        self.outbox.put_nowait(item)
-
-    def close(self) -> None:
-        """Let the stream end when all before has been sent."""
-        self.outbox.put_nowait(None)
 
 
 class Agents:
@@ -118,6 +96,7 @@ class Agents:
         self._left: set[str] = set()
         self._silence = Silence(self._patience, self._tell_of_silence, self._leases_on)
         self.logs = NodeLogs(self._send_to_node)
+        self.terminals = NodeTerminals(self._send_to_node, self._introduced)
         self._loop = loop
         self.problems: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
@@ -287,6 +266,10 @@ class Agents:
             session.send(message)
         return session is not None
 
+    def _introduced(self, node_id: str) -> pb.Hello | None:
+        session = self._sessions.get(node_id)
+        return None if session is None or not session.is_welcome else session.hello
+
     # --- sessions
 
     async def session(
@@ -313,7 +296,7 @@ class Agents:
         session = self._open(hello)
         listener = asyncio.create_task(self._listen(session, hello, requests))
         try:
-            async for message in _messages(session, self._term):
+            async for message in messages_for(session, self._term):
                 if not self._may_order():
                     log.warning("nothing is ordered, as the lead is lost", node=session.node)
                     break
@@ -327,6 +310,7 @@ class Agents:
         old = self._sessions.get(node_id)
         if old is not None:
             old.close()
+            self._cut(node_id)
         now_s = asyncio.get_running_loop().time()
         session = Session(node_id, introduction(hello), heard_s=now_s)
         self._sessions[node_id] = session
@@ -340,10 +324,15 @@ class Agents:
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             self._gangs.node_away(session.node)
-            self.logs.node_gone(session.node)
+            self._cut(session.node)
             log.warning("agent disconnected", node=session.node)
             self._left.add(session.node)
             self._silence.begin(session.node, left=True)
+
+    def _cut(self, node_id: str) -> None:
+        """Nothing that was asked for by a stream is answered by the next one."""
+        self.logs.node_gone(node_id)
+        self.terminals.node_gone(node_id)
 
     def _look_later(self, session: Session, wait_s: float) -> None:
         asyncio.get_running_loop().call_later(wait_s, self._look, session)
@@ -443,6 +432,8 @@ class Agents:
                 self._tell(node_found(session.hello, message.inventory))
             case "log_chunk":
                 self.logs.hear(session.node, message.log_chunk)
+            case "terminal_data" | "terminal_credit" | "terminal_close":
+                self.terminals.hear(session.node, message)
             case "heartbeat":
                 # A launcher that keeps no leases may have been replaced by one that does.
                 session.hello.boot_ms = message.heartbeat.boot_ms
@@ -571,26 +562,6 @@ class Agents:
         self._answers.discard(answer)
         if not answer.cancelled() and (error := answer.exception()) is not None:
             log.warning("fact not taken in", error=str(error))
-
-
-async def _messages(session: Session, term: int) -> AsyncIterator[pb.ServerMessage]:
-    """What is in the outbox; orders that wait together travel together."""
-    while (item := await session.outbox.get()) is not None:
-        if isinstance(item, pb.ServerMessage):
-            yield item
-            continue
-        orders = [item]
-        following: pb.ServerMessage | pb.Order | None = item
-        while len(orders) < MOST_ORDERS_AT_ONCE and not session.outbox.empty():
-            following = session.outbox.get_nowait()
-            if not isinstance(following, pb.Order):
-                break
-            orders.append(following)
-        yield pb.ServerMessage(orders=pb.Orders(term=term, orders=orders))
-        if following is None:
-            return
-        if isinstance(following, pb.ServerMessage):
-            yield following
 
 
 def _forget(allocation_id: str, member: int) -> pb.Order:

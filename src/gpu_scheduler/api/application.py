@@ -36,7 +36,7 @@ from gpu_scheduler.api.forwarding import Forwarder
 from gpu_scheduler.api.front import Front
 from gpu_scheduler.api.metrics import Metrics
 from gpu_scheduler.api.operations import Handler, Operation
-from gpu_scheduler.api.service import ApiSettings, LogSource, Service
+from gpu_scheduler.api.service import ApiSettings, LogSource, Service, TerminalSource
 from gpu_scheduler.api.standing import Application
 
 DESCRIBED: tuple[Operation, ...] = (
@@ -80,6 +80,7 @@ def build(
     settings: ApiSettings,
     *,
     logs: LogSource | None = None,
+    terminals: TerminalSource | None = None,
     authenticators: Sequence[Authenticator] = (),
     signed: Callable[[Context], Verifier] | None = None,
     forwarder: Forwarder | None = None,
@@ -89,7 +90,7 @@ def build(
     `signed` makes what believes tokens that somebody else has signed. With a `forwarder`, what
     only the leader can do is passed on to it.
     """
-    context = Context(service, settings, logs=logs)
+    context = Context(service, settings, logs=logs, terminals=terminals)
     kernel = KernelAuthenticator(context.people)
     verifier = None if signed is None else signed(context)
     known = (

@@ -10,7 +10,7 @@ import structlog
 from gpu_scheduler.api.exchange import Answer, Call, ClientGone, encode
 from gpu_scheduler.api.failures import error_form
 from gpu_scheduler.api.repeats import HEADER as KEY
-from gpu_scheduler.api.sending import send_answer
+from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
 from gpu_scheduler.api.standing import Application, Standing
 from gpu_scheduler.api.vouching import HEADER, Asked, NotVouched, Vouched
 from gpu_scheduler.model.caller import Caller
@@ -39,9 +39,10 @@ class Believing:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         headers = dict(scope["headers"])
-        if HEADER not in headers or scope["type"] != "http":
+        if HEADER not in headers:
             await self._application(scope, receive, send)
             return
+        is_socket = scope["type"] == "websocket"
         try:
             scope, body = await self._believed(scope, headers, receive)
         except ClientGone:
@@ -50,21 +51,25 @@ class Believing:
             if isinstance(error, NotVouched):
                 log.warning("a request that was passed on is refused", why=str(error))
             status, form = error_form(error)
-            await send_answer(Answer(encode(form), status=status), receive, send, "vouched")
+            kind = SOCKET_REFUSED if is_socket else "http.response"
+            answer = Answer(encode(form), status=status)
+            await send_answer(answer, receive, send, "vouched", kind=kind)
             return
-        await self._application(scope, _replayed(body, receive), send)
+        await self._application(scope, receive if is_socket else _replayed(body, receive), send)
 
     async def _believed(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive
     ) -> tuple[Scope, bytes]:
         voucher = self._vouched.read(headers.pop(HEADER))
-        call = Call(scope, receive, caller=NOBODY, headers=headers, params={}, request_id="")
-        body = await call.body(self._most_bytes)
+        body = b""
+        if scope["type"] == "http":
+            call = Call(scope, receive, caller=NOBODY, headers=headers, params={}, request_id="")
+            body = await call.body(self._most_bytes)
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         asked = Asked(
-            method=scope["method"].encode(),
+            method=scope.get("method", "GET").encode(),
             target=target,
             body=body,
             key=headers.get(KEY, b""),

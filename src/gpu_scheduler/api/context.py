@@ -10,7 +10,7 @@ from gpu_scheduler.api.explain import Explainer
 from gpu_scheduler.api.people import Directory
 from gpu_scheduler.api.queue_order import Orders
 from gpu_scheduler.api.repeats import Repeats
-from gpu_scheduler.api.service import ApiSettings, LogSource, Service
+from gpu_scheduler.api.service import ApiSettings, LogSource, Service, TerminalSource
 from gpu_scheduler.api.slots import Slots
 from gpu_scheduler.control.permit import not_a_member
 from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller
@@ -46,11 +46,13 @@ class Context:
         settings: ApiSettings,
         *,
         logs: LogSource | None = None,
+        terminals: TerminalSource | None = None,
     ) -> None:
-        """Without `logs`, the output of jobs cannot be read."""
+        """Without `logs` the output of jobs cannot be read, without `terminals` none is joined."""
         self.service = service
         self.settings = settings
         self.logs = logs
+        self.terminals = terminals
         self.log_streams = Slots(settings.bounds.logs_per_user, "logs")
         self.explainer = Explainer(service)
         self.orders = Orders(service)

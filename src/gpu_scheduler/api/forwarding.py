@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -22,7 +23,9 @@ from gpu_scheduler.api.callers import UNKNOWN, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Stream
 from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.api.passing import pass_on
 from gpu_scheduler.api.repeats import HEADER as KEY
+from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
 from gpu_scheduler.api.standing import READING, Standing
 from gpu_scheduler.api.vouching import HEADER as VOUCHED
 from gpu_scheduler.api.vouching import Asked, vouch
@@ -30,6 +33,7 @@ from gpu_scheduler.client.address import read_address
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.http1 import Answer as Reply
 from gpu_scheduler.client.http1 import request_bytes
+from gpu_scheduler.client.websocket import handshake_headers, new_key
 from gpu_scheduler.model.errors import ClusterError, NotLeader
 from gpu_scheduler.model.leadership import Lead
 
@@ -38,6 +42,7 @@ WAIT_FOR_LEADER_S = 12.0
 CONNECT_S = 3.0
 REPLY_S = 60.0
 AGAIN_S = 0.2
+UPGRADED = 101
 PIECE = 1 << 18
 ALWAYS_LEADER = frozenset({"job_logs"})
 LEADER_WANTED = b"x-tgpu-read"
@@ -48,6 +53,9 @@ PASSED_BACK = (
     *("x-tgpu-term", "content-disposition"),
 )
 log = structlog.get_logger("standby")
+
+Send = Callable[[Any], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]
 
 
 class _Unsent(Exception):
@@ -92,6 +100,51 @@ class Forwarder:
                     ) from error
             await asyncio.sleep(AGAIN_S)
 
+    async def socket(self, call: Call, receive: Receive, send: Send) -> None:
+        """A WebSocket of the leader, as if it were ours."""
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + WAIT_FOR_LEADER_S
+        while True:
+            lead = await self._leader(give_up - clock())
+            try:
+                reader, writer = await self._connected(lead)
+                try:
+                    reply, body = await self._greeted(lead, call, reader, writer)
+                    if reply.status == UPGRADED:
+                        await pass_on(reply.rest, reader, writer, receive, send)
+                    else:
+                        refused = Answer(body, status=reply.status)
+                        kind = SOCKET_REFUSED
+                        await send_answer(refused, receive, send, call.request_id, kind=kind)
+                    return
+                finally:
+                    writer.close()
+            except _Unsent as reason:
+                if clock() > give_up:
+                    raise _given_up(lead, reason) from reason
+            except (OSError, Unreadable) as error:
+                raise ClusterError("the leader broke off; try again in a moment") from error
+            await asyncio.sleep(AGAIN_S)
+
+    async def _greeted(
+        self,
+        lead: Lead,
+        call: Call,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> tuple[Reply, bytes]:
+        """The leader's answer to a handshake, with its body if it refuses."""
+        writer.write(self._request(lead, call, b"", handshake_headers(new_key())))
+        reply = Reply()
+        pieces: list[bytes] = []
+        async with asyncio.timeout(REPLY_S):
+            while not reply.status or not reply.done:
+                pieces += reply.feed(await reader.read(PIECE))
+        body = b"".join(pieces)
+        if reply.status == 503 and b'"not_leader"' in body:
+            raise _Unsent("it does not lead any more")
+        return reply, body
+
     async def _leader(self, longest_s: float) -> Lead:
         """Who leads, and where; waited for, as there is one again soon."""
         lead = self.standing.lead
@@ -118,17 +171,9 @@ class Forwarder:
         return lead.address == me.address and lead.holder != me.name
 
     async def _ask(self, lead: Lead, call: Call, body: bytes) -> Answer:
-        address = read_address(lead.address)
-        tls = self.tls() if address.tls else None
+        reader, writer = await self._connected(lead)
         try:
-            async with asyncio.timeout(CONNECT_S):
-                reader, writer = await asyncio.open_connection(
-                    address.host, address.port, ssl=tls, limit=PIECE
-                )
-        except (OSError, TimeoutError) as error:
-            raise _Unsent(f"{address} cannot be reached: {error}") from error
-        try:
-            writer.write(self._request(lead, call, body))
+            writer.write(self._request(lead, call, body, {"connection": "close"}))
             reply = Reply()
             async with asyncio.timeout(REPLY_S):
                 first: list[bytes] = []
@@ -139,7 +184,18 @@ class Forwarder:
             writer.close()
             raise
 
-    def _request(self, lead: Lead, call: Call, body: bytes) -> bytes:
+    async def _connected(self, lead: Lead) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        address = read_address(lead.address)
+        tls = self.tls() if address.tls else None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await asyncio.open_connection(
+                    address.host, address.port, ssl=tls, limit=PIECE
+                )
+        except (OSError, TimeoutError) as error:
+            raise _Unsent(f"{address} cannot be reached: {error}") from error
+
+    def _request(self, lead: Lead, call: Call, body: bytes, more: dict[str, str]) -> bytes:
         """The same request, with who asks in a form that the leader can check."""
         scope = call.scope
         target = scope.get("raw_path") or scope["path"].encode()
@@ -150,12 +206,13 @@ class Forwarder:
             for name in PASSED_ON
             if name in call.headers
         }
-        headers["connection"] = "close"
+        headers |= more
         headers[PASSED_ALREADY.decode()] = "1"
+        method = scope.get("method", "GET")
         if b"authorization" not in call.headers:
             peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
             asked = Asked(
-                method=scope["method"].encode(),
+                method=method.encode(),
                 target=target,
                 body=body,
                 key=call.headers.get(KEY, b""),
@@ -171,7 +228,8 @@ class Forwarder:
             ).decode()
         path = target.decode("latin-1")
         host = read_address(lead.address).host_header
-        return request_bytes(scope["method"], path, host, headers, body)
+        is_socket = scope["type"] == "websocket"
+        return request_bytes(method, path, host, headers, None if is_socket else body)
 
     async def _told(
         self,

@@ -36,6 +36,9 @@ from gpu_scheduler.api.pace import Pace
 from gpu_scheduler.api.refusals import Refusals, is_kept
 from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
+from gpu_scheduler.api.terminals import ACTION as TERMINAL
+from gpu_scheduler.api.terminals import PATTERN as TERMINAL_PATTERN
+from gpu_scheduler.api.terminals import TerminalSockets
 from gpu_scheduler.api.vouching import HEADER as VOUCHED
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import (
@@ -50,6 +53,7 @@ from gpu_scheduler.model.errors import (
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 READING = frozenset({"GET", "HEAD"})
 NOBODY = Caller(user="")
+EVENTS = "list_events"
 log = structlog.get_logger("api")
 
 Scope = Any
@@ -76,6 +80,7 @@ class Front:
         self._context = context
         self._authenticators = tuple(authenticators)
         self.sockets = EventSockets(context)
+        self.terminals = TerminalSockets(context)
         bounds = context.settings.bounds
         self._pace = Pace(bounds.requests_per_second, bounds.requests_burst)
         self._patience = bounds.receive_seconds
@@ -262,25 +267,30 @@ class Front:
     # --- WebSockets
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        caller = NOBODY
+        caller, action = NOBODY, EVENTS
         try:
             headers = dict(scope["headers"])
             self._check_passed_on(headers)
             self._check_origin(scope, headers)
-            _check_socket_path(scope["path"])
+            action, params = _socket_at(scope["path"])
             caller = self._caller(scope, headers)
             call = Call(
-                scope, receive, caller=caller, headers=headers, params={}, request_id=request_id
+                scope, receive, caller=caller, headers=headers, params=params, request_id=request_id
             )
-            await self.sockets.serve(call, receive, send)
+            await self._server_of(action)(call, receive, send)
         except SchedulerError as error:
-            answer = self._refusal(error, request_id, EVENTS_PATH)
-            self._keep_refusal(scope, caller, "list_events", answer.status, error)
+            answer = self._refusal(error, request_id, scope["path"])
+            self._keep_refusal(scope, caller, action, answer.status, error)
             await send_answer(answer, receive, send, request_id, kind=SOCKET_REFUSED)
         except (TimeoutError, OSError):
             return
         except Exception:
-            log.exception("an event stream failed", request_id=request_id)
+            log.exception("a WebSocket failed", request_id=request_id, path=scope["path"])
+
+    def _server_of(self, action: str) -> Callable[[Call, Receive, Send], Awaitable[None]]:
+        if action == EVENTS:
+            return self.sockets.serve
+        return self.terminals.serve if self._forwarder is None else self._forwarder.socket
 
     def _refusal(self, error: SchedulerError, request_id: str, path: str) -> Answer:
         status, form = error_form(error)
@@ -301,9 +311,15 @@ class Front:
         return Answer(encode(form), status=status, headers=headers)
 
 
-def _check_socket_path(path: str) -> None:
-    if path != EVENTS_PATH:
-        raise UnknownThing(f"there is no WebSocket here; use {EVENTS_PATH}")
+def _socket_at(path: str) -> tuple[str, dict[str, str]]:
+    """What is served as a WebSocket under a path, and what the path names."""
+    if path == EVENTS_PATH:
+        return EVENTS, {}
+    if (match := TERMINAL_PATTERN.fullmatch(path)) is not None:
+        return TERMINAL, match.groupdict()
+    raise UnknownThing(
+        f"there is no WebSocket here; use {EVENTS_PATH}, or that of a job's terminal"
+    )
 
 
 def _name(host: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gpu_scheduler.control.lost import LEASE_LABEL
 from gpu_scheduler.control.messages import NodeFound
-from gpu_scheduler.model.launch import runner_label
+from gpu_scheduler.model.launch import TERMINAL_LABEL, runner_label
 from gpu_scheduler.model.node import Adapter
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import devices_of
+from gpu_scheduler.wire.versions import TERMINALS
 
 ALIVE_S = 12.0
 """Who was heard within this time is there; agents say something every 5 s."""
@@ -23,6 +24,7 @@ def introduction(hello: pb.Hello) -> pb.Hello:
         runners=hello.runners,
         address=hello.address,
         boot_ms=hello.boot_ms,
+        abilities=hello.abilities,
     )
 
 
@@ -31,6 +33,8 @@ def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeFound:
     labels = {**inventory.labels, **{runner_label(runner): "yes" for runner in hello.runners}}
     if hello.boot_ms:
         labels[LEASE_LABEL] = "yes"
+    if TERMINALS in hello.abilities:
+        labels[TERMINAL_LABEL] = "yes"
     return NodeFound(
         node_id=hello.node,
         cpu_milli=inventory.cpu_milli,

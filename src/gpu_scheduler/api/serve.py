@@ -29,6 +29,8 @@ BACKLOG = 1024
 KEEP_ALIVE_S = 75
 MOST_SOCKET_PATH = 107
 MOST_SOCKET_MESSAGE = 1 << 16
+SOCKET_STALLED_S = 60.0
+"""Who does not even answer for so long is gone; one who reads slowly may be held up for a while."""
 GRACE_S = 3.0
 HANDSHAKE_S = 10.0
 
@@ -179,6 +181,7 @@ def _config(application: Application) -> Config:
         timeout_keep_alive=KEEP_ALIVE_S,
         ws_max_size=MOST_SOCKET_MESSAGE,
         ws_per_message_deflate=False,
+        ws_ping_timeout=SOCKET_STALLED_S,
     )
     config.load()
     return config

@@ -7,9 +7,11 @@ does anything, so that tests can put real or small parts behind the same handler
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpu_scheduler.api.node_terminals import Visit
 from gpu_scheduler.api.standing import Standing
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Command, Outcome
@@ -24,6 +26,7 @@ from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.store.rows import AuditRow, EventRow, Store, Write
+from gpu_scheduler.wire import agent_pb2 as pb
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]
 """From what a command led to, to further rows that are kept in the same commit."""
@@ -107,6 +110,14 @@ class LogSource(Protocol):
 
         A limit of 0 means all there is. With `follow`, goes on until the attempt has ended.
         """
+        ...
+
+
+class TerminalSource(Protocol):
+    """Where the terminals of jobs are joined."""
+
+    def open(self, node_id: str, asked: pb.TerminalOpen) -> AbstractAsyncContextManager[Visit]:
+        """Join one, for as long as the block lasts."""
         ...
 
 

@@ -56,6 +56,12 @@ def run(args: Namespace) -> int:
         )
     if way == "ssh" and args.words:
         raise InvalidRequest("words after '--' are for 'code tunnel'; they mean nothing with --ssh")
+    is_far = way == "ssh" and _is_far(args)
+    if is_far and not args.host:
+        raise InvalidRequest(
+            "the server is on another machine, and an editor comes by ssh to one on which 'tgpu' "
+            "reaches it; name that one with --host, or run this command there"
+        )
     body = _body(args, way)
     if args.dry_run:
         from gpu_scheduler.cli.output import print_json
@@ -77,8 +83,16 @@ def run(args: Namespace) -> int:
     if found["state"] in ENDED:
         warn(f"{job} {found['state']}: {found.get('reason') or 'it never began'}")
         return exit_code_of(found)
-    _tell(args, job)
+    _tell(args, job, ["tgpu"] if is_far else _program())
     return 0
+
+
+def _is_far(args: Namespace) -> bool:
+    """Whether the server is not on this machine."""
+    from gpu_scheduler.client.address import candidates
+
+    first = candidates(args.server)[0]
+    return bool(first.host) and not first.is_loopback
 
 
 def _body(args: Namespace, way: str) -> dict[str, Any]:
@@ -95,9 +109,9 @@ def _body(args: Namespace, way: str) -> dict[str, Any]:
     return body
 
 
-def _tell(args: Namespace, job: str) -> None:
+def _tell(args: Namespace, job: str, program: list[str]) -> None:
     host = args.host or socket.gethostname()
-    print(ssh_entry(job, host, args.server), end="", flush=True)
+    print(ssh_entry(job, host, args.server, program), end="", flush=True)
     if args.quiet:
         return
     name = _name(job)
@@ -112,12 +126,12 @@ def _tell(args: Namespace, job: str) -> None:
         print(f"  {line}", file=sys.stderr)
 
 
-def ssh_entry(job: str, host: str, server: str | None) -> str:
+def ssh_entry(job: str, host: str, server: str | None, program: list[str]) -> str:
     """Lines for ~/.ssh/config that lead into a job: a shell there has its GPUs and limits."""
-    words = [*_program(), "shell"]
+    words = [*program, "shell"]
     address = server or os.environ.get("TGPU_SERVER")
     if address:
-        is_path = "://" not in address and not address.startswith("unix:")
+        is_path = address.startswith(("/", "./", "~"))
         words += ["--server", os.path.abspath(address) if is_path else address]  # noqa: PTH100
     # ssh reads % as the beginning of a name of its own.
     command = shlex.join([*words, "--job", job]).replace("%", "%%")

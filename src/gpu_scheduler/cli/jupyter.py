@@ -16,9 +16,9 @@ import time
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.cli.attach import expect_here
+from gpu_scheduler.cli.attach import is_near
 from gpu_scheduler.cli.durations import whole
-from gpu_scheduler.cli.reach import add_server_options, client_for, my_name, warn
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.shell import shell_body, submitted, wait_for_start
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.client.forms import ENDED, exit_code_of
@@ -78,8 +78,9 @@ def run(args: Namespace) -> int:
         if found is None:
             return EXIT_INTERRUPTED
         try:
-            address = _wait_until_ready(client, job, token)
-            _tell(args, job, address)
+            place = Place(client, found, args.ip)
+            address = _wait_until_ready(client, job, token, place)
+            _tell(args, job, address, place)
             return 0 if args.detach else _stay(client, job)
         except KeyboardInterrupt:
             return _end(client, job)
@@ -87,7 +88,6 @@ def run(args: Namespace) -> int:
 
 def notebook_body(args: Namespace, token: str) -> dict[str, Any]:
     """The request for the job."""
-    expect_here(args)
     kind = args.kind or _kind_here()
     if not args.conda and not args.image and not shutil.which("jupyter"):
         raise InvalidRequest(
@@ -125,7 +125,42 @@ def _free_port() -> int:
     return port
 
 
-def _wait_until_ready(client: Client, job: str, token: str) -> str:
+class Place:
+    """Where the notebook server is, seen from here, and where a browser finds it.
+
+    One that listens on the loopback interface of another machine is reached through `ssh -L`, and
+    has said in its log that it is ready; any other one is asked itself.
+    """
+
+    def __init__(self, client: Client, job: dict[str, Any], ip: str) -> None:
+        """`ip` is where it listens."""
+        node = job["allocation"][0]["node"] if job.get("allocation") else ""
+        said = next((one["address"] for one in client.nodes() if one["id"] == node), "") or node
+        self.node = node
+        self.user = str(job["user"])
+        server = client.connection.address
+        is_far = server is not None and bool(server.host) and not server.is_loopback
+        if is_far and server is not None and _is_loopback(said):
+            said = server.host  # the server's own machine, as that calls itself
+        is_here = (is_near(client) and bool(job.get("attach"))) or _is_loopback(said)
+        self.login = socket.gethostname() if is_here else said
+        self.is_tunnelled = _is_loopback(ip) and not is_here
+        self.host = "127.0.0.1"
+        if not _is_loopback(ip) and not self.is_tunnelled:
+            anywhere = ip in ("0.0.0.0", "::", "*", "")  # noqa: S104 - what it was told, not told here
+            self.host = ip if not anywhere else "127.0.0.1" if is_here else said
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine, or one that has a tunnel, reaches it."""
+        return _is_loopback(self.host)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _wait_until_ready(client: Client, job: str, token: str, place: Place) -> str:
     """The address, once the server behind it answers to the token."""
     give_up = time.monotonic() + _READY_S
     while time.monotonic() < give_up:
@@ -137,8 +172,8 @@ def _wait_until_ready(client: Client, job: str, token: str) -> str:
                 f"{job} {found['state']} before it could be used{why}; it said: {_last(text)}"
             )
         for port, path in _ADDRESS.findall(text):
-            if _answers(int(port), token):
-                return f"http://127.0.0.1:{port}{path}?token={token}"
+            if place.is_tunnelled or _answers(place.host, int(port), token):
+                return f"http://{place.host}:{port}{path}?token={token}"
         time.sleep(_LOOK_S)
     raise ClusterError(
         f"{job} runs, but its notebook server has not answered for {_READY_S:.0f} s; "
@@ -146,10 +181,10 @@ def _wait_until_ready(client: Client, job: str, token: str) -> str:
     )
 
 
-def _answers(port: int, token: str) -> bool:
+def _answers(host: str, port: int, token: str) -> bool:
     from http.client import HTTPConnection, HTTPException
 
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = HTTPConnection(host, port, timeout=5)
     try:
         headers = {"Authorization": f"token {token}"}
         connection.request("GET", "/api/status", headers=headers)
@@ -166,15 +201,17 @@ def _last(text: str) -> str:
     return lines[-1] if lines else "nothing"
 
 
-def _tell(args: Namespace, job: str, address: str) -> None:
-    port = address.partition("127.0.0.1:")[2].partition("/")[0]
+def _tell(args: Namespace, job: str, address: str, place: Place) -> None:
+    port = address.partition("//")[2].partition("/")[0].rpartition(":")[2]
     if not args.quiet:
-        warn(f"{job} serves notebooks at")
+        warn(f"{job} serves notebooks{f' on {place.node}' if place.is_tunnelled else ''} at")
     print(address, flush=True)
     if args.quiet:
         return
-    warn("from another machine, first:")
-    print(f"  ssh -L {port}:127.0.0.1:{port} {my_name()}@{socket.gethostname()}", file=sys.stderr)
+    if place.is_local:
+        where = "on the machine of your browser" if place.is_tunnelled else "from another machine"
+        warn(f"{where}, first:")
+        print(f"  ssh -L {port}:127.0.0.1:{port} {place.user}@{place.login}", file=sys.stderr)
     how = f"'tgpu cancel {job}'" if args.detach else "Ctrl-C"
     warn(f"{how} ends it; 'tgpu shell --job {job}' opens a shell beside it")
 

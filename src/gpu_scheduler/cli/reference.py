@@ -111,7 +111,8 @@ queue](../howto/top.md).
 """,
     "attach": """\
 Comes to the terminal of a job that `tgpu shell`, `run --pty` or `--runner terminal` has started, or
-enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on.
+enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on. A terminal is
+reached on any node, a session of tmux or screen on its own one.
 """,
     "simulate": "Has [a page of its own](simulate.md).\n",
     "config": "What settings there are stands in [settings](settings.md).\n",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from gpu_scheduler.cli.attach import add_member_option
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.client.forms import API, ENDED, exit_code_of
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 TAKES_WORDS = True
 EXIT_INTERRUPTED = 128 + 2
+SETTLES_S = 3.0
+_LOOK_S = 0.1
 ATTACH_WITHIN_S = 120
 """A shell whose user is gone when it starts does not hold its GPUs for longer than this."""
 
@@ -32,6 +36,7 @@ def register(parser: ArgumentParser) -> None:
     parser.epilog = "Without a command it is your $SHELL. Enter ~ d leaves it running."
     add_terminal_options(parser)
     parser.add_argument("--job", metavar="JOB", help="inside this job that runs; not a new one")
+    add_member_option(parser)
     parser.add_argument(
         "--no-pty", action="store_true", help="with --job: pipes, as when stdin is no terminal"
     )
@@ -61,10 +66,8 @@ def run(args: Namespace) -> int:
 
 def shell_body(args: Namespace) -> dict[str, Any]:
     """The request for an interactive job on a terminal."""
-    from gpu_scheduler.cli.attach import expect_here
     from gpu_scheduler.cli.submit import submissions
 
-    expect_here(args)
     if not args.words:
         args.words = [own_shell()]
         args.after_dashes = True
@@ -102,13 +105,32 @@ def own_shell() -> str:
 
 
 def submitted(client: Client, body: dict[str, Any]) -> str:
-    """Submit, and return the id."""
+    """Submit, and return the id; refused before that if nobody could come to its terminal."""
+    only_reachable(client, body)
     return str(client.call("POST", f"{API}/jobs", body, once=True)["job_id"])
+
+
+def only_reachable(client: Client, body: dict[str, Any]) -> None:
+    """Let the job go only to nodes whose terminals the server can reach."""
+    from gpu_scheduler.cli.attach import is_near
+    from gpu_scheduler.model.launch import TERMINAL_LABEL
+
+    nodes = client.nodes()
+    old = [node for node in nodes if node["labels"].get(TERMINAL_LABEL) != "yes"]
+    if not old or (len(nodes) == 1 and is_near(client)):
+        return
+    if len(old) == len(nodes):
+        named = ", ".join(f"{node['id']} ({node['version'] or 'unknown'})" for node in old[:5])
+        raise WrongState(
+            f"terminals cannot be reached on any node: the agents are too old, as on {named}; "
+            "update gpu-scheduler there, or submit a batch job and read its log"
+        )
+    body.setdefault("node_labels", {})[TERMINAL_LABEL] = "yes"
 
 
 def wait_and_join(client: Client, job: str, *, quiet: bool) -> int:
     """From the queue to the end; the exit code is the job's."""
-    from gpu_scheduler.cli.attach import stay, way_in
+    from gpu_scheduler.cli.attach import stay
 
     while True:
         found = wait_for_start(client, job, quiet=quiet)
@@ -117,15 +139,27 @@ def wait_and_join(client: Client, job: str, *, quiet: bool) -> int:
         if found["state"] in ENDED:
             return _already_over(client, found)
         try:
-            path = way_in(found, job)[3]
+            code = stay(client, job, found)
         except WrongState:
+            found = _a_moment_later(client, job)
+            if found["state"] in ENDED:
+                return _already_over(client, found)
             client.cancel(job)  # nobody could ever use it
             raise
-        code = stay(client, job, path)
         if code is not None:
             return code
         if not quiet:
             warn(f"{job} was stopped to make room, and waits again")
+
+
+def _a_moment_later(client: Client, job: str) -> dict[str, Any]:
+    """The job, which may have ended before anybody came to its terminal."""
+    give_up = time.monotonic() + SETTLES_S
+    while True:
+        found = dict(client.get(job))
+        if found["state"] != "running" or time.monotonic() > give_up:
+            return found
+        time.sleep(_LOOK_S)
 
 
 def _already_over(client: Client, job: dict[str, Any]) -> int:
@@ -165,23 +199,22 @@ def wait_for_start(client: Client, job: str, *, quiet: bool) -> dict[str, Any] |
 
 def _inside(args: Namespace) -> int:
     """One more program in a job that runs, with its devices and limits."""
-    from gpu_scheduler.cli.attach import expect_here, way_in
+    from gpu_scheduler.cli.attach import SESSIONS, TERMINAL, way_to
     from gpu_scheduler.cli.references import one_reference
-    from gpu_scheduler.cli.terminal import Ended, Link, connect, exit_code
+    from gpu_scheduler.cli.terminal import Ended, Link, exit_code
     from gpu_scheduler.client.surroundings import directory
 
-    expect_here(args)
     with client_for(args) as client:
         reference = str(one_reference(client, args.job))
-        words = way_in(client.get(reference), reference)
-    if words[1:3] != ["attach", "--socket"]:
-        raise InvalidRequest(
-            f"{reference} runs in '{words[0]}'; another shell can be opened only in jobs with "
-            "the runner 'terminal'; 'tgpu attach' enters this one"
-        )
-    link = Link(connect(words[3]))
+        job = client.get(reference)
+        if job["runner"] in SESSIONS and job["runner"] != TERMINAL:
+            raise InvalidRequest(
+                f"{reference} runs in '{job['runner']}'; another shell can be opened only in jobs "
+                "with the runner 'terminal'; 'tgpu attach' enters this one"
+            )
+        way = way_to(client, reference, job, args.member)
     try:
-        status = link.start(
+        status = Link(way).start(
             args.words or [own_shell()],
             terminal=not args.no_pty and sys.stdin.isatty(),
             directory=directory(os.environ),
@@ -191,6 +224,6 @@ def _inside(args: Namespace) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     if status is None:
-        warn(f"{reference} has ended")
+        warn(f"the connection to {reference} broke: {way.why or 'it has ended'}")
         return 1
     return exit_code(status)

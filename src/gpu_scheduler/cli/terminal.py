@@ -1,7 +1,7 @@
 """This terminal and that of a job, joined: keys go there, output comes here.
 
-A socket of `agent/runners/terminal_host.py` comes in; how the program at its other end ended goes
-out, or that the person left. Whatever happens, this terminal is as before afterwards.
+A way to a socket of `agent/runners/terminal_host.py` comes in; how the program at its other end
+ended goes out, or that the person left. Whatever happens, this terminal is as before afterwards.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import os
 import re
 import select
 import signal
-import socket
 import struct
 import sys
 import termios
-import time
 import tty
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from gpu_scheduler.model.errors import ClusterError, WrongState
+from gpu_scheduler.cli.ways import Way
+from gpu_scheduler.model.errors import WrongState
 
 HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
@@ -62,32 +61,12 @@ def window() -> tuple[int, int]:
     return 24, 80
 
 
-def connect(path: str, *, patience_s: float = 0.0) -> socket.socket:
-    """The socket of a job; one that is not there yet is waited for a little."""
-    give_up = time.monotonic() + patience_s
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(path)
-        except OSError as error:
-            connection.close()
-            if error.errno not in (errno.ENOENT, errno.ECONNREFUSED):
-                raise ClusterError(
-                    f"cannot open the terminal at {path}: {error.strerror or error}; it is open to "
-                    "the job's user on the job's node"
-                ) from error
-            if time.monotonic() > give_up:
-                raise WrongState(f"there is no terminal at {path}; has the job ended?") from error
-            time.sleep(0.05)
-        else:
-            return connection
-
-
 class Link:
     """One conversation. `attach` and `start` return the wait status, None if it broke off."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+    def __init__(self, way: Way) -> None:
+        """Takes the way over; it is closed afterwards."""
+        self._way = way
         self._heard = bytearray()
         self._modes: set[int] = set(_SHOWN_AT_FIRST)
         self._resized = False
@@ -99,12 +78,16 @@ class Link:
         """Join the job's own terminal. Raises `Left` when the person leaves by the keys for it."""
         rows, columns = window()
         self._takes_escapes = os.isatty(0)
-        self._open({"mode": "attach", "rows": rows, "columns": columns})
-        with raw_terminal(self._modes, self._note_size):
-            return self._copy()
+        with _finished(self._way):
+            self._open({"mode": "attach", "rows": rows, "columns": columns})
+            with raw_terminal(self._modes, self._note_size):
+                return self._copy()
 
     def start(self, argv: list[str], *, terminal: bool, directory: str) -> int | None:
-        """Run another program inside the job."""
+        """Run another program inside the job.
+
+        On another machine the directory may not exist: then it is that of the job.
+        """
         rows, columns = window()
         asked = {
             "mode": "start",
@@ -114,12 +97,14 @@ class Link:
             "rows": rows,
             "columns": columns,
             "term": os.environ.get("TERM", ""),
+            "or_its_own": self._way.is_relayed,
         }
-        self._open(asked)
-        if not terminal:
-            return self._copy()
-        with raw_terminal(self._modes, self._note_size):
-            return self._copy()
+        with _finished(self._way):
+            self._open(asked)
+            if not terminal:
+                return self._copy()
+            with raw_terminal(self._modes, self._note_size):
+                return self._copy()
 
     def _open(self, asked: dict[str, object]) -> None:
         self._say(b"o", json.dumps(asked).encode())
@@ -129,8 +114,9 @@ class Link:
                     raise WrongState(f"the job refused: {data.decode(errors='replace')}")
                 if kind == b"o":
                     return
-            if not self._hear():
-                raise WrongState("the job ended at this moment")
+            if self._way.gone:
+                raise WrongState(self._way.why or "the job ended at this moment")
+            self._turn([], self._way.wait_s())
 
     def _note_size(self, *_: object) -> None:
         self._resized = True
@@ -140,34 +126,37 @@ class Link:
         wake, note = os.pipe()
         os.set_blocking(note, False)
         before = signal.set_wakeup_fd(note, warn_on_full_buffer=False)
-        sources: list[int] = [self._connection.fileno(), wake, 0]
+        has_input = True
         try:
             while True:
                 status = self._show()
-                if status is not None:
+                if status is not None or self._way.gone:
                     return status
-                ready, _, _ = select.select(sources, [], [])
+                takes_keys = has_input and not self._way.is_full
+                ready = self._turn([wake, 0] if takes_keys else [wake], self._way.wait_s())
                 if wake in ready:
                     os.read(wake, 4096)
                 if self._resized:
                     self._resized = False
                     self._say(b"w", SIZE.pack(*window()))
-                if 0 in ready and not self._type():
-                    sources.remove(0)
-                if self._connection.fileno() in ready and not self._hear():
-                    return self._show()
+                if 0 in ready:
+                    has_input = self._type()
         finally:
             signal.set_wakeup_fd(before)
             os.close(wake)
             os.close(note)
 
-    def _hear(self) -> bool:
-        try:
-            data = self._connection.recv(PIECE)
-        except OSError:
-            data = b""
-        self._heard += data
-        return bool(data)
+    def _turn(self, sources: list[int], wait_s: float | None) -> list[int]:
+        """Wait until something can be done, and do what the way needs; who else is ready."""
+        way = self._way.fileno()
+        targets = [way] if self._way.has_unsent else []
+        ready, writable, _ = select.select([way, *sources], targets, [], wait_s)
+        if writable:
+            self._way.flush()
+        if way in ready:
+            self._heard += self._way.hear()
+        self._way.tend()
+        return ready
 
     def _messages(self) -> Iterator[tuple[bytes, bytes]]:
         while len(self._heard) >= HEAD.size:
@@ -235,9 +224,16 @@ class Link:
         return bytes(kept)
 
     def _say(self, kind: bytes, data: bytes) -> None:
-        # The other side may be gone: then its end is what is heard next.
-        with contextlib.suppress(OSError):
-            self._connection.sendall(HEAD.pack(kind, len(data)) + data)
+        self._way.say(HEAD.pack(kind, len(data)) + data)
+
+
+@contextlib.contextmanager
+def _finished(way: Way) -> Iterator[None]:
+    """Whatever happens, the last words are sent and the way is closed."""
+    try:
+        yield
+    finally:
+        way.finish()
 
 
 @contextlib.contextmanager

@@ -60,6 +60,10 @@ class Connection:
     ) -> tuple[Answer, bytes]:
         """Send a request and wait for the whole answer."""
         answer, pieces = self._begin(method, path, headers, body)
+        return answer, self._rest(answer, pieces)
+
+    def _rest(self, answer: Answer, pieces: list[bytes]) -> bytes:
+        """The whole body of an answer that has begun."""
         held = self._held()
         try:
             while not answer.done:
@@ -75,7 +79,7 @@ class Connection:
             raise
         if not answer.keeps_alive:
             self.close()
-        return answer, b"".join(pieces)
+        return b"".join(pieces)
 
     def stream(self, path: str, headers: Mapping[str, str]) -> tuple[Answer, Iterator[bytes]]:
         """Send a GET and hand out the body as it comes, on a connection of its own."""
@@ -85,14 +89,15 @@ class Connection:
 
     def upgrade(
         self, path: str, headers: Mapping[str, str]
-    ) -> tuple[Answer, _socket.socket | None]:
-        """Ask for another protocol on a connection of its own; None when it is refused."""
+    ) -> tuple[Answer, _socket.socket | None, bytes]:
+        """Ask for another protocol on a connection of its own; None and why when it is refused."""
         own = Connection(self._candidates)
-        answer, _ = own._begin("GET", path, headers, None)
+        answer, pieces = own._begin("GET", path, headers, None)
         if answer.status != 101:
+            body = own._rest(answer, pieces)
             own.close()
-            return answer, None
-        return answer, own._held()
+            return answer, None, body
+        return answer, own._held(), b""
 
     def _pieces(self, answer: Answer, first: list[bytes]) -> Iterator[bytes]:
         """The rest of a body; what is followed may be silent for as long as it likes."""

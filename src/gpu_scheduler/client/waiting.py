@@ -44,7 +44,7 @@ class EventStream:
         """Begin to listen; None when the server does not offer it."""
         key = new_key()
         path = target(f"{API}/events", {"after": after})
-        answer, connected = connection.upgrade(path, handshake_headers(key))
+        answer, connected, _ = connection.upgrade(path, handshake_headers(key))
         if connected is None:
             return None
         if answer.headers.get("sec-websocket-accept") != accept_of(key):

@@ -1,4 +1,4 @@
-"""WebSocket without sockets: enough of RFC 6455 to listen to a server that sends text."""
+"""WebSocket without sockets: as much of RFC 6455 as a client of our servers needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _LARGEST_MESSAGE = 16_000_000
-_TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 def new_key() -> str:
@@ -40,10 +40,17 @@ def accept_of(key: str) -> str:
 
 
 class Frames:
-    """Bytes from the server in, whole messages out; `reply` holds what must be sent back."""
+    """Bytes from the server in, whole messages out; `reply` holds what must be sent back.
+
+    `kind` is that of the message that was given last, text or binary. When it is closed,
+    `close_code` and `close_reason` say why, if the server does.
+    """
 
     def __init__(self, already: bytes = b"") -> None:
         self.closed = False
+        self.close_code = 0
+        self.close_reason = ""
+        self.kind = TEXT
         self.reply = bytearray()
         self._buffer = bytearray(already)
         self._message = bytearray()
@@ -56,12 +63,15 @@ class Frames:
             if frame is None:
                 return
             final, kind, payload = frame
-            if kind == _PING:
-                self.reply += masked(_PONG, payload)
-            elif kind == _CLOSE:
+            if kind == PING:
+                self.reply += masked(PONG, payload)
+            elif kind == CLOSE:
                 self.closed = True
-                self.reply += masked(_CLOSE, payload[:2])
-            elif kind != _PONG:
+                self.close_code = int.from_bytes(payload[:2], "big")
+                self.close_reason = payload[2:].decode("utf-8", "replace")
+                self.reply += masked(CLOSE, payload[:2])
+            elif kind != PONG:
+                self.kind = kind or self.kind
                 self._message += payload
                 if final:
                     message = bytes(self._message)
@@ -89,7 +99,15 @@ class Frames:
 
 
 def masked(kind: int, payload: bytes) -> bytes:
-    """A short frame of a client, which must be masked."""
+    """A frame of a client, which must be masked."""
     key = os.urandom(4)
-    hidden = bytes(byte ^ key[place % 4] for place, byte in enumerate(payload[:125]))
-    return bytes((0x80 | kind, 0x80 | len(hidden))) + key + hidden
+    size = len(payload)
+    if size < 126:
+        head = bytes((0x80 | kind, 0x80 | size))
+    elif size < 1 << 16:
+        head = bytes((0x80 | kind, 0x80 | 126)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((0x80 | kind, 0x80 | 127)) + size.to_bytes(8, "big")
+    mask = (key * (size // 4 + 1))[:size]
+    hidden = int.from_bytes(payload, "big") ^ int.from_bytes(mask, "big")
+    return head + key + hidden.to_bytes(size, "big")

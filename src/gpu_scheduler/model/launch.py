@@ -23,6 +23,8 @@ ROOTFS = "rootfs:"
 """Before the path of a root file system that stands in the place of an image."""
 RUNNER_LABEL = "tgpu.runner."
 """Nodes have a label for each way of running jobs that they offer."""
+TERMINAL_LABEL = "tgpu.terminals"
+"""Nodes have this one if the terminals of their jobs can be reached through the server."""
 
 
 EVERYWHERE = frozenset({Runner.PROCESS, Runner.TERMINAL})

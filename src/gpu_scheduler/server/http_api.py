@@ -24,7 +24,8 @@ from gpu_scheduler.settings.groups import Settings
 def leading_api(parts: Parts, leading: Leading, standing: Standing | None = None) -> Applications:
     """What a leader answers with."""
     api = _api_settings(parts, leading, standing)
-    return build(leading.loop, api, logs=leading.logs, signed=parts.signed)
+    terminals = leading.agents.terminals
+    return build(leading.loop, api, logs=leading.logs, terminals=terminals, signed=parts.signed)
 
 
 def standby_api(

@@ -7,23 +7,29 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "inventory", "facts", "telemetry", "log_chunk", "heartbeat")
+    __slots__ = ("hello", "inventory", "facts", "telemetry", "log_chunk", "heartbeat", "terminal_data", "terminal_credit", "terminal_close")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
     TELEMETRY_FIELD_NUMBER: _ClassVar[int]
     LOG_CHUNK_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_DATA_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_CLOSE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     inventory: Inventory
     facts: Facts
     telemetry: Telemetry
     log_chunk: LogChunk
     heartbeat: Heartbeat
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    terminal_data: TerminalData
+    terminal_credit: TerminalCredit
+    terminal_close: TerminalClose
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., facts: _Optional[_Union[Facts, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., log_chunk: _Optional[_Union[LogChunk, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., terminal_data: _Optional[_Union[TerminalData, _Mapping]] = ..., terminal_credit: _Optional[_Union[TerminalCredit, _Mapping]] = ..., terminal_close: _Optional[_Union[TerminalClose, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("node", "version", "protocol", "boot_id", "instance", "token", "inventory", "held", "runners", "least_protocol", "term", "address", "boot_ms")
+    __slots__ = ("node", "version", "protocol", "boot_id", "instance", "token", "inventory", "held", "runners", "least_protocol", "term", "address", "boot_ms", "abilities")
     NODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +43,7 @@ class Hello(_message.Message):
     TERM_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     BOOT_MS_FIELD_NUMBER: _ClassVar[int]
+    ABILITIES_FIELD_NUMBER: _ClassVar[int]
     node: str
     version: str
     protocol: int
@@ -50,7 +57,8 @@ class Hello(_message.Message):
     term: int
     address: str
     boot_ms: int
-    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., boot_id: _Optional[str] = ..., instance: _Optional[str] = ..., token: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., runners: _Optional[_Iterable[str]] = ..., least_protocol: _Optional[int] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., boot_ms: _Optional[int] = ...) -> None: ...
+    abilities: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., boot_id: _Optional[str] = ..., instance: _Optional[str] = ..., token: _Optional[str] = ..., inventory: _Optional[_Union[Inventory, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldWork, _Mapping]]] = ..., runners: _Optional[_Iterable[str]] = ..., least_protocol: _Optional[int] = ..., term: _Optional[int] = ..., address: _Optional[str] = ..., boot_ms: _Optional[int] = ..., abilities: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HeldWork(_message.Message):
     __slots__ = ("allocation_id", "member")
@@ -294,7 +302,7 @@ class LogChunk(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., data: _Optional[bytes] = ..., offset: _Optional[int] = ..., end: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye", "log_credit", "trust", "renewal")
+    __slots__ = ("welcome", "orders", "log_request", "log_cancel", "goodbye", "log_credit", "trust", "renewal", "terminal_open", "terminal_data", "terminal_credit", "terminal_close")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +311,10 @@ class ServerMessage(_message.Message):
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     TRUST_FIELD_NUMBER: _ClassVar[int]
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_OPEN_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_DATA_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_CREDIT_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_CLOSE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     orders: Orders
     log_request: LogRequest
@@ -311,7 +323,11 @@ class ServerMessage(_message.Message):
     log_credit: LogCredit
     trust: Trust
     renewal: Renewal
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ..., trust: _Optional[_Union[Trust, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ...) -> None: ...
+    terminal_open: TerminalOpen
+    terminal_data: TerminalData
+    terminal_credit: TerminalCredit
+    terminal_close: TerminalClose
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ..., trust: _Optional[_Union[Trust, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ..., terminal_open: _Optional[_Union[TerminalOpen, _Mapping]] = ..., terminal_data: _Optional[_Union[TerminalData, _Mapping]] = ..., terminal_credit: _Optional[_Union[TerminalCredit, _Mapping]] = ..., terminal_close: _Optional[_Union[TerminalClose, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("version", "protocol", "term", "heartbeat_ms")
@@ -573,6 +589,44 @@ class LogCancel(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     def __init__(self, request_id: _Optional[int] = ...) -> None: ...
+
+class TerminalOpen(_message.Message):
+    __slots__ = ("terminal_id", "allocation_id", "member", "uid", "chunks")
+    TERMINAL_ID_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    terminal_id: int
+    allocation_id: str
+    member: int
+    uid: int
+    chunks: int
+    def __init__(self, terminal_id: _Optional[int] = ..., allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., uid: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
+
+class TerminalData(_message.Message):
+    __slots__ = ("terminal_id", "data")
+    TERMINAL_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    terminal_id: int
+    data: bytes
+    def __init__(self, terminal_id: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class TerminalCredit(_message.Message):
+    __slots__ = ("terminal_id", "chunks")
+    TERMINAL_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    terminal_id: int
+    chunks: int
+    def __init__(self, terminal_id: _Optional[int] = ..., chunks: _Optional[int] = ...) -> None: ...
+
+class TerminalClose(_message.Message):
+    __slots__ = ("terminal_id", "problem")
+    TERMINAL_ID_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    terminal_id: int
+    problem: str
+    def __init__(self, terminal_id: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason", "final")

@@ -12,6 +12,11 @@ PROTOCOL = 1
 """The newest version that is spoken here."""
 LEAST_PROTOCOL = 1
 """The oldest version that is still spoken here."""
+TERMINALS = "terminals"
+"""An ability that an agent names: it brings terminals of jobs to the server.
+
+What is new and must be answered is an ability: who does not name it is not asked for it.
+"""
 
 
 class NoCommonProtocol(WrongState):

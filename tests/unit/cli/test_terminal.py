@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli import terminal
+from gpu_scheduler.cli import terminal, ways
 from gpu_scheduler.cli.terminal import Left, Link, exit_code, undo
+from gpu_scheduler.cli.ways import Way
 from gpu_scheduler.model.errors import ClusterError, WrongState
 
 
@@ -27,7 +28,7 @@ def typed(link: Link, *pieces: bytes) -> bytes:
 def test_only_a_tilde_and_d_after_a_line_end_leave(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    link = Link(ends[0])
+    link = Link(Way(ends[0]))
     assert typed(link, b"a~d b\r~~x\r~x", b"\r", b"~", b"~", b"~d") == b"a~d b\r~x\r~x\r~~d"
     with pytest.raises(Left):
         typed(link, b"ls\r", b"~", b"d")
@@ -37,7 +38,7 @@ def test_only_a_tilde_and_d_after_a_line_end_leave(
 def test_what_a_program_switched_on_is_switched_off_again(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    link = Link(ends[0])
+    link = Link(Way(ends[0]))
     assert undo(link._modes) == b""
     link._follow_modes(b"\x1b[?1049h\x1b[?25lvim\x1b[?2004h\x1b[?1000;1006h")
     assert undo(link._modes) == b"\x1b[?1000l\x1b[?1006l\x1b[?1049l\x1b[?2004l\x1b[?25h"
@@ -63,7 +64,7 @@ def test_a_program_on_pipes_is_run_to_its_end(
 
     answering = threading.Thread(target=other_side)
     answering.start()
-    status = Link(near).start(["x"], terminal=False, directory="/")
+    status = Link(Way(near)).start(["x"], terminal=False, directory="/")
     answering.join()
     assert status == 3 << 8
     shown = capfdbinary.readouterr()
@@ -78,13 +79,13 @@ def test_a_refusal_and_an_end_before_the_beginning_are_errors(
     far.sendall(frame)
     far.shutdown(socket.SHUT_WR)
     with pytest.raises(WrongState, match="refused: no" if frame else "ended"):
-        Link(near).start(["x"], terminal=False, directory="/")
+        Link(Way(near)).start(["x"], terminal=False, directory="/")
 
 
 def test_a_socket_that_is_not_there_or_closed_to_us_is_told_apart(tmp_path: Path) -> None:
     with pytest.raises(WrongState, match="has the job ended"):
-        terminal.connect(f"{tmp_path}/none")
+        ways.here(f"{tmp_path}/none")
     (tmp_path / "file").touch()
     for wrong in (f"{tmp_path}/file/none", "x" * 300):
         with pytest.raises(ClusterError, match="cannot open the terminal"):
-            terminal.connect(wrong)
+            ways.here(wrong)

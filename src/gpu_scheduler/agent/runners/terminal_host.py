@@ -485,6 +485,8 @@ def start(asked: Order, order: Order) -> Program:
     if asked.get("term"):
         environment["TERM"] = str(asked["term"])
     directory = str(asked.get("directory") or order["workdir"] or "/")
+    if asked.get("or_its_own") and not os.path.isdir(directory):
+        directory = str(order["workdir"] or "/")
     errors, report = os.pipe()
     if asked.get("terminal"):
         pid, terminal = pty.fork()

@@ -1,0 +1,54 @@
+"""One agent's stream, as the server holds it: who is there, and what is still to be told it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from gpu_scheduler.wire import agent_pb2 as pb
+
+MOST_ORDERS_AT_ONCE = 500
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One agent, as long as its stream lasts. `ordered` is what it was told to start in it.
+
+    `hello` says who it is, and `heard_s` when it last said something, by the event loop's clock.
+    """
+
+    node: str
+    hello: pb.Hello = field(default_factory=pb.Hello)
+    heard_s: float = 0.0
+    is_welcome: bool = False
+    ordered: set[str] = field(default_factory=set)
+    outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
+
+    def send(self, item: pb.ServerMessage | pb.Order) -> None:
+        """Queue something for the agent."""
+        self.outbox.put_nowait(item)
+
+    def close(self) -> None:
+        """Let the stream end when all before has been sent."""
+        self.outbox.put_nowait(None)
+
+
+async def messages_for(session: Session, term: int) -> AsyncIterator[pb.ServerMessage]:
+    """What is in the outbox; orders that wait together travel together."""
+    while (item := await session.outbox.get()) is not None:
+        if isinstance(item, pb.ServerMessage):
+            yield item
+            continue
+        orders = [item]
+        following: pb.ServerMessage | pb.Order | None = item
+        while len(orders) < MOST_ORDERS_AT_ONCE and not session.outbox.empty():
+            following = session.outbox.get_nowait()
+            if not isinstance(following, pb.Order):
+                break
+            orders.append(following)
+        yield pb.ServerMessage(orders=pb.Orders(term=term, orders=orders))
+        if following is None:
+            return
+        if isinstance(following, pb.ServerMessage):
+            yield following

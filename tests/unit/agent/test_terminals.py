@@ -1,0 +1,157 @@
+"""The agent between the server's stream and the sockets of terminals."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gpu_scheduler.agent import terminals
+from gpu_scheduler.agent.terminals import CHUNK, CHUNKS_AHEAD, Terminals
+from gpu_scheduler.wire import agent_pb2 as pb
+
+HOST = "j.1.0"
+
+
+class Rig:
+    """A socket where a host would have it, and the server's end."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.heard: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+        self.guests: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
+            asyncio.Queue()
+        )
+        self.terminals = Terminals(lambda one, member: f"{directory}/{one}.{member}", self._send)
+
+    def _send(self, message: pb.AgentMessage) -> None:
+        self.heard.put_nowait(message)
+
+    async def listen(self) -> asyncio.Server:
+        place = Path(self.directory, HOST)
+        os.mkdir(place)  # noqa: PTH102 - nothing else goes on in this loop
+
+        def come(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.guests.put_nowait((reader, writer))
+
+        return await asyncio.start_unix_server(come, place / "terminal.sock")
+
+    def says(self, **message: object) -> None:
+        assert self.terminals.hear(pb.ServerMessage(**message))  # type: ignore[arg-type]
+
+    def opens(self, *, uid: int | None = None, chunks: int = 8) -> None:
+        own = os.geteuid() if uid is None else uid
+        self.says(
+            terminal_open=pb.TerminalOpen(
+                terminal_id=1, allocation_id="j.1", uid=own, chunks=chunks
+            )
+        )
+
+    async def next(self) -> pb.AgentMessage:
+        return await asyncio.wait_for(self.heard.get(), 10)
+
+
+@asynccontextmanager
+async def a_rig() -> AsyncIterator[Rig]:
+    with tempfile.TemporaryDirectory(prefix="tgpu-") as directory:
+        rig = Rig(directory)
+        try:
+            yield rig
+        finally:
+            rig.terminals.close()
+            await asyncio.gather(*rig.terminals._tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # what was closed is gone one turn later
+
+
+def test_bytes_go_both_ways_and_the_end_is_told() -> None:
+    async def run() -> None:
+        async with a_rig() as rig:
+            rig.opens()
+            await asyncio.sleep(0)
+            async with await rig.listen():
+                assert (await rig.next()).terminal_credit.chunks == CHUNKS_AHEAD
+                reader, writer = await rig.guests.get()
+                rig.says(terminal_data=pb.TerminalData(terminal_id=1, data=b"keys"))
+                assert await reader.readexactly(4) == b"keys"
+                assert (await rig.next()).terminal_credit.chunks == 1
+                writer.write(b"output")
+                assert (await rig.next()).terminal_data.data == b"output"
+                writer.write(b"end")
+                writer.close()
+                assert (await rig.next()).terminal_data.data == b"end"
+                assert (await rig.next()).terminal_close.problem == ""
+
+    asyncio.run(run())
+
+
+def test_no_more_is_read_from_a_host_than_the_server_takes() -> None:
+    async def run() -> None:
+        async with a_rig() as rig, await rig.listen():
+            rig.opens(chunks=2)
+            await rig.next()
+            _, writer = await rig.guests.get()
+            size = 64 * CHUNK
+            writer.write(bytes(size))
+            got = 0
+            for _ in range(2):
+                got += len((await rig.next()).terminal_data.data)
+            await asyncio.sleep(0.1)
+            assert rig.heard.empty(), "there is no credit"
+            while got < size:
+                rig.says(terminal_credit=pb.TerminalCredit(terminal_id=1, chunks=1))
+                got += len((await rig.next()).terminal_data.data)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_one_who_leaves_is_gone_for_the_host_after_the_last_words() -> None:
+    async def run() -> None:
+        async with a_rig() as rig, await rig.listen():
+            rig.opens()
+            await rig.next()
+            reader, writer = await rig.guests.get()
+            rig.says(terminal_data=pb.TerminalData(terminal_id=1, data=b"bye"))
+            rig.says(terminal_close=pb.TerminalClose(terminal_id=1))
+            assert await asyncio.wait_for(reader.read(), 10) == b"bye"
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_socket_of_somebody_else_is_not_spoken_to() -> None:
+    async def run() -> None:
+        async with a_rig() as rig, await rig.listen():
+            rig.opens(uid=os.geteuid() + 1)
+            assert "not its user's" in (await rig.next()).terminal_close.problem
+            reader, writer = await rig.guests.get()
+            assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_terminal_that_does_not_appear_is_given_up(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(terminals, "APPEARS_S", 0.1)
+
+    async def run() -> None:
+        async with a_rig() as rig:
+            rig.opens()
+            assert "has it ended?" in (await rig.next()).terminal_close.problem
+            rig.says(terminal_data=pb.TerminalData(terminal_id=1, data=b"late"))
+
+    asyncio.run(run())
+
+
+def test_when_the_server_is_gone_so_is_everybody_who_came_through_it() -> None:
+    async def run() -> None:
+        async with a_rig() as rig, await rig.listen():
+            rig.opens()
+            await rig.next()
+            reader, writer = await rig.guests.get()
+            rig.terminals.close()
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+
+    asyncio.run(run())

@@ -1,0 +1,151 @@
+"""People and terminals on nodes: nothing goes further than it is taken, and every end is told."""
+
+import asyncio
+
+import pytest
+
+from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.node_terminals import CHUNKS_AHEAD, NodeTerminals, Visit
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.versions import PROTOCOL, TERMINALS
+from tests.builders import a_core
+
+
+class Node:
+    """Keeps what it is told, and says what the test says."""
+
+    def __init__(self, *abilities: str, is_connected: bool = True) -> None:
+        self.told: list[pb.ServerMessage] = []
+        self.hello = pb.Hello(node="n0", version="0.0.9", abilities=abilities)
+        self.terminals = NodeTerminals(self.send, lambda _: self.hello if is_connected else None)
+
+    def send(self, _: str, message: pb.ServerMessage) -> bool:
+        self.told.append(message)
+        return True
+
+    def count(self, kind: str) -> int:
+        return [message.WhichOneof("message") for message in self.told].count(kind)
+
+    def takes(self, chunks: int) -> None:
+        credit = pb.TerminalCredit(terminal_id=1, chunks=chunks)
+        self.terminals.hear("n0", pb.AgentMessage(terminal_credit=credit))
+
+    def says(self, data: bytes, node: str = "n0") -> None:
+        piece = pb.TerminalData(terminal_id=1, data=data)
+        self.terminals.hear(node, pb.AgentMessage(terminal_data=piece))
+
+    def closes(self, problem: str = "") -> None:
+        close = pb.TerminalClose(terminal_id=1, problem=problem)
+        self.terminals.hear("n0", pb.AgentMessage(terminal_close=close))
+
+
+async def all_of(visit: Visit) -> list[bytes | int]:
+    return [item async for item in visit.items()]
+
+
+def test_what_is_shown_makes_room_and_what_is_said_needs_credit() -> None:
+    async def run() -> None:
+        node = Node(TERMINALS)
+        node_opens = asyncio.get_running_loop().call_soon
+        node_opens(node.takes, 1)
+        async with node.terminals.open("n0", pb.TerminalOpen(allocation_id="j.1")) as visit:
+            assert node.told[0].terminal_open.chunks == CHUNKS_AHEAD
+            visit.put(b"keys")
+            with pytest.raises(InvalidRequest, match="more was sent"):
+                visit.put(b"more keys")
+            for _ in range(CHUNKS_AHEAD):
+                node.says(b"x")
+            assert node.count("terminal_credit") == 0, "nobody has taken it yet"
+            node.says(b"of another node", node="n1")
+            node.closes()
+            assert await all_of(visit) == [1, *[b"x"] * CHUNKS_AHEAD]
+            assert node.count("terminal_credit") == CHUNKS_AHEAD
+        assert node.count("terminal_close") == 1
+        assert node.count("terminal_data") == 1
+
+    asyncio.run(run())
+
+
+def test_a_node_that_sends_more_of_a_terminal_than_it_may_is_cut_off() -> None:
+    async def run() -> None:
+        node = Node(TERMINALS)
+        asyncio.get_running_loop().call_soon(node.takes, 8)
+        async with node.terminals.open("n0", pb.TerminalOpen()) as visit:
+            for _ in range(CHUNKS_AHEAD + 1):
+                node.says(b"x")
+            assert len(await all_of(visit)) == 1 + CHUNKS_AHEAD
+            assert "sent more than was asked for" in visit.problem
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("node", "kind", "says"),
+    [
+        (Node(TERMINALS, is_connected=False), ClusterError, "'n0' is not connected"),
+        (Node("something-else"), WrongState, "(version 0.0.9) is too old"),
+    ],
+    ids=["away", "old"],
+)
+def test_a_terminal_that_cannot_be_reached_is_refused_with_the_reason(
+    node: Node, kind: type[Exception], says: str
+) -> None:
+    async def run() -> None:
+        with pytest.raises(kind) as refused:
+            async with node.terminals.open("n0", pb.TerminalOpen()):
+                pytest.fail("it is open")
+        assert says in str(refused.value)
+
+    asyncio.run(run())
+    assert node.told == [], "an agent that does not know of terminals is not asked"
+
+
+def test_what_the_node_finds_wrong_is_what_the_person_is_told() -> None:
+    async def run() -> None:
+        node = Node(TERMINALS)
+        asyncio.get_running_loop().call_soon(node.closes, "its terminal is not there")
+        with pytest.raises(ClusterError, match="is not there"):
+            async with node.terminals.open("n0", pb.TerminalOpen()):
+                pytest.fail("it is open")
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_comes_anew_ends_what_was_open_in_its_stream_before() -> None:
+    """Of its former stream nothing is answered: neither a terminal nor a log that is followed."""
+
+    async def run() -> None:
+        loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        agents = Agents(loop)
+        inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
+        hello = pb.Hello(
+            node="n0", protocol=PROTOCOL, inventory=inventory, instance="i", abilities=[TERMINALS]
+        )
+
+        async def requests():  # type: ignore[no-untyped-def]
+            yield pb.AgentMessage(hello=hello)
+            await asyncio.Event().wait()
+
+        context: object = None
+        first = agents.session(requests(), context)  # type: ignore[arg-type, no-untyped-call]
+        assert (await anext(first)).HasField("welcome")  # type: ignore[arg-type]
+        log = agents.logs.read("n0", pb.LogRequest(follow=True))
+        reading = asyncio.ensure_future(anext(log))
+        opening = asyncio.ensure_future(agents.terminals.open("n0", pb.TerminalOpen()).__aenter__())
+        await asyncio.sleep(0)
+        second = agents.session(requests(), context)  # type: ignore[arg-type, no-untyped-call]
+        await anext(second)  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            with pytest.raises(ClusterError, match="was disconnected"):
+                await reading
+            with pytest.raises(ClusterError, match="was disconnected"):
+                await opening
+        for stream in (first, second):
+            await stream.aclose()  # type: ignore[attr-defined]
+        await loop.close()
+
+    asyncio.run(run())
