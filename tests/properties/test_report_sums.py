@@ -1,15 +1,19 @@
 """A report's sums are those of a clerk who looks at every second, whatever the borders are."""
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.cost import Prices
+from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.ledger.interval import UsageInterval
 from gpu_scheduler.ledger.report import Run, Spread, report
 from gpu_scheduler.model.states import JobState
 
 SECOND = 1000
-PRICES = Prices(gpu_micro=(("A", 3_000_000), ("B", 1)), cpu_micro=7, gib_micro=11, kwh_micro=13)
+HOUR = 3_600_000 * 10**6
+FIRST = Prices(gpu_micro=(("A", 3_000_000), ("B", 1)), cpu_micro=7, gib_micro=11, kwh_micro=13)
+PRICES = PriceList(first=FIRST)
 STATES = [JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.PREEMPTED, None]
 
 
@@ -116,3 +120,27 @@ def test_figures_of_a_spread_were_all_seen_and_stand_in_order(values: list[int])
     assert {spread.median_ms, spread.p90_ms, spread.max_ms} <= set(values)
     assert min(values) <= spread.median_ms <= spread.p90_ms <= spread.max_ms == max(values)
     assert sum(value <= spread.p90_ms for value in values) >= 0.9 * len(values)
+
+
+@settings(deadline=None)
+@given(found=RUNS, edges=EDGES, moments=st.sets(st.integers(0, 130), max_size=4))
+def test_what_was_used_before_a_price_changed_costs_what_it_did_then(
+    found: tuple[Run, ...], edges: tuple[int, ...], moments: set[int]
+) -> None:
+    changes = tuple(
+        (second * SECOND, Prices(gpu_micro=(("A", 5 * place), ("B", 2)), cpu_micro=7 + place))
+        for place, second in enumerate(sorted(moments), start=1)
+    )
+    prices = PriceList(first=FIRST, changes=changes)
+    made = report(found, edges, prices_change=prices.moments).bill(prices)
+    borders = sorted({edges[0], edges[-1], *(m for m in prices.moments if m > edges[0])})
+    exact = 0
+    for start_ms, end_ms in pairwise(b for b in borders if b <= edges[-1]):
+        alone = report(found, (start_ms, end_ms)).bill(PriceList(first=prices.at(start_ms)))
+        exact += sum(
+            line.amount * line.price_micro * HOUR // line.item.hour for line in alone.lines
+        )
+    whole = sum(line.amount * line.price_micro * HOUR // line.item.hour for line in made.lines)
+    assert abs(whole - exact) <= len(made.lines) * (len(moments) + 1)
+    earlier = report(found, edges).bill(prices) if not moments else None
+    assert earlier is None or earlier == made

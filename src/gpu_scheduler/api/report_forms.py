@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpu_scheduler.ledger.amounts import GPU_HOUR_MILLI_MS, HOUR_MS, decimal_text
-from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, Prices
+from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import Report, Run, Spread, Sums
 from gpu_scheduler.model.measures import DeviceHour
 from gpu_scheduler.model.node import Node
@@ -41,7 +41,7 @@ class Devices:
 
 
 def report_form(
-    found: Report, span: Span, zone: str, now_ms: int, prices: Prices, devices: Devices
+    found: Report, span: Span, zone: str, now_ms: int, prices: PriceList, devices: Devices
 ) -> ReportForm:
     """The whole report."""
     costs = _costs(found.bill(prices))
@@ -52,7 +52,7 @@ def report_form(
         end=write_time(span.before_ms) or "",
         time_zone=zone,
         until=write_time(until_ms) or "",
-        currency=prices.currency,
+        currency=prices.first.currency,
         total=_sums(found.total, sum(costs.values())),
         waits=_spread(found.all_waits_ms()),
         run_times=_spread(found.all_run_times_ms()),
@@ -80,7 +80,7 @@ def report_form(
     )
 
 
-def invoice_form(found: Report, span: Span, now_ms: int, prices: Prices) -> Invoice:
+def invoice_form(found: Report, span: Span, now_ms: int, prices: PriceList) -> Invoice:
     """The bill. It is final once the period is over and nothing of it runs any more."""
     bill = found.bill(prices)
     rows = list(bill.csv_rows())[1:]

@@ -93,7 +93,12 @@ def _asked(context: Context, call: Call, *further: str) -> tuple[Asked, str]:
 
 def _reported(context: Context, asked: Asked) -> tuple[Report, Devices]:
     store = context.service.store
-    found = report(_runs(store, asked), asked.span.edges, is_idler=asked.is_idler)
+    found = report(
+        _runs(store, asked),
+        asked.span.edges,
+        prices_change=context.settings.prices.moments,
+        is_idler=asked.is_idler,
+    )
     hours = store.device_hours(asked.span.from_ms, asked.span.before_ms)
     return found, Devices(store.nodes(), hours)
 

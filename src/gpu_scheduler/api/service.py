@@ -17,7 +17,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Command, Outcome
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.control.vitals import Finding
-from gpu_scheduler.ledger.cost import Prices
+from gpu_scheduler.ledger.cost import PriceList, Prices
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.job import Job
@@ -163,7 +163,7 @@ class ApiSettings:
     notifications: Notifications | None = None
     runner: Runner = Runner.PROCESS
     vitals: Callable[[], Iterable[Finding]] | None = None
-    prices: Prices = field(default_factory=lambda: Prices(other_gpu_micro=0))
+    prices: PriceList = field(default_factory=lambda: PriceList(first=Prices(other_gpu_micro=0)))
     auth: bool = True
     max_token_days: float = 365.0
     warnings: tuple[str, ...] = ()

@@ -3,11 +3,13 @@
 Intervals and prices come in, a bill comes out, in millionths of a currency and in integers only.
 One rounding rule: the amounts of a line (one tenant, user, item and price) are summed exactly and
 rounded once, a half up; totals are sums of lines, so every bill adds up. Cutting intervals in
-pieces or giving them in another order never changes a bill.
+pieces or giving them in another order never changes a bill. Prices change at moments that are
+known: what was used before costs what it did then.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -90,6 +92,31 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PriceList:
+    """Prices in the course of time: the first ones, and others from some moments on."""
+
+    first: Prices
+    changes: tuple[tuple[int, Prices], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what leaves open which price holds, and a second currency."""
+        if list(self.moments) != sorted(set(self.moments)):
+            raise InvalidRequest("two changes of prices begin at the same time; make them one")
+        if any(prices.currency != self.first.currency for _, prices in self.changes):
+            raise InvalidRequest("prices are in two currencies; keep one")
+
+    @property
+    def moments(self) -> tuple[int, ...]:
+        """When prices change."""
+        return tuple(from_ms for from_ms, _ in self.changes)
+
+    def at(self, moment_ms: int) -> Prices:
+        """Those that hold then."""
+        place = bisect_right(self.moments, moment_ms)
+        return self.changes[place - 1][1] if place else self.first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BillLine:
     """One item of one user. `amount` is in milli-GPU, milli-core or MiB, times ms; or in uJ."""
 
@@ -108,7 +135,7 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Lines in the order of tenant, user, item and model."""
+    """Lines in the order of tenant, user, item, model and price."""
 
     currency: str
     lines: tuple[BillLine, ...]
@@ -148,11 +175,17 @@ def cost(interval: UsageInterval, prices: Prices) -> int:
 
 def bill(intervals: Iterable[UsageInterval], prices: Prices) -> Bill:
     """Sum intervals into lines. Give each moment of an allocation once, as it was charged."""
-    amounts: dict[tuple[str, str, str, str], int] = {}
-    for interval in intervals:
+    return priced_bill(((interval, prices) for interval in intervals), prices.currency)
+
+
+def priced_bill(priced: Iterable[tuple[UsageInterval, Prices]], currency: str) -> Bill:
+    """The same, of intervals that each have prices of their own."""
+    amounts: dict[tuple[str, str, str, str, int], int] = {}
+    for interval, prices in priced:
         for item, model, amount in _items(interval):
             if amount:
-                key = (interval.tenant, interval.user, item.value, model)
+                price = _price(item, model, prices)
+                key = (interval.tenant, interval.user, item.value, model, price)
                 amounts[key] = amounts.get(key, 0) + amount
     # Sorted by the whole key, so that the order of intervals does not show.
     lines = tuple(
@@ -162,11 +195,11 @@ def bill(intervals: Iterable[UsageInterval], prices: Prices) -> Bill:
             item=Item(item),
             model=model,
             amount=amount,
-            price_micro=_price(Item(item), model, prices),
+            price_micro=price,
         )
-        for (tenant, user, item, model), amount in sorted(amounts.items())
+        for (tenant, user, item, model, price), amount in sorted(amounts.items())
     )
-    return Bill(currency=prices.currency, lines=lines)
+    return Bill(currency=currency, lines=lines)
 
 
 def _items(interval: UsageInterval) -> Iterator[tuple[Item, str, int]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from gpu_scheduler.ledger.cost import Bill, Prices, bill
+from gpu_scheduler.ledger.cost import Bill, PriceList, priced_bill
 from gpu_scheduler.ledger.interval import UsageInterval
 from gpu_scheduler.model.states import JobState
 
@@ -104,9 +104,13 @@ class Spread:
 
 @dataclass(slots=True)
 class Report:
-    """Everything about one period. `edges` are the borders of its slices, both ends included."""
+    """Everything about one period. `edges` are the borders of its slices, both ends included.
+
+    What is billed is kept by `terms`: stretches of the period in which no price changes.
+    """
 
     edges: Sequence[int]
+    terms: Sequence[int]
     total: Sums = field(default_factory=Sums)
     tenants: dict[str, Sums] = field(default_factory=dict)
     users: dict[tuple[str, str], Sums] = field(default_factory=dict)
@@ -115,11 +119,12 @@ class Report:
     waits_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     run_times_ms: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     idlers: list[Run] = field(default_factory=list)
-    parts: dict[tuple[str, str, str], UsageInterval] = field(default_factory=dict)
+    parts: dict[tuple[int, str, str, str], UsageInterval] = field(default_factory=dict)
 
-    def bill(self, prices: Prices) -> Bill:
-        """What it all costs."""
-        return bill(self.parts.values(), prices)
+    def bill(self, prices: PriceList) -> Bill:
+        """What it all costs. The prices must not change but where it was said that they do."""
+        priced = ((part, prices.at(self.terms[key[0]])) for key, part in self.parts.items())
+        return priced_bill(priced, prices.first.currency)
 
     def all_waits_ms(self) -> Iterator[int]:
         """Of everybody."""
@@ -134,11 +139,14 @@ def report(
     runs: Iterable[Run],
     edges: Sequence[int],
     *,
+    prices_change: Sequence[int] = (),
     is_idler: Callable[[Run], bool] = lambda run: False,  # noqa: ARG005
     most_idlers: int = 20,
 ) -> Report:
     """Sum up runs over the period from the first edge to the last. Give each run once."""
-    found = Report(edges=edges, slices=[Sums() for _ in edges[1:]])
+    inner = (moment_ms for moment_ms in prices_change if edges[0] < moment_ms < edges[-1])
+    terms = (edges[0], *inner, edges[-1])
+    found = Report(edges=edges, terms=terms, slices=[Sums() for _ in edges[1:]])
     for run in runs:
         _take(found, run)
         if is_idler(run) and within(run.interval, edges[0], edges[-1]) is not None:
@@ -165,7 +173,8 @@ def _take(found: Report, run: Run) -> None:
     if part is not None:
         for sums in _homes(found, account):
             sums.add(part)
-        _add_part(found, part)
+        for term, piece in _pieces(interval, found.terms):
+            _add_part(found, term, piece)
         for node_id, index, share_milli in run.devices:
             key = (node_id, index)
             held = found.devices.get(key, 0) + share_milli * part.duration_ms
@@ -211,14 +220,14 @@ def _pieces(interval: UsageInterval, edges: Sequence[int]) -> Iterator[tuple[int
             yield place, piece
 
 
-def _add_part(found: Report, part: UsageInterval) -> None:
-    """Keep one interval for each account and set of models: all that a bill is made of.
+def _add_part(found: Report, term: int, part: UsageInterval) -> None:
+    """Keep one interval for each term, account and model: all that a bill is made of.
 
     Amounts are kept as those of one millisecond, so that they add up exactly.
     """
     span_ms = part.duration_ms
     for model, milli in (*part.gpu_models, ("", 0)):
-        key = (part.tenant, part.user, model)
+        key = (term, part.tenant, part.user, model)
         old = found.parts.get(key)
         is_rest = not model
         gpu = milli * span_ms + (old.gpu_milli if old else 0)

@@ -16,6 +16,7 @@ from gpu_scheduler.notify.senders import Senders
 from gpu_scheduler.server.access import Certificate, check_access, verifier_of
 from gpu_scheduler.server.grpc_access import check_grpc
 from gpu_scheduler.server.patience import check_patience
+from gpu_scheduler.server.prices import prices_of
 from gpu_scheduler.server.storage import file_of_url, postgres_address
 from gpu_scheduler.settings.groups import Settings
 
@@ -87,6 +88,10 @@ def _notifications(settings: Settings) -> None:
     Senders(settings.notifications)
 
 
+def _prices(settings: Settings) -> None:
+    prices_of(settings.costs)
+
+
 RULES: tuple[Rule, ...] = (
     _patience,
     _replication,
@@ -96,5 +101,6 @@ RULES: tuple[Rule, ...] = (
     _certificate,
     _issuer,
     _notifications,
+    _prices,
 )
 RULES_OF_NODES: tuple[Rule, ...] = (check_grpc,)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 Price = Annotated[float, Meta(ge=0, le=1_000_000)]
+
+
+class PriceChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """New prices from some day on. What is not named costs what it did before."""
+
+    since: Annotated[
+        date, Meta(description="The first day of the new prices, as 2027-01-01; days are of UTC.")
+    ] = msgspec.field(name="from")
+    gpu_hour: Annotated[
+        dict[str, Price], Meta(description="Models whose price changes, with their new prices.")
+    ] = {}
+    other_gpu_hour: Annotated[Price | None, Meta(description="The new `costs.other_gpu_hour`.")] = (
+        None
+    )
+    cpu_hour: Annotated[Price | None, Meta(description="The new `costs.cpu_hour`.")] = None
+    memory_gb_hour: Annotated[Price | None, Meta(description="The new `costs.memory_gb_hour`.")] = (
+        None
+    )
+    kwh: Annotated[Price | None, Meta(description="The new `costs.kwh`.")] = None
+
 
 Told = Literal[
     "start", "end", "fail", "preempted", "idle", "memory", "gpu_free", "budget", "trouble"

@@ -17,7 +17,7 @@ from gpu_scheduler.settings.cluster import (
     NodeSettings,
 )
 from gpu_scheduler.settings.field import setting, table
-from gpu_scheduler.settings.forms import Price, Target
+from gpu_scheduler.settings.forms import Price, PriceChange, Target
 from gpu_scheduler.settings.grpc import GrpcSettings
 from gpu_scheduler.settings.policy import LimitSettings, PolicySettings
 from gpu_scheduler.settings.replication import ReplicationSettings, ServerSettings
@@ -493,6 +493,11 @@ class CostSettings:
     )
     kwh: float = setting(
         0.0, "Price of a kWh that GPUs have drawn; 0: not charged.", least=0, most=1_000_000
+    )
+    changes: dict[str, PriceChange] = table(  # noqa: RUF009
+        PriceChange,
+        "New prices from a day on, by any name; the prices above hold until the first of them.",
+        note="Add a change rather than edit a price: what was used before then costs what it did.",
     )
 
 
