@@ -36,6 +36,13 @@ LOADING = frozenset(
     )
 )
 """Variables that make a program run something besides what is named."""
+SEARCHED = frozenset(
+    (
+        *("LD_LIBRARY_PATH", "PYTHONPATH", "PERL5LIB", "PERLLIB", "RUBYLIB", "NODE_PATH"),
+        *("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"),
+    )
+)
+"""Those of them that only list directories: harmless if the lists lead nowhere else."""
 REMEMBERED = 1000
 
 
@@ -47,14 +54,13 @@ class ScriptRule:
         self.shown = ", ".join(allowed)
         self._allowed = _both(allowed)
         self._trusted = _both((*self._allowed, *SYSTEM))
-        self._paths: dict[str, str] = {}
+        self._surroundings: dict[str, dict[str, str]] = {}
 
     def check(self, launch: Launch, captured: Mapping[str, str] | None) -> None:
         """Refuse a launch. `captured` is None also where the same one came along before."""
         for is_so, what in (
             (launch.script, "is a script that was submitted as a text"),
             (launch.image, "runs in a container"),
-            (launch.conda, "runs in a conda environment"),
         ):
             if is_so:
                 raise self._refusal(f"the job {what}")
@@ -64,8 +70,13 @@ class ScriptRule:
         self._check_variables(explicit)
         if captured is not None:
             self._check_variables(captured)
-        path = self._path_of(launch.captured, captured)
-        program = self._program(launch, explicit.get("PATH", path))
+        around = self._around(launch.captured, captured) | explicit
+        search = around.get("PATH", PLAIN_PATH)
+        if launch.conda:
+            self._check_conda(launch, around.get("CONDA_EXE", ""), search)
+            # What the environment has comes first there.
+            search = f"{launch.conda}/bin:{search}"
+        program = self._program(launch, launch.argv[0], search)
         if _lies_in(program, self._allowed):
             return
         if not _lies_in(program, self._trusted):
@@ -74,24 +85,51 @@ class ScriptRule:
             raise self._refusal(f"the job runs {program}, which is no interpreter of scripts")
         self._check_argument(launch, program)
 
-    def _check_variables(self, variables: Iterable[str]) -> None:
-        for name in variables:
-            if name in LOADING or name.startswith(LOADING_PREFIXES):
-                raise self._refusal(f"the job sets {name}, which makes programs load others")
+    def _check_variables(self, variables: Mapping[str, str]) -> None:
+        for name, value in variables.items():
+            is_loading = name in LOADING or name.startswith(LOADING_PREFIXES)
+            if is_loading and not (name in SEARCHED and self._leads_nowhere_else(value)):
+                raise self._refusal(
+                    f"the job sets {name}, which makes programs load others (unset it, or leave "
+                    "it out with --export)"
+                )
 
-    def _path_of(self, name: str, captured: Mapping[str, str] | None) -> str:
-        """The PATH of a captured environment; the jobs behind the first name it only."""
+    def _leads_nowhere_else(self, directories: str) -> bool:
+        """Tell whether a list names only trusted directories; an empty part is the current one."""
+        parts = directories.replace(";", ":").split(":") if directories else []
+        return all(
+            part.startswith("/") and "$" not in part and _lies_in(part, self._trusted)
+            for part in parts
+        )
+
+    def _around(self, name: str, captured: Mapping[str, str] | None) -> dict[str, str]:
+        """What counts of a captured environment; the jobs behind the first name it only."""
         if not name:
-            return PLAIN_PATH
+            return {}
         if captured is not None:
-            while len(self._paths) >= REMEMBERED:
-                del self._paths[next(iter(self._paths))]
-            self._paths[name] = captured.get("PATH", PLAIN_PATH)
-        return self._paths.get(name, "")
+            while len(self._surroundings) >= REMEMBERED:
+                del self._surroundings[next(iter(self._surroundings))]
+            self._surroundings[name] = {
+                key: captured[key] for key in ("PATH", "CONDA_EXE") if key in captured
+            }
+        return dict(self._surroundings.get(name, {"PATH": ""}))
 
-    def _program(self, launch: Launch, search: str) -> str:
+    def _check_conda(self, launch: Launch, named: str, search: str) -> None:
+        """An environment is found by its user's own settings, so only a path says which it is."""
+        place = launch.conda
+        if not place.startswith("/") or ".." in place.split("/"):
+            raise self._refusal(
+                f"the job runs in the conda environment '{place}', and only its whole path would "
+                "say where that is"
+            )
+        if not _lies_in(place, self._trusted):
+            raise self._refusal(f"the job runs in the conda environment {place}")
+        program = self._program(launch, named or "conda", search)
+        if not _lies_in(program, self._trusted):
+            raise self._refusal(f"the job is started by {program}")
+
+    def _program(self, launch: Launch, word: str, search: str) -> str:
         """The file that will be executed; nobody can put another one before it later."""
-        word = launch.argv[0]
         if "/" in word:
             return self._whole(word, launch)
         for directory in search.split(":"):

@@ -361,8 +361,10 @@ class SecuritySettings:
         (),
         "Directories that the program of a job must lie in; empty: anywhere. Or an interpreter "
         "of the system (Python, a shell, Perl, R, Julia, Node, Ruby) may run a script from there, "
-        "named first, without options. Scripts given as text, containers, conda environments and "
-        "variables that load code (`LD_*`, `PYTHONPATH`, `BASH_ENV` ...) are refused. It judges "
+        "named first, without options. Scripts given as text, containers, and variables that load "
+        "code (`LD_*`, `BASH_ENV` ...) are refused; `LD_LIBRARY_PATH`, `PYTHONPATH` and the like "
+        "may name these directories and those of the system. A conda environment must lie in one "
+        "of them too, be named by its whole path, and be entered by a conda from there. It judges "
         "what is submitted and confines nothing: programs in these directories get any arguments, "
         "read what their user owns (such as Python packages in the home directory), and whoever "
         "may write there, or change a symbolic link there later, may run anything.",

@@ -119,15 +119,73 @@ def test_everything_else_is_refused(site: Path, argv: tuple[str, ...]) -> None:
         Launch(argv=("sh", "@/allowed/train.py"), environment=(("PATH", "@/home:/bin"),)),
         Launch(argv=("@/allowed/run",), script="#!/bin/sh\nevil"),
         Launch(argv=("@/allowed/run",), conda="mine"),
+        Launch(argv=("@/allowed/run",), conda="@/home/env"),
+        Launch(argv=("@/allowed/run",), conda="@/allowed/../home/env"),
+        Launch(argv=("@/allowed/run",), conda="@/allowed/env"),
+        Launch(
+            argv=("@/allowed/run",),
+            conda="@/allowed/env",
+            environment=(("CONDA_EXE", "@/home/python"),),
+        ),
+        Launch(
+            argv=("python", "@/home/evil.py"),
+            conda="@/allowed/env",
+            environment=(("CONDA_EXE", "@/allowed/run"),),
+        ),
         Launch(argv=("@/allowed/run",), image="mine", runner=Runner.CONTAINER),
         Launch(argv=("/bin/sh", "train.py")),
     ],
 )
 def test_what_would_run_something_besides_is_refused(site: Path, launch: Launch) -> None:
     variables = tuple((name, value.replace("@", str(site))) for name, value in launch.environment)
-    found = replace(launch, argv=placed(site, launch.argv), environment=variables)
+    conda = launch.conda.replace("@", str(site))
+    found = replace(launch, argv=placed(site, launch.argv), environment=variables, conda=conda)
     with pytest.raises(Forbidden, match="allowed_script_paths"):
         check_script(site, Submit(a_job(), found))
+
+
+def test_a_conda_environment_in_an_allowed_directory_may_be_used_by_its_path(site: Path) -> None:
+    python = site / "allowed/env/bin/python3.11"
+    python.parent.mkdir(parents=True)
+    python.touch(0o755)
+    (python.parent / "python").symlink_to("python3.11")
+    launch = Launch(
+        argv=("python", f"{site}/allowed/train.py"),
+        conda=f"{site}/allowed/env",
+        environment=(("CONDA_EXE", f"{site}/allowed/run"),),
+    )
+    check_script(site, Submit(a_job(), launch))
+    captured = EnvironmentRow("c", (("CONDA_EXE", f"{site}/home/python"), ("PATH", "/bin")))
+    with pytest.raises(Forbidden, match=r"is started by .*/home/python"):
+        check_script(site, Submit(a_job(), replace(launch, environment=(), captured="c"), captured))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_allowed"),
+    [
+        ("", True),
+        ("/usr/local/cuda/lib64:@/allowed/lib", True),
+        ("/usr/lib;@/home", False),
+        ("/usr/lib:@/home/lib", False),
+        (":/usr/lib", False),
+        ("/usr/lib:", False),
+        ("lib", False),
+        ("/usr/$ORIGIN/lib", False),
+        ("/usr/../@/home", False),
+        ("@/home/later", False),
+    ],
+)
+def test_lists_of_libraries_may_lead_to_trusted_directories_only(
+    site: Path, value: str, is_allowed: bool
+) -> None:
+    listed = value.replace("@", str(site))
+    for name in ("LD_LIBRARY_PATH", "PYTHONPATH"):
+        launch = Launch(argv=(f"{site}/allowed/run",), environment=((name, listed),))
+        if is_allowed:
+            check_script(site, Submit(a_job(), launch))
+            continue
+        with pytest.raises(Forbidden, match=f"sets {name}.*leave it out with --export"):
+            check_script(site, Submit(a_job(), launch))
 
 
 def test_captured_variables_count_too(site: Path) -> None:
