@@ -111,6 +111,11 @@ def _notes(comparison: Comparison, measures: list[Measures]) -> list[str]:
             notes.append(
                 f"{run.policy}: {count_text(run.failed_jobs)} jobs stopped at their limit."
             )
+        if run.never_ran_jobs:
+            notes.append(
+                f"{run.policy}: {count_text(run.never_ran_jobs)} jobs never ran, as what they "
+                "depend on ended otherwise or the GPU-hours of their tenant were used up."
+            )
         if run.dropped_jobs:
             notes.append(f"{run.policy}: {count_text(run.dropped_jobs)} jobs refused.")
     return notes

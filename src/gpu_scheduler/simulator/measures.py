@@ -76,6 +76,7 @@ class Measures:
     jobs: int
     dropped_jobs: int
     failed_jobs: int
+    never_ran_jobs: int
     capacity_gpu_milli: int
     wait: Distribution
     jct: Distribution
@@ -118,6 +119,7 @@ def measure(run: Run, weights_milli: Mapping[str, int] | None = None) -> Measure
         jobs=len(run.outcomes),
         dropped_jobs=run.dropped_jobs,
         failed_jobs=run.failed_jobs,
+        never_ran_jobs=run.never_ran_jobs,
         capacity_gpu_milli=run.capacity_gpu_milli,
         wait=distribution(numbers["wait_ms"]),
         jct=distribution(work.jct_ms),

@@ -100,6 +100,9 @@ class Run:
     """One policy on one workload. Samples are per partition and thinned to a bounded number.
 
     `partition_gpu_milli` divides the capacity among partitions; one partition needs no such entry.
+    `dropped_jobs` were refused; `failed_jobs` were stopped at their limit, and have outcomes;
+    `never_ran_jobs` ended without a start, as what they depend on ended otherwise or the GPU-hours
+    of their tenant were used up.
     """
 
     policy: str
@@ -110,5 +113,6 @@ class Run:
     partition_gpu_milli: dict[str, int] = field(default_factory=dict)
     dropped_jobs: int = 0
     failed_jobs: int = 0
+    never_ran_jobs: int = 0
     cycles: int = 0
     wall_seconds: float = 0.0

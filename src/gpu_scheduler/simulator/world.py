@@ -5,7 +5,7 @@ At one moment, ends come first, then arrivals, then the cycle, as the published 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -24,16 +24,21 @@ from gpu_scheduler.control.messages import (
 from gpu_scheduler.control.messages import (
     Outcome as Answer,
 )
+from gpu_scheduler.engine.admit import HOURS
+from gpu_scheduler.engine.decide import decide
+from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import CallerError, InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.states import ENDED
 from gpu_scheduler.predict.socket import Predictor
 from gpu_scheduler.simulator.outcomes import NO_PROMISE, Outcome, Run, Sample
 from gpu_scheduler.simulator.predictors import Oracle
 from gpu_scheduler.simulator.workload import Partition, TraceJob
 from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import JobRow
 
 MAX_SAMPLES = 2_000
 WIDE_GPUS = 8
@@ -51,10 +56,16 @@ class Physics:
 
 
 class _Flight:
-    """A task on its way: what is left of it, and what it has been through."""
+    """A task on its way: what is left of it, and what it has been through.
+
+    `used` is milli-GPU times milliseconds over all `held_ms`: an elastic gang has now more members
+    and now fewer.
+    """
 
     __slots__ = (
         "first_start_ms",
+        "gpu_milli",
+        "held_ms",
         "left_ms",
         "lost_ms",
         "preemptions",
@@ -63,16 +74,26 @@ class _Flight:
         "since_ms",
         "start_ms",
         "trace",
+        "used",
         "wait_ms",
     )
 
     def __init__(self, trace: TraceJob, now_ms: int) -> None:
         self.trace = trace
         self.run_ms = self.left_ms = trace.run_ms
+        self.gpu_milli = trace.job.gpu_milli
+        self.used = self.held_ms = 0
         self.since_ms = now_ms
         self.start_ms = self.first_start_ms = -1
         self.wait_ms = self.lost_ms = self.preemptions = 0
         self.promised_ms = NO_PROMISE
+
+    def let_go(self, now_ms: int) -> int:
+        """It holds nothing from now on; how long it held its GPUs this time comes back."""
+        elapsed_ms = now_ms - self.start_ms
+        self.held_ms += elapsed_ms
+        self.used += self.gpu_milli * elapsed_ms
+        return elapsed_ms
 
 
 class World:
@@ -118,7 +139,8 @@ class World:
         arrivals: Iterator[TraceJob] = iter(self._partition.jobs)
         arrival = next(arrivals, None)
         now_ms = 0
-        while arrival is not None or self._ends or self.core.wants_cycle or self._flights:
+        # What was stopped leaves its end behind, which may lie after all others.
+        while arrival is not None or self._flights or self.core.wants_cycle:
             now_ms = self._next_moment(arrival, now_ms)
             while self._ends and self._ends[0][0] <= now_ms:
                 _, _, allocation_id = heappop(self._ends)
@@ -144,6 +166,8 @@ class World:
         if timer_ms is not None:
             moments.append(timer_ms)
         if not moments:
+            if self._budgets_are_spent(now_ms):
+                return now_ms
             stuck = sorted(job_id for job_id, _ in self._flights)[:5]
             raise InternalError(
                 f"nothing will ever happen again, but {len(self._flights)} jobs wait: {stuck}"
@@ -160,6 +184,9 @@ class World:
             if self._physics.refuse_misfits:
                 raise
             self._run.dropped_jobs += 1
+            return False
+        if job.id not in self.core.book.lives:
+            self._never_ran(job.task_count)  # What it depends on has ended otherwise already.
             return False
         tasks: list[int | None] = [None] if job.array is None else list(job.array.tasks)
         for task in tasks:
@@ -186,6 +213,7 @@ class World:
     def _start(self, order: StartOrder, now_ms: int) -> None:
         flight = self._flights[order.job.id, order.allocation.task]
         flight.start_ms = now_ms
+        flight.gpu_milli = order.allocation.gpu_milli
         flight.wait_ms += now_ms - flight.since_ms
         if flight.first_start_ms < 0:
             flight.first_start_ms = now_ms
@@ -203,8 +231,10 @@ class World:
             return
         life, number, _ = found
         flight = self._flights[life.job.id, number]
-        elapsed_ms = now_ms - flight.start_ms
+        elapsed_ms = flight.let_go(now_ms)
         progress_ms = 0
+        if self._promises_by is not None:
+            self._promises_by.end(life.job, None, now_ms)
         if order.why == PREEMPTED:
             physics = self._physics
             wide = life.job.gpu_milli > WIDE_GPUS * WHOLE_MILLI
@@ -222,6 +252,7 @@ class World:
             self._apply(Ended(order.allocation_id, None, 15, progress_ms), now_ms)
             return
         self._run.failed_jobs += 1
+        flight.run_ms = max(0, flight.held_ms - flight.lost_ms)
         self._apply(Ended(order.allocation_id, None, 15, 0), now_ms)
         self._record(life.job, number, now_ms)
 
@@ -231,9 +262,11 @@ class World:
         if found is None:
             return
         life, number, _ = found
+        flight = self._flights[life.job.id, number]
+        flight.let_go(now_ms)
         self._apply(Ended(allocation_id), now_ms)
         if self._promises_by is not None:
-            self._promises_by.end(life.job, self._flights[life.job.id, number].run_ms, now_ms)
+            self._promises_by.end(life.job, flight.run_ms, now_ms)
         self._record(life.job, number, now_ms)
 
     def _record(self, job: Job, task: int | None, now_ms: int) -> None:
@@ -243,7 +276,7 @@ class World:
                 partition=self._partition.name,
                 tenant=job.tenant,
                 user=job.user,
-                gpu_milli=job.gpu_milli,
+                gpu_milli=round(flight.used / flight.held_ms) if flight.held_ms else job.gpu_milli,
                 submit_ms=flight.trace.job.submit_ms,
                 first_start_ms=flight.first_start_ms,
                 end_ms=now_ms,
@@ -256,6 +289,37 @@ class World:
         )
         if self._on_progress is not None:
             self._on_progress(1)
+
+    def _never_ran(self, tasks: int) -> None:
+        self._run.never_ran_jobs += tasks
+        if self._on_progress is not None:
+            self._on_progress(tasks)
+
+    def _end_with_what_they_depend_on(self, writes: Sequence[object]) -> None:
+        """Jobs that have ended without a start: what they depend on has ended otherwise."""
+        for row in writes:
+            if isinstance(row, JobRow) and row.state in ENDED and row.job.dependencies:
+                array = row.job.array
+                for task in [None] if array is None else array.tasks:
+                    flight = self._flights.get((row.job.id, task))
+                    if flight is not None and flight.first_start_ms < 0:
+                        del self._flights[row.job.id, task]
+                        self._waiting_gpu_milli -= row.job.gpu_milli
+                        self._never_ran(1)
+
+    def _budgets_are_spent(self, now_ms: int) -> bool:
+        """Tell whether all in the queue wants GPU-hours that its tenant has no more.
+
+        Then it is over for them, and for those that wait for them.
+        """
+        picture = self.core.book.picture
+        reasons = Reasons(picture, decide(picture, self._policy, now_ms))
+        waiting = [reasons.brief(number) for number in picture.queue.entries]
+        if not waiting or any(reason.get("resource") != HOURS for reason in waiting):
+            return False
+        self._never_ran(len(self._flights))
+        self._flights.clear()
+        return True
 
     def _promise(self, arrived: list[Job], predictor: Predictor, now_ms: int) -> None:
         """Ask for the expected start of every job that has just begun to wait."""
@@ -280,6 +344,8 @@ class World:
         picture = self.core.book.picture
         allocated = sum(held for held in picture.holdings.pools.values())
         free = picture.total_gpu_milli - allocated
+        # Who waits for a time, another job or CPUs alone has no use for a free GPU.
+        wanted = any(entry.waiting.job.gpu_milli for entry in picture.queue.entries.values())
         self._samples.append(
             Sample(
                 at_ms=now_ms,
@@ -287,7 +353,7 @@ class World:
                 waiting_gpu_milli=self._waiting_gpu_milli,
                 running_jobs=len(picture.running),
                 allocated_gpu_milli=allocated,
-                fragmented_gpu_milli=free if self._waiting_gpu_milli else 0,
+                fragmented_gpu_milli=free if wanted else 0,
             )
         )
         if len(self._samples) > MAX_SAMPLES:
@@ -300,4 +366,5 @@ class World:
     def _apply(self, message: object, now_ms: int) -> Answer:
         answer = self.core.apply(message, now_ms)  # type: ignore[arg-type]
         self._store.commit(answer.writes)
+        self._end_with_what_they_depend_on(answer.writes)
         return answer

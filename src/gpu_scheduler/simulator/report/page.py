@@ -122,6 +122,8 @@ def _notes(study: Study) -> str:
             notes.append(f"{run.policy}: {_counted(run.dropped_jobs, 'job')} left out.")
         if run.failed_jobs:
             notes.append(f"{run.policy}: {_counted(run.failed_jobs, 'job')} failed.")
+        if run.never_ran_jobs:
+            notes.append(f"{run.policy}: {_counted(run.never_ran_jobs, 'job')} never ran.")
     return " ".join(notes)
 
 
