@@ -221,8 +221,7 @@ def a_picture(
         picture.set_node(node)
     for tenant in tenants:
         picture.set_tenant(tenant)
-    for pool in pools:
-        picture.set_pool(pool)
+    picture.set_pools(pools)
     picture.tenant_standings.update(standings or {})
     picture.user_standings.update(user_standings or {})
     for allocation in held:

@@ -44,6 +44,7 @@ from gpu_scheduler.wire.tenants import GPU_HOUR, QuotaRequest, per
 _QUOTA = msgspec.json.Decoder(QuotaRequest)
 _HOUR_MS = 3_600_000
 MOST_TROUBLES = 20
+WHOLE = 100
 
 
 @dataclass(slots=True)
@@ -320,11 +321,15 @@ async def put_quota(context: Context, call: Call) -> Answer:
     expect_admin(call.caller, "change the quota")
     asked = await call.read(_QUOTA, context.settings.bounds.body_bytes)
     batch = (
-        100 - asked.online_percent if asked.batch_percent is msgspec.UNSET else asked.batch_percent
+        WHOLE - asked.online_percent
+        if asked.batch_percent is msgspec.UNSET
+        else asked.batch_percent
     )
-    if asked.online_percent + batch > 100:
+    is_undivided = asked.online_percent == batch == WHOLE
+    if asked.online_percent + batch > WHOLE and not is_undivided:
         raise InvalidRequest(
-            f"online_percent {asked.online_percent} and batch_percent {batch} are more than 100"
+            f"online_percent {asked.online_percent} and batch_percent {batch} are more than 100; "
+            "with 100 for both, nothing is divided"
         )
     elastic = _quota(context).elastic if asked.elastic is msgspec.UNSET else asked.elastic
     parts = ((Pool.ONLINE, asked.online_percent), (Pool.BATCH, batch))

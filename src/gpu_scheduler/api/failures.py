@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gpu_scheduler.api.allowed import allowed_values
 from gpu_scheduler.model.errors import (
     CallerError,
     InternalError,
@@ -133,7 +134,7 @@ class TooMany(CallerError):
 def error_form(error: SchedulerError) -> tuple[int, ErrorForm]:
     """The status and the body for an error that was raised on purpose."""
     status = STATUS.get(error.code, 500 if isinstance(error, InternalError) else 400)
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = dict(error.data)
     if error.index is not None:
         details["index"] = error.index
     if isinstance(error, MethodNotAllowed):
@@ -152,27 +153,28 @@ def our_fault(request_id: str) -> ErrorForm:
     )
 
 
-def bad_body(problem: Exception, *, index: int | None = None) -> InvalidRequest:
-    """A body that cannot be read, said so that its writer can mend it."""
-    error = InvalidRequest(f"Invalid request body: {_told(problem)}")
+def bad_body(problem: Exception, form: Any, *, index: int | None = None) -> InvalidRequest:
+    """A body that cannot be read as this form, said so that its writer can mend it."""
+    error = InvalidRequest(f"Invalid request body: {_told(problem, form)}")
     error.index = index
     return error
 
 
 _COMMAND = re.compile(r"got `str` - at `\$(?:\[\d+\])?\.(command|args)`")
 _AT = re.compile(r" - at `(.*)`$")
+_NO_CHOICE = re.compile(r"[Ii]nvalid enum value (.*)")
+_KINDS = re.compile(r"`(\w+(?: \| \w+)*)`")
 _WORDS = {
-    "`array`": "a list",
-    "`object`": "an object",
-    "`str`": "a string",
-    "`int`": "a whole number",
-    "`float`": "a number",
-    "`bool`": "true or false",
-    "`null`": "null",
+    "array": "a list",
+    "object": "an object",
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
 }
 
 
-def _told(problem: Exception) -> str:
+def _told(problem: Exception, form: Any) -> str:
     if isinstance(problem, UnicodeDecodeError):
         return "it is not UTF-8"
     text = str(problem)
@@ -186,9 +188,15 @@ def _told(problem: Exception) -> str:
         return f"it is not JSON ({text})"
     where = _AT.search(text)
     told = _AT.sub("", text)
-    for word, plain in _WORDS.items():
-        told = told.replace(word, plain)
+    if where and (wrong := _NO_CHOICE.fullmatch(told)):
+        told = f"{wrong[1]} is none of {', '.join(allowed_values(form, where[1]))}"
+    elif told.startswith("Expected"):
+        told = _KINDS.sub(_in_words, told)
     told = told[:1].lower() + told[1:]
     if where and where[1] != "$":
         return f"{where[1].removeprefix('$').removeprefix('.')}: {told}"
     return told
+
+
+def _in_words(kinds: re.Match[str]) -> str:
+    return " or ".join(_WORDS.get(kind, kind) for kind in kinds[1].split(" | "))

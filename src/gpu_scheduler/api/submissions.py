@@ -114,7 +114,7 @@ def _decoded(index: int, raw: bytes) -> JobRequest:
     try:
         return _JOB.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise bad_body(problem, index=index) from None
+        raise bad_body(problem, JobRequest, index=index) from None
 
 
 def _series(reader: JobReader, asked: Iterable[JobRequest]) -> tuple[Series, ...]:

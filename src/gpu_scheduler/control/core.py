@@ -193,8 +193,7 @@ class Core:
             case RemoveTenant(tenant_id):
                 commands.remove_tenant(book, tenant_id, now_ms, outcome)
             case SetPools(pools):
-                for pool in pools:
-                    book.picture.set_pool(pool)
+                book.picture.set_pools(pools)
                 outcome.writes += pools
         book.changed = True
 

@@ -80,7 +80,9 @@ def check_limits(book: Book, job: Job) -> None:
     )
     refused = never_admitted(book.picture, job)
     if refused is not None:
-        raise QuotaTooSmall(_never(job, refused))
+        error = QuotaTooSmall(_never(job, refused))
+        error.data = refused.data
+        raise error
 
 
 def _never(job: Job, refused: Reason) -> str:

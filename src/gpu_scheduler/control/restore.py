@@ -55,8 +55,7 @@ def restore(book: Book, store: Store, now_ms: int) -> None:
         book.tokens[token.id] = token
         book.token_ids[token.secret_hash] = token.id
     book.node_keys.keep(*store.identities())
-    for pool in store.pools():
-        book.picture.set_pool(pool)
+    book.picture.set_pools(store.pools())
     for node in store.nodes():
         book.picture.set_node(_not_heard_of_yet(node))
         watch_drain(book, node)

@@ -6,6 +6,8 @@ A picture rebuilt from its own snapshot gives the same plan.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sortedcontainers import SortedList
 
 from gpu_scheduler.engine.admit import Amounts, Holdings, job_amounts
@@ -143,8 +145,7 @@ class Picture:
             picture.set_node(node)
         for tenant in snapshot.tenants:
             picture.set_tenant(tenant)
-        for pool in snapshot.pools:
-            picture.set_pool(pool)
+        picture.set_pools(snapshot.pools)
         picture.tenant_standings.update(snapshot.tenant_standings)
         picture.user_standings.update(snapshot.user_standings)
         for running in snapshot.running:
@@ -237,9 +238,11 @@ class Picture:
         self.tenants.pop(tenant_id, None)
         self._note_limits()
 
-    def set_pool(self, pool: PoolQuota) -> None:
-        """A pool's part of all GPUs changed."""
-        self.pools[pool.pool] = pool
+    def set_pools(self, pools: Iterable[PoolQuota]) -> None:
+        """The parts of pools in all GPUs changed; with all of them for each, nothing is divided."""
+        self.pools |= {pool.pool: pool for pool in pools}
+        if len(self.pools) == len(Pool) and all(p.percent == 100 for p in self.pools.values()):
+            self.pools.clear()
         self._note_limits()
 
     def _note_limits(self) -> None:

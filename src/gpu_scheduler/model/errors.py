@@ -33,6 +33,8 @@ class SchedulerError(Exception):
     exit_code = 1
     index: int | None = None
     """Of several things that were given at once, which one is at fault."""
+    data: tuple[tuple[str, str | int], ...] = ()
+    """What the sentence says, for programs."""
 
 
 class CallerError(SchedulerError):

@@ -198,6 +198,9 @@ def test_the_quota_of_online_work_can_be_changed(lab: ApiLab) -> None:
         {"batch_percent": 1},
     ):
         assert lab.call("PUT", "/quota", bad).status == 400
+    assert lab.get("/cluster/status").json["pools"][0]["percent"] == 30
+    assert lab.call("PUT", "/quota", whole).json == whole
+    assert [pool["percent"] for pool in lab.get("/cluster/status").json["pools"]] == [None, None]
 
 
 # --- health and metrics

@@ -71,6 +71,15 @@ def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -
         (b'{"command": ["a"], "gpu_count": "8"}', "gpu_count: expected a number"),
         (b'{"command": ["a"], "gpu_count": -1}', "gpu_count: expected a number >= 0"),
         (b'{"command": [1]}', "command[0]: expected a string"),
+        (
+            b'{"command": ["a"], "runner": "foo"}',
+            "runner: 'foo' is none of container, process, screen, terminal, tmux",
+        ),
+        (
+            b'[{"command": ["a"]}, {"command": ["a"], "terminal": {"on_disconnect": "x"}}]',
+            "terminal.on_disconnect: 'x' is none of end, keep",
+        ),
+        (b'{"command": ["a"], "umask": "x"}', "umask: expected a whole number or null, got a str"),
         (b"{}", "there is nothing to run"),
         (b"[" * 100_000, "Invalid request body"),
         (b'{"members":' * 50_000, "Invalid request body"),
@@ -103,6 +112,13 @@ def test_more_than_the_whole_quota_is_refused_in_the_words_of_the_manual(lab: Ap
     assert reply.error == (
         "quota exceeded for tenant tenant-123: GPUs requested=8, quota=4, current=2"
     )
+    assert reply.json["details"] == {
+        "tenant": "tenant-123",
+        "resource": "GPUs",
+        "requested": 8,
+        "limit": 4,
+        "held": 2,
+    }
     waiting = lab.submit(tenant_id="Small", gpu_count=3)
     told = lab.get(f"/jobs/{waiting}/explain").json
     assert told["reason"] == (

@@ -39,7 +39,7 @@ def labels() -> dict[str, set[str]]:
         lab.loop.tallies.others["gpu_hot"] = 1
         service = {"name": "web", "replicas": 1, "command": ["serve"]}
         assert lab.post("/services", service).status == 201
-        lab.loop.core.book.picture.set_pool(PoolQuota(pool=Pool.ONLINE, percent=50))
+        lab.loop.core.book.picture.set_pools([PoolQuota(pool=Pool.ONLINE, percent=50)])
         lab.get("/jobs")
         text = lab.get("/metrics", root=True).body.decode()
     found: dict[str, set[str]] = {}
