@@ -59,7 +59,8 @@ def test_the_list_says_who_has_what_until_when(server: RealServer) -> None:
     server.tgpu("reserve", "--gpus", 1, "--tenant", "default", "--start", "+2h", "--duration", "1d")
     row = server.tgpu("reserve", "list").stdout.splitlines()[1].split("\t")
     assert row[1:4] == ["planned", "1", "default"]
-    server.tgpu("reserve", "cancel", row[0])
+    assert server.json("reserve", "show", row[0])["gpus"] == 1
+    server.tgpu("reserve", "cancel", row[0].removeprefix("res-"))
     assert "which reservation?" in server.tgpu("reserve", "cancel", code=2).stderr
     assert "is not known" in server.tgpu("reserve", "cancel", "res-99", code=4).stderr
 

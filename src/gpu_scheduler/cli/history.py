@@ -30,6 +30,7 @@ def register(parser: ArgumentParser) -> None:
     """Add the options."""
     add = parser.add_argument
     add("-u", "--user", metavar="NAME", help="jobs of this user; 'all' for everybody's")
+    add("-A", "--everybody", action="store_true", help="the same as --user all")
     add("-s", "--state", metavar="STATE", default="ended", help="completed, failed, cancelled")
     add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="jobs of this tenant")
     add("-J", "--name", metavar="NAME", help="jobs of this name")
@@ -48,7 +49,7 @@ def run(args: Namespace) -> int:
     """List what has ended."""
     query: dict[str, object] = {
         "state": ",".join(states_of(args.state) or ()),
-        "user": None if args.user == "all" else args.user or mine(),
+        "user": None if args.everybody or args.user == "all" else args.user or mine(),
         "tenant_id": args.tenant,
         "name": args.name,
         "sort": "-ended_at",

@@ -61,7 +61,7 @@ def run(args: Namespace) -> int:
         raise InvalidRequest(f"which reservation? write 'tgpu reserve {args.action} res-1'")
     method = "GET" if args.action == "show" else "DELETE"
     with client_for(args) as client:
-        found = [client.call(method, f"{PATH}/{quoted(name)}") for name in args.ids]
+        found = [client.call(method, f"{PATH}/{quoted(_id(word))}") for word in args.ids]
     if args.json:
         print_json(found[0] if len(found) == 1 else found)
     elif args.action == "show":
@@ -70,6 +70,11 @@ def run(args: Namespace) -> int:
         for one in found:
             print(f"{one['id']} cancelled; everybody may use {counted(one['gpus'], 'GPU')} again")
     return 0
+
+
+def _id(word: str) -> str:
+    """Of a reservation, as with jobs, the number will do."""
+    return f"res-{word}" if word.isdecimal() else word
 
 
 def _reserve(args: Namespace) -> int:

@@ -118,6 +118,11 @@ def test_history_shows_how_jobs_ended(server: FakeServer, tell: Tell) -> None:
     ]
     assert json.loads(tell("history", "--json", "--state", "failed"))["total"] == 1
     assert "1 of 2 jobs" not in tell("history", "--limit", "1")
+    server.change("job-2", user="ben")
+    assert [json.loads(tell("history", "--json", *all_))["total"] for all_ in ([], ["-A"])] == [
+        1,
+        2,
+    ]
 
 
 def test_a_table_on_a_terminal_is_aligned_and_only_its_last_column_cut() -> None:
