@@ -18,6 +18,7 @@ from gpu_scheduler import Client
 from gpu_scheduler.client.errors import NoServer, Unreadable
 from gpu_scheduler.model.errors import ClusterError, StoreError
 from tests.servers import Servers, several_servers
+from tests.terminal import a_terminal, needs_tmux
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,31 @@ def test_nobody_gets_in_by_saying_that_a_server_vouches_for_it(cluster: Servers)
     forged = {"x-tgpu-vouched": "eyJ1aWQiOjB9.0123"}
     status, _, body = raw(address, "POST", "/api/v1/jobs", {"command": ["id"]}, **forged)()
     assert (status, body["code"]) == (403, "not_vouched")
+
+
+@needs_tmux
+def test_a_terminal_is_reached_through_a_standby_and_found_again_when_the_leader_is_killed(
+    cluster: Servers,
+) -> None:
+    leader = cluster.leader()
+    standby = next(name for name in cluster.servers if name != leader)
+    with a_terminal(cluster.environment | {"TGPU_SERVER": cluster.address(standby)}) as terminal:
+        terminal.enter("PS1='in> ' tgpu shell -q -G 1 -- bash --norc --noprofile")
+        terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
+        terminal.enter("number=41")
+        assert terminal.answer("stty size") == "30 100"
+        cluster.servers[leader].kill()
+        terminal.see("broke (the leader broke off); it goes on")
+        terminal.see("back at job-")
+        terminal.press("Enter")
+        terminal.until(lambda screen: screen.rstrip().endswith("in>"), "the shell's prompt")
+        assert terminal.answer("echo $((number + 1))") == "42"
+        terminal.enter("exit 6")
+        terminal.until(lambda screen: screen.rstrip().endswith("here>"), "our own prompt")
+        assert terminal.answer("echo $?") == "6"
+        terminal.enter("clear; tgpu attach 999")
+        terminal.see("999 is not known")
+    cluster.start(leader)
 
 
 def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> None:

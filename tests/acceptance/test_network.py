@@ -197,6 +197,41 @@ def test_events_of_a_token_are_those_of_its_tenant(network: Network) -> None:
     assert refused.value.response.status_code == 401
 
 
+def test_a_terminal_is_reached_by_its_users_token_over_tls_and_by_no_other(
+    network: Network, tmp_path: Path
+) -> None:
+    """More than one record of TLS, both ways at once; and none for a token that only looks."""
+    mine = network.token("--tenant", "vision")
+    words = ("--runner", "terminal", "--chdir", "/", "--", "sleep", "600")
+    job = network.tgpu("submit", "-q", *words, token=mine).stdout.strip()
+    with network.server.client() as client:
+        until = time.monotonic() + LONGEST_S
+        while client.get(job)["state"] != "running":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    for other in (network.token("--tenant", "audio"), network.token("--role", "viewer")):
+        refused = network.tgpu("shell", "--job", job, "--", "id", "-u", token=other, code=5)
+        assert "may come to it" in refused.stderr or "types nowhere" in refused.stderr
+    assert network.tgpu("shell", "--job", job, "--", "id", "-u", token=mine).stdout == "65534\n"
+    (tmp_path / "in").write_bytes(data := os.urandom(1 << 20))
+    variables = {
+        "TGPU_SERVER": network.address,
+        "GPU_SCHEDULER_CA_FILE": network.ca,
+        "GPU_SCHEDULER_TOKEN": mine,
+    }
+    with (tmp_path / "in").open("rb") as source:
+        through = subprocess.run(
+            [*PROGRAM, "shell", "--job", job, "--", "cat"],
+            stdin=source,
+            capture_output=True,
+            env=network.server.environment | variables,
+            check=True,
+            timeout=LONGEST_S,
+        )
+    assert through.stdout == data
+    network.tgpu("cancel", job, token=mine)
+
+
 # --- with a JWT
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_scheduler.cli.durations import whole
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.references import one_reference
+from gpu_scheduler.client.errors import error_of
 from gpu_scheduler.client.forms import ENDED
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 TERMINAL = "terminal"
 SESSIONS = (TERMINAL, "tmux", "screen")
 WAITING = ("pending", "preempted")
+FORBIDDEN = 403
 EXIT_DETACHED = 0
 EXIT_WAITS = 1
 EXIT_INTERRUPTED = 128 + 2
@@ -81,6 +83,9 @@ def way_in(job: dict[str, Any], reference: str) -> list[str]:
     if command:
         return [str(word) for word in command]
     runner = job.get("runner")
+    if job.get("redacted"):
+        why = f"{reference} belongs to '{job['user']}'; only that user and admins may come to it"
+        raise error_of(FORBIDDEN, {"error": why, "code": "forbidden"})
     if runner not in SESSIONS:
         raise WrongState(
             f"{reference} has no session; submit it with '--runner terminal', tmux or screen "
