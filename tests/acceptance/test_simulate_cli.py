@@ -328,6 +328,12 @@ BAD: list[tuple[str, str]] = [
     ("--trace jobs.csv --nodes 1 --format cvs", "--format is 'cvs'; did you mean 'csv'?"),
     ("--trace jobs.csv --nodes 1 --format swf", "jobs.csv, line 1"),
     ("--trace bad.csv --nodes 1", "bad.csv, line 2: run_s is '-5'"),
+    ("--trace quota.json", "quota.json, line 4: quota exceeded for tenant nlp: GPUs requested=5"),
+    ("--trace hours.json", "hours.json, line 4: quota exceeded for tenant nlp: GPU-hours"),
+    ("--trace hours.json", "this one has none, so give limit_s or --default-limit"),
+    ("--trace mig.csv --nodes 1", "mig.csv, line 3: job 2 can never run here: no node offers"),
+    ("--trace late.csv --nodes 1", "late.csv, line 2: the deadline"),
+    ("--trace jobs.csv --cluster twice.csv", "twice.csv, line 3: node 'big' is named twice"),
     ("--trace jobs.csv --nodes 1 --policy fif", "did you mean 'fifo'?"),
     ("--trace jobs.csv --nodes 1 --policy fifo,", "--policy is 'fifo,'"),
     ("--trace jobs.csv --nodes 1 --predictor magic", "--predictor is 'magic'"),
@@ -367,13 +373,32 @@ BAD: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "message"), BAD, ids=[words or "nothing" for words, _ in BAD])
+TENANT = """\
+{"nodes": [{"id": "n", "gpus": 8}],
+ "tenants": [{"id": "nlp", "%s": 2}],
+ "jobs": [{"id": 1, "submit_s": 0, "run_s": 60, "gpus": 1, "tenant": "nlp", "limit_s": 60},
+          {"id": 2, "submit_s": 5, "run_s": 60, "gpus": %d, "tenant": "nlp"}]}
+"""
+BAD_FILES = {
+    "nodes.csv": NODES,
+    "twice.csv": f"{NODES}big,1,4\n",
+    "bad.csv": "id,submit_s,run_s,gpus\n1,0,-5,1\n",
+    "mig.csv": "id,submit_s,run_s,gpus,mig_profile\n1,0,5,1,\n2,0,5,1,3g.40gb\n",
+    "late.csv": "id,submit_s,run_s,gpus,deadline_s\n1,60,5,1,30\n",
+    "quota.json": TENANT % ("max_gpus", 5),
+    "hours.json": TENANT % ("max_gpu_hours", 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), BAD, ids=[f"{words}: {message}" for words, message in BAD]
+)
 def test_bad_input_is_refused_with_code_2_and_leaves_nothing(
     trace: Path, words: str, message: str
 ) -> None:
     folder = trace.parent
-    (folder / "nodes.csv").write_text(NODES)
-    (folder / "bad.csv").write_text("id,submit_s,run_s,gpus\n1,0,-5,1\n")
+    for name, text in BAD_FILES.items():
+        (folder / name).write_text(text)
     before = sorted(folder.iterdir())
     ended = simulate(*words.split(), cwd=folder)
     assert ended.returncode == 2

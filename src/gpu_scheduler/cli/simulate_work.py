@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.cli.simulate_options import CLUSTER, SHAPE, is_given
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.simulator.cluster import Cluster, cluster_of
+from gpu_scheduler.simulator.experiment import NO_LIMIT_MS
 from gpu_scheduler.simulator.generator import generate, generated_workload
+from gpu_scheduler.simulator.refusals import check_accepted
 from gpu_scheduler.simulator.shape import DAY_S, WorkShape
 from gpu_scheduler.simulator.traces import openb
 from gpu_scheduler.simulator.traces.cluster_file import read_cluster
@@ -39,6 +42,8 @@ def trace_reading(args: Namespace) -> Reading:
     reading = read_trace(args.trace, cluster=_cluster(args), trace_format=trace_format)
     if args.limit_jobs is not None:
         _keep_first(reading.workload, args.limit_jobs)
+    limit_ms = args.default_limit or NO_LIMIT_MS
+    check_accepted(reading, replace(preset("fifo"), default_limit_ms=limit_ms))
     return reading
 
 

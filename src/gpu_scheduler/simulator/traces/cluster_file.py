@@ -40,10 +40,19 @@ def _read_csv(path: Path) -> Cluster:
     def group(row: Row, _number: int) -> NodeGroup:
         return read_node_group(row)
 
-    groups = [made for _, made in read_rows(path, LAYOUT, group)]
-    nodes = nodes_of(groups)
+    groups = list(read_rows(path, LAYOUT, group))
+    nodes = nodes_of([made for _, made in groups])
     if not nodes:
         raise InvalidInput("the file holds no nodes; expected at least one", file=str(path))
-    if len({node.id for node in nodes}) != len(nodes):
-        raise InvalidInput("two nodes have the same id; expected each once", file=str(path))
+    lines: dict[str, int] = {}
+    for line, made in groups:
+        for node in nodes_of([made]):
+            if node.id in lines:
+                raise InvalidInput(
+                    f"node '{node.id}' is named twice, first in line {lines[node.id]}; "
+                    "expected a different id for each node",
+                    file=str(path),
+                    line=line,
+                )
+            lines[node.id] = line
     return Cluster.pool(nodes)

@@ -15,9 +15,14 @@ from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """A workload, and how many rows were left out on the way, by reason."""
+    """A workload, and how many rows were left out on the way, by reason.
+
+    `lines` says where in the file each job stands, as far as that is known.
+    """
 
     workload: Workload
+    file: str
+    lines: dict[str, int | None] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
 
 
@@ -79,7 +84,7 @@ class Intake:
     def reading(self, partitions: list[Partition]) -> Reading:
         """The finished jobs in their partitions, with the count of what was left out."""
         workload = Workload(name=self._path.name, partitions=partitions)
-        return Reading(workload=workload, skipped=self.skipped)
+        return Reading(workload=workload, file=self._file, lines=self._lines, skipped=self.skipped)
 
     def _check_dependencies(self) -> None:
         waiting = {entry.job.id: entry.job for entry in self._jobs if entry.job.dependencies}
