@@ -97,12 +97,21 @@ def test_an_admin_says_that_a_node_is_dead_and_its_job_runs_elsewhere() -> None:
         lost = cluster.node_of(job)
         told = cluster.tgpu("nodes", "confirm-dead", lost, "--yes", code=2)
         assert f"node '{lost}' is connected, so it is not dead" in told
+        cluster.tgpu("nodes", "cordon", lost)
         cluster.agents[lost].freeze()
         cluster.wait_for_nodes(lost, state="lost")
+        listed = cluster.tgpu("nodes")
+        assert f"{lost}\tlost+cordoned\t" in listed
+        assert listed.splitlines()[0].endswith("\tSILENT")
+        told = cluster.tgpu("logs", job, code=1)
+        assert f"attempt 1 is on node '{lost}', which is lost: nothing is heard of it" in told
         assert "add --yes" in cluster.tgpu("nodes", "confirm-dead", lost, code=2)
         assert f"{lost} is dead" in cluster.tgpu("nodes", "confirm-dead", lost, "--yes")
         cluster.until(lambda: f"{job}.2" in runs(notes), "the second attempt")
         assert "confirm_dead" in cluster.tgpu("audit")
+        told = cluster.tgpu("logs", job, "--attempt", 1, code=1)
+        assert f"attempt 1 is on node '{lost}', which is dead" in told
+        cluster.tgpu("nodes", "uncordon", lost)
         # It was not dead after all: what it still ran is stopped when it comes back.
         cluster.agents[lost].thaw()
         cluster.wait_for_nodes(lost)

@@ -189,3 +189,52 @@ def test_batch_jobs_yield_to_a_service_within_the_part_of_online_work(cluster: C
     cluster.tgpu("service", "delete", "llm", "--wait")
     cluster.until(lambda: cluster.states(*jobs) == {"running"}, "batch borrows again")
     cluster.tgpu("cancel", *jobs)
+
+
+def test_what_ends_again_and_again_is_failing_and_says_how_it_ended(cluster: Cluster) -> None:
+    line = "echo try $TGPU_ATTEMPT; exit 3"
+    cluster.tgpu("service", "create", "bad", "--backoff", "0.1", "--", "sh", "-c", line)
+    cluster.until(lambda: service(cluster, "bad")["state"] == "failing", "it is failing")
+    shown = cluster.tgpu("service", "show", "bad")
+    assert "last end: exit code 3" in shown
+    assert "before the next attempt" in shown or "\trunning\t" in shown
+    assert "try " in cluster.tgpu("service", "logs", "bad")
+    once = ("--restart", "never", "--", "sh", "-c", line)
+    cluster.tgpu("service", "create", "once", *once)
+    cluster.until(lambda: service(cluster, "once")["state"] == "ended", "it has ended")
+    (member,) = service(cluster, "once")["members"]
+    assert (member["state"], member["detail"]) == ("over", "ended with exit code 3")
+    for name in ("bad", "once"):
+        cluster.tgpu("service", "delete", name, "--wait")
+
+
+def test_logs_of_a_service_are_those_of_its_replicas(cluster: Cluster) -> None:
+    line = "echo hello from $TGPU_REPLICA; sleep 300"
+    many = ("--replicas", "2", "--wait", "--", "sh", "-c", line)
+    cluster.tgpu("service", "create", "talk", *many)
+    wanted = "[0] hello from 0\n[1] hello from 1\n"
+    cluster.until(lambda: cluster.tgpu("service", "logs", "talk") == wanted, "both have spoken")
+    assert cluster.tgpu("service", "logs", "talk", "--replica", "1") == "hello from 1\n"
+    told = cluster.tgpu("service", "logs", "talk", "-f", code=2)
+    assert "has the replicas 0, 1; choose the one to follow with --replica" in told
+    told = cluster.tgpu("service", "logs", "talk", "--replica", "7", code=2)
+    assert "has no replica 7; it has 0, 1" in told
+    cluster.tgpu("service", "delete", "talk", "--wait")
+
+
+def test_logs_of_a_replica_are_followed_over_its_restarts(cluster: Cluster, tmp_path: Path) -> None:
+    line = (
+        f"echo attempt $TGPU_ATTEMPT; while test ! -e {tmp_path}/$TGPU_ATTEMPT; do sleep 0.1; done"
+    )
+    once_more = ("--backoff", "0.1", "--", "sh", "-c", line)
+    cluster.tgpu("service", "create", "again", *once_more)
+    following = cluster._process("service", "logs", "again", "-f", log="again.log")
+    following.environment = following.environment | {"TGPU_SERVER": str(cluster.state)}
+    following.start()
+    for attempt in (1, 2):
+        cluster.until(lambda n=attempt: f"attempt {n}" in following.log(), f"attempt {attempt}")
+        (tmp_path / str(attempt)).touch()
+    cluster.until(lambda: "attempt 3" in following.log(), "attempt 3")
+    cluster.tgpu("service", "delete", "again", "--wait")
+    assert following.ended() == 0
+    assert following.log() == "attempt 1\nattempt 2\nattempt 3\n"

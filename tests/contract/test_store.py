@@ -414,12 +414,17 @@ def test_a_list_can_be_narrowed(store: Store) -> None:
         [
             a_row(1, user="ada", name="x", submit_ms=5),
             a_row(2, RUNNING, user="bob", tenant="nlp"),
-            a_row(3, COMPLETED, user="ada"),
-            a_row(4, FAILED, user="bob"),
+            a_row(3, COMPLETED, user="ada", end_ms=50),
+            a_row(4, FAILED, user="bob", end_ms=60),
         ]
     )
     for query, found in [
         (JobQuery(user="ada"), [1, 3]),
+        (JobQuery(ended_since_ms=50), [3, 4]),
+        (JobQuery(ended_since_ms=51), [4]),
+        (JobQuery(ended_before_ms=60), [3]),
+        (JobQuery(ended_since_ms=50, ended_before_ms=60, user="ada"), [3]),
+        (JobQuery(ended_since_ms=61), []),
         (JobQuery(tenant="nlp"), [2]),
         (JobQuery(states=(RUNNING, FAILED)), [2, 4]),
         (JobQuery(states=(PENDING, COMPLETED), user="ada"), [1, 3]),

@@ -70,6 +70,13 @@ def test_a_silent_node_is_suspect_then_lost_and_says_since_when() -> None:
     assert (node.state, node.silent_ms) == (NodeState.ONLINE, 0)
 
 
+def test_a_node_is_silent_since_its_last_word_and_not_since_that_was_noticed() -> None:
+    lab = two_nodes()
+    lab.at(MINUTE)
+    lab.do(NodeSilent("n0", 15_000))
+    assert lab.core.book.picture.index.slot("n0").node.silent_ms == MINUTE - 15_000
+
+
 def test_a_job_on_a_lost_node_keeps_its_devices_and_is_not_started_again() -> None:
     lab = two_nodes()
     lab.submit(a_job(number=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import random
 import socket
 import struct
@@ -15,6 +16,8 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LEAST_PORT = 20_000
 USUAL_EPHEMERAL = 32_768
 TRIES = 64
+ELSEWHERE = (("192.0.2.1", "9"), ("2001:db8::1", "9"))
+"""Addresses that nobody has, kept for documents: the way to them is the way out of this machine."""
 
 
 def interface_of(address: str) -> str:
@@ -34,22 +37,41 @@ def interface_of(address: str) -> str:
 def own_address(targets: Sequence[str]) -> str:
     """The address that this machine uses towards a server; "" if no way leads to any.
 
-    Nothing is sent: to connect a datagram socket only chooses the way.
+    One that only this machine reaches is the last choice. A server on this very machine that is
+    called by its name has others to serve too, who could not reach that one: to them leads the way
+    out of this machine.
     """
+    here = ""
     for target in targets:
-        host, _, port = target.rpartition(":")
         if target.startswith("unix:"):
             continue
-        try:
-            family, kind, *_, address = socket.getaddrinfo(
-                host.strip("[]"), int(port), type=socket.SOCK_DGRAM
-            )[0]
-            with socket.socket(family, kind) as probe:
-                probe.connect(address)
-                return str(probe.getsockname()[0])
-        except (OSError, ValueError):
-            continue
-    return ""
+        host, _, port = target.rpartition(":")
+        host = host.strip("[]")
+        found = _towards(host, port)
+        if found and not _is_loopback(found):
+            return found
+        if found and host != "localhost" and not _is_loopback(host):
+            found = next(filter(None, (_towards(*place) for place in ELSEWHERE)), found)
+        here = here or found
+    return here
+
+
+def _towards(host: str, port: str) -> str:
+    """Our address on the way to a host. Nothing is sent: to connect only chooses the way."""
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_free(port: int) -> bool:

@@ -55,6 +55,10 @@ RENEW_AT = 2 / 3
 LONGEST_WAIT_S = 3600.0
 TRY_AGAIN_S = 60.0
 FIRST_WAIT_S, LONGEST_PAUSE_S = 0.2, 10.0
+SPEAKS_HTTP = (
+    "HTTP is spoken there, and no gRPC: it is the port of the API (api.http_port, 8080 by "
+    "default); agents go to the port of gRPC (api.grpc_port, 9090 by default)"
+)
 ANOTHER_CLUSTER = "it is not a server of the cluster that the token is for"
 FINAL = frozenset(
     {
@@ -382,8 +386,13 @@ async def _ask(
         try:
             return await call(asked, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
-            why = error.details() or error.code().name.lower()
+            why = _in_words(error.details() or error.code().name.lower())
             raise NotJoined(why, is_final=error.code() in FINAL) from None
+
+
+def _in_words(why: str) -> str:
+    """What gRPC says of a port that is not meant for it, so that people know which one is."""
+    return SPEAKS_HTTP if "Failed parsing HTTP/2" in why else why
 
 
 def _checked_plain(text: JoinText, target: str) -> bool:
@@ -421,6 +430,8 @@ def _authority_at(target: str, text: JoinText) -> bytes:
             context.wrap_socket(plain, server_hostname=SERVER_NAME) as secure,
         ):
             chain = _chain(secure)
+            if secure.selected_alpn_protocol() != "h2":
+                raise NotJoined(SPEAKS_HTTP)
     except (OSError, ValueError) as error:
         raise NotJoined(_why_not(error)) from None
     for certificate in chain:

@@ -249,7 +249,8 @@ def _only_node(context: Context) -> str:
     nodes = slots(context)
     if len(nodes) != 1:
         raise InvalidRequest(
-            f"there are {len(nodes)} nodes; name one, as in /gpus/NODE/INDEX/pause"
+            f"there are {len(nodes)} nodes, so a number alone names no GPU; write NODE:INDEX, as "
+            "'tgpu gpus' shows it (in REST: /gpus/NODE/INDEX)"
         )
     return nodes[0].node.id
 

@@ -62,7 +62,7 @@ class Context:
         )
         self.readers = Readers()
         self.choosing_ids = asyncio.Lock()
-        self.started = time.monotonic()
+        self.started = settings.started or time.monotonic()
 
     def tenant_of(self, named: str) -> str:
         """The id of a tenant that was named by its id or its name."""

@@ -67,12 +67,13 @@ SHORT_STATES = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "failed",
 }
+_TIMES = ("since", "ended_since", "ended_before")
 _FILTERS = ("state", "tenant_id", "user", "name", "sort", "limit", "offset", "cursor", "archived")
 
 
 async def list_jobs(context: Context, call: Call) -> Answer:
     """A page of jobs that the caller may see."""
-    asked = _job_query(context, call, context.query(call, *_FILTERS, "since", "sweep"))
+    asked = _job_query(context, call, context.query(call, *_FILTERS, *_TIMES, "sweep"))
     store = context.service.store
     rows = store.find_jobs(asked)
     views = JobViews(context.service, call.caller, context.settings.attach)
@@ -337,6 +338,11 @@ def _short(row: JobRow) -> TaskForm:
     )
 
 
+def _moment(query: Query, name: str) -> int | None:
+    text = query.text(name)
+    return read_time(text, name) if text else None
+
+
 def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
     sort = query.text("sort", "-number")
     column = SORTS.get(sort.removeprefix("-"))
@@ -347,13 +353,14 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
         )
     name, sweep = query.text("name"), query.text("sweep")
     tenant = query.text("tenant_id")
-    since = query.text("since")
     return JobQuery(
         states=_states(query.text("state")),
         tenant=context.tenant_of(tenant) if tenant else "",
         user=context.user_named(call, query),
         name=name,
-        since_ms=read_time(since, "since") if since else None,
+        since_ms=_moment(query, "since"),
+        ended_since_ms=_moment(query, "ended_since"),
+        ended_before_ms=_moment(query, "ended_before"),
         sort=column,
         descending=sort.startswith("-"),
         limit=query.number("limit", DEFAULT_PAGE, most=context.settings.bounds.page),
@@ -409,6 +416,8 @@ _LIST_QUERY = (
     a_number("cursor", "`next_cursor` of the page before."),
     a_flag("archived", "Also jobs that were archived."),
     Parameter(name="since", description="Submitted at this time or later."),
+    Parameter(name="ended_since", description="Ended at this time or later."),
+    Parameter(name="ended_before", description="Ended before this time."),
     Parameter(name="sweep", description="Jobs of this sweep."),
 )
 OPERATIONS = (

@@ -169,3 +169,4 @@ class ApiSettings:
     warnings: tuple[str, ...] = ()
     plain_nodes: bool = False
     standing: Standing | None = None
+    started: float = 0.0

@@ -9,10 +9,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gpu_scheduler.api.pools import pool_uses
 from gpu_scheduler.api.service import Service
+from gpu_scheduler.api.services import shown_state
 
 PREFIX = "gpu_scheduler_"
 MOST_SERVICES = 500
-STATES = ("ready", "starting", "degraded", "updating", "stopped", "ended", "deleting")
+STATES = ("ready", "starting", "failing", "degraded", "updating", "stopped", "ended", "deleting")
 COUNTED = (
     ("service_restarts", "Ends of replicas that were followed by a restart.", "service_restart"),
     ("service_not_ready", "Times that a replica could not be used any more.", "service_not_ready"),
@@ -22,7 +23,7 @@ COUNTED = (
 def service_metrics(scheduler: Service) -> Iterator[Metric]:
     """How many services there are, and how many replicas of each can be used."""
     services = list(scheduler.core.book.services.values())
-    by_state = Counter(service.state for service in services)
+    by_state = Counter(shown_state(scheduler.core.book, service) for service in services)
     states = GaugeMetricFamily(f"{PREFIX}services", "Services by state.", labels=["state"])
     for state in STATES:
         states.add_metric([state], by_state[state])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import JSON, Answer, Call, answer, decode
+from gpu_scheduler.api.explain import sentence
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.api.service import Also
 from gpu_scheduler.api.submissions import reader_for
@@ -39,6 +40,9 @@ from gpu_scheduler.wire.services import (
     restart_form,
 )
 from gpu_scheduler.wire.times import write_time
+
+FAILING_AFTER = 2
+"""So many ends in a row are no beginning any more."""
 
 
 async def create_service(context: Context, call: Call) -> Answer:
@@ -183,7 +187,7 @@ def _form(context: Context, service: Service) -> ServiceForm:
         name=service.name,
         tenant_id=service.tenant,
         user=service.user,
-        state=service.state,
+        state=shown_state(book, service),
         replicas=service.replicas,
         ready=service.ready_count,
         updated=service.updated_count,
@@ -203,17 +207,39 @@ def _form(context: Context, service: Service) -> ServiceForm:
         changed_at=write_time(service.changed_ms),
         problem=service.problem,
         members=[
-            _replica(book, service, replica)
+            _replica(context, service, replica)
             for replica in sorted(service.members, key=lambda r: (r.index, r.job_id))
         ],
     )
 
 
-def _replica(book: Book, service: Service, replica: Replica) -> ReplicaForm:
+def shown_state(book: Book, service: Service) -> str:
+    """The state in a word; who begins again and again and never gets ready does not just start."""
+    if service.state != "starting":
+        return service.state
+    tasks = [book.lives[r.job_id].only_task for r in service.live if r.job_id in book.lives]
+    return "failing" if any(t and t.failures >= FAILING_AFTER for t in tasks) else "starting"
+
+
+def _note(context: Context, replica: Replica) -> str:
+    """What is to be said of a replica: by its check, why it waits, or how it ended."""
+    if replica.detail:
+        return replica.detail
+    if replica.job_id in context.service.core.book.lives:
+        return sentence(context.explainer.reason(replica.job_id))[1]
+    row = context.service.store.job(replica.job_id)
+    if row is None:
+        return ""
+    if row.signal is not None:
+        return row.reason or f"ended by signal {row.signal}"
+    return row.reason or ("" if row.exit_code is None else f"ended with exit code {row.exit_code}")
+
+
+def _replica(context: Context, service: Service, replica: Replica) -> ReplicaForm:
+    book = context.service.core.book
     life = book.lives.get(replica.job_id)
     node = _node_of(book, replica)
     state = "over" if life is None else life.state.value
-    why = None if life is None or replica.detail else life.why()
     return ReplicaForm(
         replica=replica.index,
         job_id=replica.job_id,
@@ -225,7 +251,7 @@ def _replica(book: Book, service: Service, replica: Replica) -> ReplicaForm:
         port=replica.port,
         restarts=replica.restarts,
         last_end=replica.last_end,
-        detail=replica.detail if why is None else str(why),
+        detail=_note(context, replica),
         since=write_time(replica.since_ms),
     )
 

@@ -59,8 +59,8 @@ class Silence:
         if self._closed:
             return
         self.end(node_id)
-        self._tell(NodeSilent(node_id))
         waited_s = self._patience.suspect_s if silent_s is None else silent_s
+        self._tell(NodeSilent(node_id, round(waited_s * 1000)))
         lost_s = max(0.0, self._patience.lost_s - waited_s)
         self._timers[node_id] = [
             self._later(lost_s, lambda: self._tell(NodeLost(node_id))),

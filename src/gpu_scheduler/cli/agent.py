@@ -96,13 +96,21 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
     where = agent_paths(settings.agent.work_directory, node)
     targets = tuple(_target(server) for server in settings.agent.servers)
     config = agent_config_of(settings, where)
+    file = settings.agent.token_file
+    if not token:
+        token = _token_in(file)
+    if file and not token and not _has_joined(config.dir):
+        raise InvalidRequest(
+            f"the token file {file} is not there or empty, and node '{node}' has not joined yet; "
+            f"write a token of 'tgpu node token create' to it (mode 600), or give it with --token"
+        )
     return replace(
         config,
         targets=targets,
         labels=labels,
         execution_methods=_methods(settings.agent.execution_methods),
         logs_days=settings.retention.logs_days,
-        token=token or _token_in(settings.agent.token_file),
+        token=token,
         client_certificate=settings.grpc.client_certificate,
         client_key=settings.grpc.client_key,
     )
@@ -132,6 +140,15 @@ def _token_in(file: str) -> str:
     if not file or not os.path.exists(file):  # noqa: PTH110 - pathlib would cost its import
         return ""
     return read_trusted(file, LARGEST_TOKEN, secret=True).decode("ascii", "replace").strip()
+
+
+def _has_joined(directory: str) -> bool:
+    """Tell whether this node has a key of its own already."""
+    from pathlib import Path
+
+    from gpu_scheduler.agent.join import IDENTITY_FILE
+
+    return (Path(directory) / IDENTITY_FILE).exists()
 
 
 def _target(server: str) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from datetime import datetime, timedelta
 from typing import Any
 
-from gpu_scheduler.cli.durations import seconds_of, whole
+from gpu_scheduler.cli.durations import whole
 from gpu_scheduler.cli.history import local_time
+from gpu_scheduler.cli.moments import moment_back
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.client.forms import API
@@ -41,7 +41,7 @@ def run(args: Namespace) -> int:
         "user": args.user,
         "action": args.action,
         "outcome": "refused" if args.refused else None,
-        "since": _since(args.since),
+        "since": moment_back(args.since, "--since"),
     }
     with client_for(args) as client:
         while len(records) < args.limit:
@@ -57,14 +57,6 @@ def run(args: Namespace) -> int:
     else:
         print_table(HEADINGS, (_row(record) for record in records), right=("TIMES",))
     return 0
-
-
-def _since(text: str | None) -> str | None:
-    """So long ago, or a time that the server reads."""
-    ago_s = None if text is None else seconds_of(text, "d")
-    if ago_s is None:
-        return text
-    return (datetime.now().astimezone() - timedelta(seconds=ago_s)).isoformat()
 
 
 def _row(record: dict[str, Any]) -> list[str]:

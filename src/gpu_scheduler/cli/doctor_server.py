@@ -16,6 +16,7 @@ from gpu_scheduler.server.directories import running
 
 UNIT = "gpu-scheduler.service"
 UNIT_PLACES = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+NO_SERVER = "tgpu up; a node of a cluster needs none, only TGPU_SERVER with the cluster's address"
 SYSTEMD = "/run/systemd/system"
 
 
@@ -28,13 +29,16 @@ def server(around: Surroundings) -> Iterator[Line]:
         return
     if address.path and not Path(address.path).exists():
         told = f"no server runs here ({address.path} is not there)"
-        yield Line("server", WARNING, told, "tgpu up")
+        yield Line("server", WARNING, told, NO_SERVER)
         return
     try:
         with Client(str(address)) as client:
             health = client.health()
     except (SchedulerError, OSError) as error:
-        remedy = "'tgpu up' starts it again; server.log in the state directory says why it ended"
+        remedy = (
+            "'tgpu up' (of a cluster: 'tgpu server') starts it again; server.log in the state "
+            "directory says why it ended"
+        )
         yield Line("server", PROBLEM, f"it does not answer: {error}", remedy)
         return
     version = str(health.get("version") or "")

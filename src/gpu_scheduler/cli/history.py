@@ -17,6 +17,7 @@ from gpu_scheduler.cli.jobs_view import (
     state_code,
 )
 from gpu_scheduler.cli.listing import pages, states_of
+from gpu_scheduler.cli.moments import moment_back
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
 
@@ -34,6 +35,8 @@ def register(parser: ArgumentParser) -> None:
     add("-s", "--state", metavar="STATE", default="ended", help="completed, failed, cancelled")
     add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="jobs of this tenant")
     add("-J", "--name", metavar="NAME", help="jobs of this name")
+    add("--since", metavar="TIME", help="what ended since then: 2h, 7d (ago) or 2026-11-16")
+    add("--until", metavar="TIME", help="what ended before then")
     add("--archived", action="store_true", help="also jobs that have moved to the archive")
     add(
         *("-L", "--limit"),
@@ -54,6 +57,8 @@ def run(args: Namespace) -> int:
         "name": args.name,
         "sort": "-ended_at",
         "archived": "true" if args.archived else None,
+        "ended_since": moment_back(args.since, "--since"),
+        "ended_before": moment_back(args.until, "--until"),
     }
     with client_for(args) as client:
         jobs, total = pages(client, query, args.limit)

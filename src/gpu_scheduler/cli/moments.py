@@ -20,6 +20,7 @@ from gpu_scheduler.model.errors import InvalidRequest
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 UNDERSTOOD = "now, +2h, 18:00, 9am, tomorrow 9am, fri 18:00 or 2026-01-31T18:00"
+PAST_DAYS = {"today": 0, "yesterday": -1}
 _CLOCK = re.compile(r"(\d{1,2})(?::([0-5]\d))?\s*(am|pm)?", re.ASCII)
 _SHOWN = re.compile(r"\b(\d{4}-\d{2}-\d{2} \d{2}:\d{2}(?::\d{2})?) UTC\b")
 _WEEK = timedelta(days=6)
@@ -37,6 +38,27 @@ def seconds_at(text: str, option: str, now: float | None = None) -> float:
     if found is None:
         raise InvalidRequest(f"{option} is '{text}'; write a time such as {UNDERSTOOD}")
     return found
+
+
+def moment_back(text: str | None, option: str) -> str | None:
+    """A moment that has been, as the server reads it: so long ago, a day or a time; or none."""
+    if text is None:
+        return None
+    word = " ".join(text.lower().split())
+    here = datetime.now().astimezone()
+    ago_s = None if ":" in word else seconds_of(word, "d")
+    if ago_s is not None:
+        moment: datetime | None = here - timedelta(seconds=ago_s)
+    elif word in PAST_DAYS:
+        moment = _at(here, PAST_DAYS[word], (0, 0))
+    else:
+        moment = here if word == "now" else _iso(text.strip())
+    if moment is None:
+        raise InvalidRequest(
+            f"{option} is '{text}'; write how long ago (2h, 7d), today, yesterday, or a time such "
+            "as 2026-01-31 or 2026-01-31T18:00"
+        )
+    return moment.isoformat()
 
 
 def local_text(moment: datetime, now: datetime | None = None) -> str:

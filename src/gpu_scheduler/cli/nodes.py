@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_scheduler.cli.durations import duration, size_text, words_of
 from gpu_scheduler.cli.history import local_time
+from gpu_scheduler.cli.jobs_view import seconds_at
 from gpu_scheduler.cli.output import print_json, print_table, visible
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.client.forms import API
@@ -109,14 +110,17 @@ def _list(args: Namespace) -> int:
     if args.json:
         print_json({"nodes": list(nodes)})
     else:
-        print_table(HEADINGS, (_row(node) for node in nodes), right=RIGHT)
+        silent = any(node["silent_since"] for node in nodes)
+        headings = (*HEADINGS, "SILENT") if silent else HEADINGS
+        rows = ([*_row(node), *([_silent_for(node)] if silent else [])] for node in nodes)
+        print_table(headings, rows, right=(*RIGHT, "SILENT"))
     return 0
 
 
 def _row(node: dict[str, Any]) -> list[str]:
     return [
         visible(node["id"]),
-        node["state"],
+        state_text(node, "+"),
         str(node["gpus"]),
         str(node["free_gpus"]),
         str(node["running"]),
@@ -125,6 +129,21 @@ def _row(node: dict[str, Any]) -> list[str]:
         visible(node["rack"]) or "-",
         _labels(node),
     ]
+
+
+def state_text(node: dict[str, Any], joint: str) -> str:
+    """Whether it is there; if not, also what was decided about it."""
+    closed = node["closed"]
+    if closed is None or not node["silent_since"]:
+        return str(node["state"])
+    decided = "cordoned" if not closed["drains"] else "draining" if node["running"] else "drained"
+    return f"{node['state']}{joint}{decided}"
+
+
+def _silent_for(node: dict[str, Any]) -> str:
+    """For how long nothing is heard of it."""
+    since = seconds_at(node["silent_since"])
+    return "-" if since is None else words_of(max(0.0, time.time() - since))
 
 
 def _labels(node: dict[str, Any]) -> str:
@@ -262,7 +281,7 @@ def _show(node: dict[str, Any]) -> None:
     closed = node["closed"]
     models = ", ".join(node["gpu_models"]) or "none"
     lines = [
-        ("state", node["state"] + (_why(closed) if closed else "")),
+        ("state", state_text(node, ", ") + (_why(closed) if closed else "")),
         ("silent", f"since {local_time(node['silent_since'])}" if node["silent_since"] else ""),
         ("GPUs", f"{node['gpus']} ({models}), {node['free_gpus']} free"),
         ("islands", " ".join(f"[{','.join(map(str, island))}]" for island in node["islands"])),

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.durations import duration, number, size_mb, whole
+from gpu_scheduler.cli.moments import localised
 from gpu_scheduler.cli.output import coloured_state, print_json, print_pairs, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.submit_body import pairs_of, priority_of
@@ -19,7 +20,7 @@ from gpu_scheduler.client.surroundings import directory, umask
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest
 
 TAKES_WORDS = True
-ACTIONS = ("list", "create", "show", "scale", "update", "delete", "endpoints")
+ACTIONS = ("list", "create", "show", "scale", "update", "delete", "endpoints", "logs")
 HEADINGS = ("NAME", "ID", "STATE", "READY", "RESTARTS", "GPUS", "PORT", "USER")
 REPLICA_HEADINGS = ("REPLICA", "JOBID", "STATE", "READY", "ENDPOINT", "RESTARTS", "NOTE")
 PATH = f"{API}/services"
@@ -63,6 +64,7 @@ examples:
   tgpu service scale web 4
   tgpu service update web --gpus 1 --http /health -- python serve.py --fast
   tgpu service endpoints web
+  tgpu service logs web -f --replica 0
 
 What is run finds its port in PORT; with --port N every replica has port N, on a node of its own.
 'update' takes a whole service, as 'create' does, and replaces one replica after the other."""
@@ -72,13 +74,17 @@ def register(parser: ArgumentParser) -> None:
     """Add the options."""
     parser.usage = (
         "%(prog)s [list] | create NAME [options] -- COMMAND | create -f FILE | show NAME | "
-        "scale NAME N | update NAME [options] -- COMMAND | endpoints NAME | delete NAME"
+        "scale NAME N | update NAME [options] -- COMMAND | endpoints NAME | "
+        "logs NAME [-f] [--replica N] | delete NAME"
     )
     parser.epilog = EXAMPLES
     add = parser.add_argument
     add("-f", "--file", metavar="FILE", help="a service file (YAML), for create and update")
     add("-r", "--replicas", type=whole("--replicas"), metavar="N", help="how many; default 1")
     add("--wait", action="store_true", help="until it is ready, or deleted")
+    add("--follow", action="store_true", help="logs: go on, also after restarts; there also -f")
+    add("--replica", type=whole("--replica"), metavar="N", help="logs: of this replica alone")
+    add("-n", "--tail", type=whole("--tail"), metavar="N", help="logs: only the last N lines")
     add(
         "--timeout",
         type=duration("--timeout"),
@@ -183,18 +189,26 @@ def run(args: Namespace) -> int:
             return _create(client, args, words, command)
         if len(words) < 2:
             raise InvalidRequest(f"which service? write 'tgpu service {action} NAME'")
-        one = f"{PATH}/{quoted(words[1])}"
-        if action == "scale":
-            return _scale(client, args, words, one)
-        if action == "endpoints":
-            return _endpoints(client, args, one)
-        if action == "delete":
-            if len(words) > 2:
-                raise InvalidRequest(
-                    f"'{words[2]}' is one word too many; delete one service at a time"
-                )
-            return _delete(client, args, words[1], one)
-        return _show(client, args, one)
+        return _one(client, args, words)
+
+
+def _one(client: Client, args: Namespace, words: list[str]) -> int:
+    """What is done with a service that is there."""
+    action, name = words[:2]
+    path = f"{PATH}/{quoted(name)}"
+    if action == "scale":
+        return _scale(client, args, words, path)
+    if len(words) > 2:
+        raise InvalidRequest(f"'{words[2]}' is one word too many; {action} one service at a time")
+    if action == "endpoints":
+        return _endpoints(client, args, path)
+    if action == "logs":
+        from gpu_scheduler.cli import service_logs
+
+        return service_logs.show(client, args, path)
+    if action == "delete":
+        return _delete(client, args, name, path)
+    return _show(client, args, path)
 
 
 def _read(args: Namespace) -> tuple[Namespace, list[str], list[str]]:
@@ -212,6 +226,9 @@ def _read(args: Namespace) -> tuple[Namespace, list[str], list[str]]:
     plain: list[str] = []
     while own and not own[0].startswith("-"):
         plain.append(own.pop(0))
+    if plain[:1] == ["logs"]:
+        # As with the logs of a job; elsewhere -f is a file.
+        own = ["--follow" if word == "-f" else word for word in own]
     found = parser.read(own, into=args)
     return found, [*plain, *found.plain], command
 
@@ -451,8 +468,9 @@ def _row(service: dict[str, Any]) -> list[str]:
 
 
 def _replica_row(replica: dict[str, Any]) -> list[str]:
-    endpoint = address_text(replica["host"], replica["port"]) if replica["port"] else "-"
-    notes = [replica["detail"]]
+    is_there = replica["host"] and replica["port"]
+    endpoint = address_text(replica["host"], replica["port"]) if is_there else "-"
+    notes = [localised(replica["detail"])]
     if replica["last_end"]:
         notes.append(f"last end: {replica['last_end']}")
     if not replica["is_current"]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PLAIN_FIELDS = {
+    "nodelist": "nodes",
+    "exclude": "exclude_nodes",
     "gpus": "gpu_count",
     "gpu_memory": "gpu_memory_mb",
     "gpu_memory_per_gpu": "gpu_memory_mb_per_gpu",

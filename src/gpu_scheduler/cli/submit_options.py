@@ -87,6 +87,8 @@ def _add_resources(parser: ArgumentParser) -> None:
         help="memory of the host",
     )
     add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
+    add("-w", "--nodelist", type=_names, metavar="NODE,...", help="only these nodes")
+    add("-x", "--exclude", type=_names, metavar="NODE,...", help="any nodes but these")
     add("--topology", choices=("any", "prefer_island", "require_island"), help="NVLink islands")
     add("--contiguous", action="store_true", default=None, help="neighbouring device numbers")
     add("-N", "--members", type=whole("--members", least=1), metavar="N", help="a gang of N")
@@ -170,3 +172,8 @@ def _add_sweep(parser: ArgumentParser) -> None:
     add("--param-file", metavar="FILE", help="one job for each row of a CSV file")
     add("--sweep", metavar="NAME", help="name of the sweep; default: one of its own")
     add("--dry-run", action="store_true", help="show what would be submitted")
+
+
+def _names(text: str) -> list[str]:
+    """Names of nodes, separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -97,7 +97,8 @@ def down(args: Namespace) -> int:
             print(f"tgpu: server {server['pid']} has not stopped yet", file=sys.stderr)
             return 1
         time.sleep(0.05)
-    print(f"server {server['pid']} has stopped; jobs that run go on, 'tgpu up' finds them again")
+    again = "tgpu server" if server.get("nodes") else "tgpu up"
+    print(f"server {server['pid']} has stopped; jobs that run go on, '{again}' finds them again")
     return 0
 
 

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpu_scheduler.client import forms
 from gpu_scheduler.client.address import Address, candidates
-from gpu_scheduler.client.connection import CONNECT_TIMEOUT_S, check_owner, peer_uid
+from gpu_scheduler.client.connection import (
+    CONNECT_TIMEOUT_S,
+    check_owner,
+    nobody_answers,
+    peer_uid,
+)
 from gpu_scheduler.client.credentials import headers_for, tls_context
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.forms import API, job_path, joined, submission
@@ -355,7 +360,7 @@ async def _connect(
             streams[1].close()
             raise
         return address, *streams
-    raise NoServer(f"no scheduler answers at {' or '.join(tried)}; start one with 'tgpu up'")
+    raise nobody_answers(addresses, tried)
 
 
 async def _open_unix(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -182,7 +182,21 @@ def connect(candidates: list[Address]) -> tuple[Address, _socket.socket]:
             return address, _open(address)
         except OSError as error:
             tried.append(f"{address} ({error.strerror or error})")
-    raise NoServer(f"no scheduler answers at {' or '.join(tried)}; start one with 'tgpu up'")
+    raise nobody_answers(candidates, tried)
+
+
+def nobody_answers(candidates: list[Address], tried: list[str]) -> NoServer:
+    """What was asked, and what to do about it: on this machine a server can be started."""
+    text = f"no scheduler answers at {' or '.join(tried)}; "
+    if all(address.path for address in candidates):
+        return NoServer(
+            f"{text}start one with 'tgpu up' (for a cluster: 'tgpu server'), or name the one that "
+            "you mean with --server or TGPU_SERVER"
+        )
+    return NoServer(
+        f"{text}see whether 'tgpu server' runs there, and whether that is the address of its API "
+        "(--server, TGPU_SERVER)"
+    )
 
 
 def check_owner(path: str, uid: int) -> None:

@@ -41,6 +41,8 @@ class JobFields(TypedDict, total=False):
     cpu_cores: float
     memory_mb: int
     node_labels: dict[str, str]
+    nodes: list[str]
+    exclude_nodes: list[str]
     topology: str
     contiguous: bool
     min_bandwidth_gbps: int

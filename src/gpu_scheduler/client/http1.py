@@ -50,6 +50,14 @@ def request_bytes(
     return "\r\n".join([*lines, "", ""]).encode("ascii") + (body or b"")
 
 
+SETTINGS_FRAME = b"\x04"
+"""With this kind of frame a server of HTTP/2, and so of gRPC, begins."""
+SPEAKS_GRPC = (
+    "gRPC is spoken there, which is for agents and programs (api.grpc_port, 9090 by default); "
+    "the API is at another port (api.http_port, 8080 by default)"
+)
+
+
 class Answer:
     """One answer being read. `status` is 0 until the head is there."""
 
@@ -90,6 +98,8 @@ class Answer:
         raise Unreadable("the server broke off in the middle of its answer; try again")
 
     def _read_head(self) -> bool:
+        if self._buffer[3:4] == SETTINGS_FRAME and self._buffer[:1] == b"\0":
+            raise Unreadable(SPEAKS_GRPC)
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
             if len(self._buffer) > LARGEST_HEAD:

@@ -46,8 +46,8 @@ LostFact = NodeSilent | NodeLost | NodeFenced | LeasesOver
 def hear(book: Book, fact: LostFact, now_ms: int, outcome: Outcome) -> None:
     """Something about a node that is not there."""
     match fact:
-        case NodeSilent(node_id):
-            _silent(book, node_id, now_ms, outcome)
+        case NodeSilent():
+            _silent(book, fact, now_ms, outcome)
         case NodeLost(node_id):
             _lost(book, node_id, now_ms, outcome)
         case NodeFenced(node_id):
@@ -120,14 +120,14 @@ def on_lost_node(book: Book, life: JobLife, number: int | None = None) -> Reason
     return None
 
 
-def _silent(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:
-    """Its jobs keep what they hold, as they may well run."""
-    slot = book.picture.index.by_id.get(node_id)
+def _silent(book: Book, fact: NodeSilent, now_ms: int, outcome: Outcome) -> None:
+    """Its jobs keep what they hold, as they may well run. It is silent since its last word."""
+    slot = book.picture.index.by_id.get(fact.node_id)
     if slot is None or slot.node.silent_ms:
         return
-    node = replace(slot.node, state=NodeState.SUSPECT, silent_ms=now_ms)
-    set_node(book, node, outcome)
-    _note(now_ms, "node_silent", node_id, outcome)
+    since_ms = max(1, now_ms - fact.for_ms)
+    set_node(book, replace(slot.node, state=NodeState.SUSPECT, silent_ms=since_ms), outcome)
+    _note(now_ms, "node_silent", fact.node_id, outcome)
 
 
 def _lost(book: Book, node_id: str, now_ms: int, outcome: Outcome) -> None:

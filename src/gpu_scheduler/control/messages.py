@@ -394,9 +394,10 @@ class NodeFound:
 
 @dataclass(frozen=True, slots=True)
 class NodeSilent:
-    """Nothing is heard of a node: it gets no new work. What it runs may well go on."""
+    """Nothing is heard of a node for `for_ms`: it gets no new work. What it runs may well go on."""
 
     node_id: str
+    for_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

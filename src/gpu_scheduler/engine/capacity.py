@@ -12,6 +12,7 @@ from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Slot
+from gpu_scheduler.model.named_nodes import ONLY, in_words, names_nodes
 from gpu_scheduler.model.node import Health, Node, NodeState
 from gpu_scheduler.model.request import MB_PER_GB, Request
 
@@ -60,8 +61,7 @@ def described(shape: Shape) -> str:
         words.append(f"{request.cpu_milli / 1000:g} CPU cores")
     if request.memory_mb:
         words.append(f"{request.memory_mb} MiB of memory")
-    if request.node_labels:
-        words.append("labels " + ", ".join(f"{k}={v}" for k, v in request.node_labels))
+    words += in_words(request.node_labels)
     return ", ".join(words) or "nothing"
 
 
@@ -105,7 +105,11 @@ def _unlabelled(index: Index, shape: Shape) -> str:
     """Which of the labels no node has, if it is that."""
     known = {label for slot in index.by_id.values() for label in slot.node.labels}
     for name, value in shape.request.node_labels:
-        if (name, value) not in known:
+        if name == ONLY:
+            strange = [one for one in value.split(",") if one not in index.by_id]
+            if strange:
+                return f"no node is called {' or '.join(strange[:MOST_NAMED])}; "
+        elif not names_nodes(name) and (name, value) not in known:
             others = sorted(has for label, has in known if label == name)[:MOST_NAMED]
             there_is = f"; there is {', '.join(others)}" if others else ""
             return f"no node has label {name}={value}{there_is}; "
@@ -150,12 +154,12 @@ def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
     draft = Draft(empty)
     least = job_shape.min_members
     wanted = job_shape.members[:least]
-    labels = ", ".join(f"{k}={v}" for k, v in wanted[0].request.node_labels)
+    labels = ", ".join(in_words(wanted[0].request.node_labels))
     told = ""
     if labels:
         count = (empty.selected(wanted[0].request) or 0).bit_count()
         room = gang.most_members(draft, wanted, empty.find, None)
-        told = f"{count} node(s) have {labels}, with room for {room} of {least}; "
+        told = f"{count} node(s) may be used ({labels}), with room for {room} of {least}; "
     if job_shape.same_rack:
         rooms = [
             (-gang.most_members(draft, wanted, empty.find, bits), name)

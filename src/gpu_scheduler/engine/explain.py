@@ -10,6 +10,7 @@ from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.named_nodes import ruled_out_by, suits
 from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -132,7 +133,7 @@ def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
     if slot.bucket < 0:
         return _why_closed(slot.node)
     if selected is not None and not selected & slot.bit:
-        return f"without {_missing_label(slot.node, shape)}"
+        return _why_not_chosen(slot.node, shape)
     fits = shape.by_kind.get(slot.kind.id)
     if not fits:
         return "too small or of another model"
@@ -148,12 +149,12 @@ def _first_miss(slot: Slot, shape: Shape, selected: int | None) -> str:
     return "nothing"
 
 
-def _missing_label(node: Node, shape: Shape) -> str:
-    """The first label that is asked for and that the node does not have."""
-    for name, value in shape.request.node_labels:
-        if (name, value) not in node.labels:
-            return f"label {name}={value}"
-    return "the labels"
+def _why_not_chosen(node: Node, shape: Shape) -> str:
+    """By its name, or by the first label that is asked for and that the node does not have."""
+    for label in shape.request.node_labels:
+        if not suits((label,), node.id, node.labels):
+            return ruled_out_by(label)
+    return "without the labels"
 
 
 def _why_closed(node: Node) -> str:

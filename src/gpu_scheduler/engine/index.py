@@ -21,6 +21,7 @@ from gpu_scheduler.engine.parts import Parts
 from gpu_scheduler.engine.shape import CPU_LEVELS, Fit, Shape
 from gpu_scheduler.engine.slot import Hold, Slot, Vector, usable_mask
 from gpu_scheduler.model.errors import InternalError, UnknownThing
+from gpu_scheduler.model.named_nodes import suits
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request
 
@@ -129,7 +130,7 @@ class Index:
         if bits is None:
             bits = 0
             for slot in self.by_id.values():
-                if set(request.node_labels) <= set(slot.node.labels):
+                if suits(request.node_labels, slot.node.id, slot.node.labels):
                     bits |= slot.bit
             self._selected[request.node_labels] = bits
         return bits

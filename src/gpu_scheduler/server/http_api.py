@@ -54,6 +54,7 @@ def _api_settings(parts: Parts, leading: Leading | None, standing: Standing | No
         plain_nodes=not speaks_tls(settings),
         bounds=bounds_of(settings),
         standing=standing,
+        started=parts.started,
     )
 
 

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.allocation import Placement
-from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.errors import ClusterError, UnknownThing
+from gpu_scheduler.model.moments import moment_text
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
@@ -36,8 +38,29 @@ class JobLogs:
             limit=limit,
             follow=follow,
         )
+        self._check_reachable(node_id, allocation_id)
         async for data in self._agents.logs.read(node_id, request):
             yield data
+
+    def _check_reachable(self, node_id: str, allocation_id: str) -> None:
+        """Say what is known of a node that is not there, and when its logs can be read again."""
+        slot = self._loop.core.book.picture.index.by_id.get(node_id)
+        if slot is not None and not slot.node.silent_ms:
+            return
+        attempt = allocation_id.rpartition(".")[2]
+        where = f"the output of attempt {attempt} is on node '{node_id}', which"
+        if slot is None:
+            raise UnknownThing(f"{where} was removed, so it cannot be read any more")
+        since = moment_text(slot.node.silent_ms)
+        if slot.node.state is not NodeState.DEAD:
+            raise ClusterError(
+                f"{where} is {slot.node.state.value}: nothing is heard of it since {since}; it can "
+                "be read when the node is back"
+            )
+        raise ClusterError(
+            f"{where} is dead (silent since {since}), so that attempt is over; its output can be "
+            "read only if the node comes back"
+        )
 
     def _node_of(self, job_id: str, allocation_id: str, member: int) -> str:
         for placement in self._placements(job_id, allocation_id):

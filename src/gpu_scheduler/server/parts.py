@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_scheduler.api.bearer import Verifier
 from gpu_scheduler.api.context import Context
@@ -17,7 +18,8 @@ from gpu_scheduler.store.rows import Store
 class Parts:
     """Settings and places, the store, the time, and who else's tokens are believed.
 
-    `node` is this machine, if the server runs jobs here.
+    `node` is this machine, if the server runs jobs here. `started` is when the process began, by
+    the monotonic clock: it is up since then, whatever its part was meanwhile.
     """
 
     settings: Settings
@@ -27,3 +29,4 @@ class Parts:
     signed: Callable[[Context], Verifier] | None = None
     warnings: tuple[str, ...] = ()
     node: str = ""
+    started: float = field(default_factory=time.monotonic)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.model.errors import NeverFits
 from gpu_scheduler.model.job import over_nodes
+from gpu_scheduler.model.named_nodes import suits
 from gpu_scheduler.model.node import Device, Node
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology
 
@@ -184,7 +185,7 @@ def _usable(device: Device, request: Request) -> bool:
 
 def _copies(node: Node, request: Request, groups: list[Group]) -> int:
     """At most how many such requests an empty node holds at once; never too few."""
-    if not set(request.node_labels) <= set(node.labels):
+    if not suits(request.node_labels, node.id, node.labels):
         return 0
     copies = UNBOUNDED
     if request.device_count:

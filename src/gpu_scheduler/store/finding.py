@@ -54,8 +54,9 @@ def count_statements(dialect: Dialect, query: JobQuery) -> Iterator[tuple[str, V
 
 def is_counted(query: JobQuery) -> bool:
     """Tell whether the kept counts answer the query."""
-    plain = not (query.name or query.sweep) and query.numbers is None and query.since_ms is None
-    return plain and query.sight is None
+    plain = not (query.name or query.sweep) and query.numbers is None and query.sight is None
+    times = (query.since_ms, query.ended_since_ms, query.ended_before_ms)
+    return plain and all(time_ms is None for time_ms in times)
 
 
 def _parts(dialect: Dialect, query: JobQuery) -> list[tuple[str, list[str]]]:
@@ -108,6 +109,8 @@ def _conditions(dialect: Dialect, query: JobQuery) -> list[str]:
             ('"user" = :user', query.user),
             ("name = :name", query.name),
             ("submit_ms >= :since_ms", query.since_ms is not None),
+            ("end_ms >= :ended_since_ms", query.ended_since_ms is not None),
+            ("end_ms < :ended_before_ms", query.ended_before_ms is not None),
             (dialect.sql["in_sweep"], query.sweep),
         )
         if asked
@@ -143,6 +146,8 @@ def _values(dialect: Dialect, query: JobQuery) -> Values:
         "user": query.user,
         "name": query.name,
         "since_ms": query.since_ms,
+        "ended_since_ms": query.ended_since_ms,
+        "ended_before_ms": query.ended_before_ms,
         "sweep": query.sweep,
     }
     values |= {f"state{place}": state.value for place, state in enumerate(query.states)}

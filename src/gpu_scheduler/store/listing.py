@@ -40,9 +40,20 @@ def _matches(row: JobRow, query: JobQuery) -> bool:
         and (not query.user or job.user == query.user)
         and (not query.name or job.name == query.name)
         and (query.since_ms is None or job.submit_ms >= query.since_ms)
+        and _ended_within(row, query)
         and (query.numbers is None or job.number in query.numbers)
         and (query.sight is None or _seen(row, query.sight))
     )
+
+
+def _ended_within(row: JobRow, query: JobQuery) -> bool:
+    since_ms, before_ms = query.ended_since_ms, query.ended_before_ms
+    if since_ms is None and before_ms is None:
+        return True
+    end_ms = row.end_ms
+    if end_ms is None:
+        return False
+    return (since_ms is None or end_ms >= since_ms) and (before_ms is None or end_ms < before_ms)
 
 
 def _seen(row: JobRow, sight: Sight) -> bool:

@@ -62,7 +62,8 @@ class JobQuery:
     """Which jobs to list, and in what order.
 
     An empty `states` means all, `name` is the whole name, `since_ms` the earliest submission,
-    `sweep` the sweep that jobs belong to;
+    `ended_since_ms` and `ended_before_ms` are about the end, which others than ended jobs have not;
+    `sweep` is the sweep that jobs belong to;
     `archived` adds jobs that were archived. `sort` is one of `SORTS`; what is missing comes before
     everything else, and ties go by rising number in both directions. `after_number` continues
     behind that job in the chosen order (a cursor; when sorted by anything but number and the job is
@@ -76,6 +77,8 @@ class JobQuery:
     name: str = ""
     numbers: IntervalSet | None = None
     since_ms: int | None = None
+    ended_since_ms: int | None = None
+    ended_before_ms: int | None = None
     sort: str = "number"
     descending: bool = False
     limit: int = 100

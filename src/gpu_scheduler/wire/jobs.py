@@ -36,6 +36,8 @@ Minutes = Annotated[float, Meta(ge=0, le=MAX_SECONDS // 60)]
 Moment = Annotated[str, Meta(max_length=64)] | Annotated[float, Meta(ge=0)]
 Priority = Annotated[int, Meta(ge=0, le=10_000)] | Annotated[str, Meta(max_length=32)]
 DeviceList = Annotated[list[Annotated[int, Meta(ge=0, le=4095)]], Meta(max_length=4096)]
+NodeName = Annotated[str, Meta(min_length=1, max_length=63)]
+NodeNames = Annotated[list[NodeName], Meta(max_length=1024)]
 ExitCodes = Annotated[list[Annotated[int, Meta(ge=0, le=255)]], Meta(max_length=256)]
 
 
@@ -53,6 +55,8 @@ class MemberRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     cpu_cores: Cores = 0
     memory_mb: Megabytes = 0
     node_labels: Labels = {}
+    nodes: NodeNames = []
+    exclude_nodes: NodeNames = []
     topology: Topology = Topology.PREFER_ISLAND
     contiguous: bool = False
     min_bandwidth_gbps: Count = 0

@@ -47,10 +47,20 @@ class JoinText:
         match = _TOKEN.fullmatch(text.strip())
         if match is None:
             raise InvalidRequest(
-                f"this is no join token; it begins with '{PREFIX}', and 'tgpu node token create' "
-                "on the server makes one"
+                f"the join token cannot be read: {_why_no_token(text.strip())}; copy it whole, or "
+                "make another with 'tgpu node token create' on the server"
             )
         return cls(match[1], match[2], bool(match[3]))
+
+
+def _why_no_token(text: str) -> str:
+    """What is wrong with a token, without showing it."""
+    if not text.startswith(PREFIX):
+        return f"it has {len(text)} characters and does not begin with '{PREFIX}'"
+    whole = len(str(JoinText("x" * 43, "x" * 43)))
+    if len(text) < whole:
+        return f"it has {len(text)} characters and a whole one has {whole} or more"
+    return f"it begins with '{PREFIX}' and has other characters or parts than a token has"
 
 
 def secret_hash(secret: str) -> str:

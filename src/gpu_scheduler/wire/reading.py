@@ -33,6 +33,7 @@ from gpu_scheduler.model.launch import (
     Runner,
     Terminal,
 )
+from gpu_scheduler.model.named_nodes import labels_of_names
 from gpu_scheduler.model.notice import read_rules
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.wire.jobs import (
@@ -322,7 +323,10 @@ def _request(asked: MemberRequest) -> Request:
         cpu_milli=_milli(asked.cpu_cores, "cpu_cores"),
         memory_mb=asked.memory_mb,
         device_ids=_devices(allowed) if isinstance(allowed, str) else tuple(allowed),
-        node_labels=tuple(asked.node_labels.items()),
+        node_labels=(
+            *asked.node_labels.items(),
+            *labels_of_names(asked.nodes, asked.exclude_nodes),
+        ),
         topology=asked.topology,
         contiguous=asked.contiguous,
         min_bandwidth_gbps=asked.min_bandwidth_gbps,

@@ -46,7 +46,7 @@ class SubmitJobsAnswer(_message.Message):
     def __init__(self, job_ids: _Optional[_Iterable[str]] = ..., count: _Optional[int] = ..., status: _Optional[str] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "tenant_id", "priority", "priority_name", "command", "args", "script", "image", "environment", "captured_environment", "working_directory", "umask", "gang_scheduling", "members", "member_specs", "min_members", "same_rack", "pool", "interactive", "preemptible", "max_runtime_minutes", "max_runtime_seconds", "estimate_seconds", "deadline", "begin_at", "dependencies", "array", "hold", "retries", "retry_exit_codes", "requeue_on_node_loss", "allow_idle", "runner", "mounts", "conda", "output", "signal", "grace_seconds", "max_processes", "sweep", "params", "snapshot", "notify", "terminal", "gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "gpu_model", "gpu_models", "mig_profile", "allowed_gpus", "exclusive", "cpu_cores", "memory_mb", "node_labels", "topology", "contiguous", "min_bandwidth_gbps")
+    __slots__ = ("name", "tenant_id", "priority", "priority_name", "command", "args", "script", "image", "environment", "captured_environment", "working_directory", "umask", "gang_scheduling", "members", "member_specs", "min_members", "same_rack", "pool", "interactive", "preemptible", "max_runtime_minutes", "max_runtime_seconds", "estimate_seconds", "deadline", "begin_at", "dependencies", "array", "hold", "retries", "retry_exit_codes", "requeue_on_node_loss", "allow_idle", "runner", "mounts", "conda", "output", "signal", "grace_seconds", "max_processes", "sweep", "params", "snapshot", "notify", "terminal", "gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "gpu_model", "gpu_models", "mig_profile", "allowed_gpus", "exclusive", "cpu_cores", "memory_mb", "node_labels", "topology", "contiguous", "min_bandwidth_gbps", "nodes", "exclude_nodes")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,8 @@ class JobSpec(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     CONTIGUOUS_FIELD_NUMBER: _ClassVar[int]
     MIN_BANDWIDTH_GBPS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_NODES_FIELD_NUMBER: _ClassVar[int]
     name: str
     tenant_id: str
     priority: int
@@ -197,10 +199,12 @@ class JobSpec(_message.Message):
     topology: str
     contiguous: bool
     min_bandwidth_gbps: int
-    def __init__(self, name: _Optional[str] = ..., tenant_id: _Optional[str] = ..., priority: _Optional[int] = ..., priority_name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., args: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., captured_environment: _Optional[_Union[Variables, _Mapping]] = ..., working_directory: _Optional[str] = ..., umask: _Optional[int] = ..., gang_scheduling: _Optional[bool] = ..., members: _Optional[int] = ..., member_specs: _Optional[_Iterable[_Union[MemberSpec, _Mapping]]] = ..., min_members: _Optional[int] = ..., same_rack: _Optional[bool] = ..., pool: _Optional[str] = ..., interactive: _Optional[bool] = ..., preemptible: _Optional[bool] = ..., max_runtime_minutes: _Optional[float] = ..., max_runtime_seconds: _Optional[float] = ..., estimate_seconds: _Optional[float] = ..., deadline: _Optional[str] = ..., begin_at: _Optional[str] = ..., dependencies: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Union[ArraySpec, _Mapping]] = ..., hold: _Optional[bool] = ..., retries: _Optional[int] = ..., retry_exit_codes: _Optional[_Iterable[int]] = ..., requeue_on_node_loss: _Optional[bool] = ..., allow_idle: _Optional[bool] = ..., runner: _Optional[str] = ..., mounts: _Optional[_Iterable[str]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., signal: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., max_processes: _Optional[int] = ..., sweep: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., notify: _Optional[_Iterable[str]] = ..., terminal: _Optional[_Union[JobSpec.Terminal, _Mapping]] = ..., gpu_count: _Optional[float] = ..., gpu_memory_mb: _Optional[int] = ..., gpu_memory_mb_per_gpu: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_models: _Optional[_Iterable[str]] = ..., mig_profile: _Optional[str] = ..., allowed_gpus: _Optional[_Iterable[int]] = ..., exclusive: _Optional[bool] = ..., cpu_cores: _Optional[float] = ..., memory_mb: _Optional[int] = ..., node_labels: _Optional[_Mapping[str, str]] = ..., topology: _Optional[str] = ..., contiguous: _Optional[bool] = ..., min_bandwidth_gbps: _Optional[int] = ...) -> None: ...
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    exclude_nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., tenant_id: _Optional[str] = ..., priority: _Optional[int] = ..., priority_name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., args: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., image: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., captured_environment: _Optional[_Union[Variables, _Mapping]] = ..., working_directory: _Optional[str] = ..., umask: _Optional[int] = ..., gang_scheduling: _Optional[bool] = ..., members: _Optional[int] = ..., member_specs: _Optional[_Iterable[_Union[MemberSpec, _Mapping]]] = ..., min_members: _Optional[int] = ..., same_rack: _Optional[bool] = ..., pool: _Optional[str] = ..., interactive: _Optional[bool] = ..., preemptible: _Optional[bool] = ..., max_runtime_minutes: _Optional[float] = ..., max_runtime_seconds: _Optional[float] = ..., estimate_seconds: _Optional[float] = ..., deadline: _Optional[str] = ..., begin_at: _Optional[str] = ..., dependencies: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Union[ArraySpec, _Mapping]] = ..., hold: _Optional[bool] = ..., retries: _Optional[int] = ..., retry_exit_codes: _Optional[_Iterable[int]] = ..., requeue_on_node_loss: _Optional[bool] = ..., allow_idle: _Optional[bool] = ..., runner: _Optional[str] = ..., mounts: _Optional[_Iterable[str]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., signal: _Optional[str] = ..., grace_seconds: _Optional[float] = ..., max_processes: _Optional[int] = ..., sweep: _Optional[str] = ..., params: _Optional[_Mapping[str, str]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., notify: _Optional[_Iterable[str]] = ..., terminal: _Optional[_Union[JobSpec.Terminal, _Mapping]] = ..., gpu_count: _Optional[float] = ..., gpu_memory_mb: _Optional[int] = ..., gpu_memory_mb_per_gpu: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_models: _Optional[_Iterable[str]] = ..., mig_profile: _Optional[str] = ..., allowed_gpus: _Optional[_Iterable[int]] = ..., exclusive: _Optional[bool] = ..., cpu_cores: _Optional[float] = ..., memory_mb: _Optional[int] = ..., node_labels: _Optional[_Mapping[str, str]] = ..., topology: _Optional[str] = ..., contiguous: _Optional[bool] = ..., min_bandwidth_gbps: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., exclude_nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MemberSpec(_message.Message):
-    __slots__ = ("gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "gpu_model", "gpu_models", "mig_profile", "allowed_gpus", "exclusive", "cpu_cores", "memory_mb", "node_labels", "topology", "contiguous", "min_bandwidth_gbps")
+    __slots__ = ("gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "gpu_model", "gpu_models", "mig_profile", "allowed_gpus", "exclusive", "cpu_cores", "memory_mb", "node_labels", "topology", "contiguous", "min_bandwidth_gbps", "nodes", "exclude_nodes")
     class NodeLabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +226,8 @@ class MemberSpec(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     CONTIGUOUS_FIELD_NUMBER: _ClassVar[int]
     MIN_BANDWIDTH_GBPS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDE_NODES_FIELD_NUMBER: _ClassVar[int]
     gpu_count: float
     gpu_memory_mb: int
     gpu_memory_mb_per_gpu: int
@@ -236,7 +242,9 @@ class MemberSpec(_message.Message):
     topology: str
     contiguous: bool
     min_bandwidth_gbps: int
-    def __init__(self, gpu_count: _Optional[float] = ..., gpu_memory_mb: _Optional[int] = ..., gpu_memory_mb_per_gpu: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_models: _Optional[_Iterable[str]] = ..., mig_profile: _Optional[str] = ..., allowed_gpus: _Optional[_Iterable[int]] = ..., exclusive: _Optional[bool] = ..., cpu_cores: _Optional[float] = ..., memory_mb: _Optional[int] = ..., node_labels: _Optional[_Mapping[str, str]] = ..., topology: _Optional[str] = ..., contiguous: _Optional[bool] = ..., min_bandwidth_gbps: _Optional[int] = ...) -> None: ...
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    exclude_nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, gpu_count: _Optional[float] = ..., gpu_memory_mb: _Optional[int] = ..., gpu_memory_mb_per_gpu: _Optional[int] = ..., gpu_model: _Optional[str] = ..., gpu_models: _Optional[_Iterable[str]] = ..., mig_profile: _Optional[str] = ..., allowed_gpus: _Optional[_Iterable[int]] = ..., exclusive: _Optional[bool] = ..., cpu_cores: _Optional[float] = ..., memory_mb: _Optional[int] = ..., node_labels: _Optional[_Mapping[str, str]] = ..., topology: _Optional[str] = ..., contiguous: _Optional[bool] = ..., min_bandwidth_gbps: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., exclude_nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Variables(_message.Message):
     __slots__ = ("values",)
@@ -306,7 +314,7 @@ class GetJobStatusRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ("states", "tenant_id", "user", "name", "sort", "limit", "offset", "cursor", "archived", "since", "sweep")
+    __slots__ = ("states", "tenant_id", "user", "name", "sort", "limit", "offset", "cursor", "archived", "since", "sweep", "ended_since", "ended_before")
     STATES_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +326,8 @@ class ListJobsRequest(_message.Message):
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     SWEEP_FIELD_NUMBER: _ClassVar[int]
+    ENDED_SINCE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_BEFORE_FIELD_NUMBER: _ClassVar[int]
     states: _containers.RepeatedScalarFieldContainer[str]
     tenant_id: str
     user: str
@@ -329,7 +339,9 @@ class ListJobsRequest(_message.Message):
     archived: bool
     since: str
     sweep: str
-    def __init__(self, states: _Optional[_Iterable[str]] = ..., tenant_id: _Optional[str] = ..., user: _Optional[str] = ..., name: _Optional[str] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ..., offset: _Optional[int] = ..., cursor: _Optional[str] = ..., archived: _Optional[bool] = ..., since: _Optional[str] = ..., sweep: _Optional[str] = ...) -> None: ...
+    ended_since: str
+    ended_before: str
+    def __init__(self, states: _Optional[_Iterable[str]] = ..., tenant_id: _Optional[str] = ..., user: _Optional[str] = ..., name: _Optional[str] = ..., sort: _Optional[str] = ..., limit: _Optional[int] = ..., offset: _Optional[int] = ..., cursor: _Optional[str] = ..., archived: _Optional[bool] = ..., since: _Optional[str] = ..., sweep: _Optional[str] = ..., ended_since: _Optional[str] = ..., ended_before: _Optional[str] = ...) -> None: ...
 
 class ListJobsAnswer(_message.Message):
     __slots__ = ("jobs", "total", "next_cursor")

@@ -150,7 +150,10 @@ class RestartForm(Struct):
 
 
 class ServiceForm(Struct):
-    """A service; `state` is ready, starting, degraded, updating, stopped, ended or deleting."""
+    """A service; `state` is ready, starting, failing, degraded, updating, stopped, ended, deleting.
+
+    One that is failing has replicas that ended two times or more in a row, and none that is ready.
+    """
 
     id: str
     name: str

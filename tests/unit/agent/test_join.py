@@ -1,6 +1,8 @@
 """A machine that joins asks with one key, whatever happens between two tries."""
 
 import asyncio
+import http.server
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from gpu_scheduler.agent import join
 from gpu_scheduler.agent.join import Identity, Keeper, NotJoined, identity_of
 from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import nodes_pb2 as nodes
+from gpu_scheduler.wire.node_proof import JoinText
 
 FAR_MS = 10**15
 
@@ -121,3 +124,22 @@ def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(run())
+
+
+class SpeaksHttp(http.server.BaseHTTPRequestHandler):
+    """Answers as the API does."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_an_agent_at_the_port_of_the_api_is_told_which_one_it_should_go_to() -> None:
+    token = JoinText("a" * 43, "b" * 43, plain=True)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SpeaksHttp) as api:
+        threading.Thread(target=api.serve_forever, daemon=True).start()
+        target = f"127.0.0.1:{api.server_address[1]}"
+        try:
+            with pytest.raises(NotJoined, match=r"HTTP is spoken there.*api\.grpc_port, 9090"):
+                asyncio.run(join.join("n1", [target], str(token)))
+        finally:
+            api.shutdown()

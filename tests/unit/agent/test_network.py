@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from gpu_scheduler.agent import interfaces
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.interfaces import own_address
 from gpu_scheduler.agent.launcher_client import Launcher
@@ -66,3 +67,17 @@ def test_an_agent_that_is_sent_away_for_good_ends_and_says_why(directory: Path) 
 )
 def test_an_agent_is_reached_where_it_comes_from(targets: tuple[str, ...], address: str) -> None:
     assert own_address(targets) == address
+
+
+def test_a_server_of_this_machine_that_is_called_by_name_is_no_reason_to_hide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many systems give their own name an address that nobody else can reach."""
+    ways = {"head.example": "127.0.1.1", "192.0.2.1": "10.1.2.3", "127.0.0.1": "127.0.0.1"}
+    monkeypatch.setattr(interfaces, "_towards", lambda host, _: ways.get(host, ""))
+    assert own_address(("head.example:9090",)) == "10.1.2.3"
+    assert own_address(("127.0.0.1:9090", "head.example:9090")) == "127.0.0.1"
+    ways["other.example"] = "10.9.9.9"
+    assert own_address(("127.0.0.1:9090", "other.example:9090")) == "10.9.9.9"
+    del ways["192.0.2.1"]
+    assert own_address(("head.example:9090",)) == "127.0.1.1"

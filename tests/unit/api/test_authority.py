@@ -80,7 +80,7 @@ def test_a_token_is_read_as_it_was_written_and_nothing_else_is() -> None:
     for text in (JoinText("a" * 43, "B" * 43), JoinText("-" * 43, "_" * 43, plain=True)):
         assert JoinText.read(f" {text}\n") == text
     for odd in ("", "tgpn_", "tgpu_" + "a" * 43, f"tgpn_{'a' * 43}", f"tgpn_{'a' * 43}.{'b' * 42}"):
-        with pytest.raises(InvalidRequest, match="no join token"):
+        with pytest.raises(InvalidRequest, match="join token cannot be read"):
             JoinText.read(odd)
 
 
@@ -93,3 +93,18 @@ def test_a_pin_names_one_certificate() -> None:
 def test_what_is_no_proof_is_none() -> None:
     for odd in ("", "abc", "!.!", "a.b", "AAAA.é"):
         assert read_proof(odd) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        pytest.param("wrong", "has 5 characters and does not begin with 'tgpn_'", id="another"),
+        pytest.param("tgpn_wrong", "has 10 characters and a whole one has 92", id="short"),
+        pytest.param(f"tgpn_{'a' * 43}:{'b' * 43}", "other characters or parts", id="odd"),
+    ],
+)
+def test_of_a_wrong_token_it_is_told_what_is_wrong_and_not_the_token(text: str, why: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        JoinText.read(text)
+    assert why in str(raised.value)
+    assert text not in str(raised.value)

@@ -1,12 +1,13 @@
 """Times as people write them."""
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
-from gpu_scheduler.cli.moments import local_text, localised, seconds_at
+from gpu_scheduler.cli.moments import local_text, localised, moment_back, seconds_at
 from gpu_scheduler.model.errors import InvalidRequest
 
 NOW = datetime(2026, 11, 18, 15, 30, 20, tzinfo=UTC)
@@ -89,3 +90,29 @@ def test_the_times_of_a_sentence_are_told_in_local_time(monkeypatch: pytest.Monk
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     assert localised("until 2031-01-01 10:00 UTC (res-1)") == "until 2031-01-01 19:00 (res-1)"
+
+
+@pytest.mark.parametrize(
+    ("written", "days_ago"),
+    [("7d", 7), ("1", 1), ("48h", 2)],
+    ids=["days", "plain", "hours"],
+)
+def test_a_length_of_time_is_how_long_ago_it_was(written: str, days_ago: float) -> None:
+    before = time.time()
+    found = datetime.fromisoformat(moment_back(written, "--since") or "").timestamp()
+    assert before - days_ago * 86_400 <= found <= time.time() - days_ago * 86_400
+
+
+def test_a_day_that_has_been_begins_at_midnight() -> None:
+    assert moment_back("2026-11-16", "--since") == "2026-11-16T00:00:00+00:00"
+    today = datetime.fromisoformat(moment_back("today", "--since") or "")
+    yesterday = datetime.fromisoformat(moment_back("yesterday", "--since") or "")
+    assert (today - yesterday).days == 1
+    assert (today.hour, today.minute) == (0, 0)
+    assert moment_back(None, "--since") is None
+
+
+@pytest.mark.parametrize("written", ["", "soon", "18:00", "+2h"])
+def test_what_is_no_time_in_the_past_is_refused_with_the_option(written: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"--until is '{re.escape(written)}'; write how long"):
+        moment_back(written, "--until")

@@ -105,3 +105,9 @@ def test_a_message_that_no_server_sends_is_refused() -> None:
         list(Frames(masked(1, b"x")).feed(b""))
     with pytest.raises(Unreadable):
         list(Frames(b"\x81\x7f" + (1 << 40).to_bytes(8, "big")).feed(b""))
+
+
+def test_a_port_of_grpc_is_told_from_one_that_breaks_off() -> None:
+    first_frame = bytes.fromhex("00001e04000000000000030000")
+    with pytest.raises(Unreadable, match=r"gRPC is spoken there.*api\.http_port, 8080"):
+        Answer().feed(first_frame)

@@ -1,0 +1,42 @@
+"""Nodes by name: wanted or not, beside the labels that they have."""
+
+import pytest
+
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.named_nodes import in_words, labels_of_names, suits
+
+
+@pytest.mark.parametrize(
+    ("only", "excluded", "suited"),
+    [
+        pytest.param((), (), ["a", "b", "ab"], id="all"),
+        pytest.param(("a", "b"), (), ["a", "b"], id="only"),
+        pytest.param((), ("a",), ["b", "ab"], id="excluded"),
+        pytest.param(("a", "b"), ("ab",), ["a", "b"], id="both"),
+        pytest.param(("x",), (), [], id="unknown"),
+    ],
+)
+def test_a_name_is_the_whole_name_of_a_node(
+    only: tuple[str, ...], excluded: tuple[str, ...], suited: list[str]
+) -> None:
+    wanted = labels_of_names(only, excluded)
+    assert [name for name in ("a", "b", "ab") if suits(wanted, name, ())] == suited
+
+
+def test_names_and_labels_count_together() -> None:
+    wanted = (("disk", "ssd"), *labels_of_names(["a", "b"], []))
+    assert suits(wanted, "a", (("disk", "ssd"), ("zone", "1")))
+    assert not suits(wanted, "a", (("disk", "hdd"),))
+    assert not suits(wanted, "c", (("disk", "ssd"),))
+    assert in_words(wanted) == ["labels disk=ssd", "on a or b"]
+
+
+def test_a_node_that_is_wanted_and_not_wanted_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="node 'b' is asked for and excluded as well"):
+        labels_of_names(["a", "b"], ["b"])
+
+
+@pytest.mark.parametrize("name", ["", "a,b", "a\nb"], ids=["empty", "list", "line"])
+def test_what_cannot_be_a_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be the name of a node"):
+        labels_of_names([name], [])
