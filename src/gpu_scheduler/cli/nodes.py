@@ -110,7 +110,7 @@ def _list(args: Namespace) -> int:
     if args.json:
         print_json({"nodes": list(nodes)})
     else:
-        silent = any(node["silent_since"] for node in nodes)
+        silent = any(node.get("silent_since") for node in nodes)
         headings = (*HEADINGS, "SILENT") if silent else HEADINGS
         rows = ([*_row(node), *([_silent_for(node)] if silent else [])] for node in nodes)
         print_table(headings, rows, right=(*RIGHT, "SILENT"))
@@ -133,8 +133,8 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 def state_text(node: dict[str, Any], joint: str) -> str:
     """Whether it is there; if not, also what was decided about it."""
-    closed = node["closed"]
-    if closed is None or not node["silent_since"]:
+    closed = node.get("closed")
+    if closed is None or not node.get("silent_since"):
         return str(node["state"])
     decided = "cordoned" if not closed["drains"] else "draining" if node["running"] else "drained"
     return f"{node['state']}{joint}{decided}"
@@ -142,7 +142,7 @@ def state_text(node: dict[str, Any], joint: str) -> str:
 
 def _silent_for(node: dict[str, Any]) -> str:
     """For how long nothing is heard of it."""
-    since = seconds_at(node["silent_since"])
+    since = seconds_at(node.get("silent_since"))
     return "-" if since is None else words_of(max(0.0, time.time() - since))
 
 

@@ -149,17 +149,24 @@ def _try_empty(index: Index, job_shape: JobShape) -> str:
     )
 
 
+def _chosen_by(labels: tuple[tuple[str, str], ...]) -> str:
+    words = ", ".join(in_words(labels))
+    if any(names_nodes(name) for name, _ in labels):
+        return f"may be used ({words})"
+    return f"have {words.removeprefix('labels ')}"
+
+
 def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
     """What a gang asks for that leaves it too few places: one rack, or labels."""
     draft = Draft(empty)
     least = job_shape.min_members
     wanted = job_shape.members[:least]
-    labels = ", ".join(in_words(wanted[0].request.node_labels))
+    labels = wanted[0].request.node_labels
     told = ""
     if labels:
         count = (empty.selected(wanted[0].request) or 0).bit_count()
         room = gang.most_members(draft, wanted, empty.find, None)
-        told = f"{count} node(s) may be used ({labels}), with room for {room} of {least}; "
+        told = f"{count} node(s) {_chosen_by(labels)}, with room for {room} of {least}; "
     if job_shape.same_rack:
         rooms = [
             (-gang.most_members(draft, wanted, empty.find, bits), name)
