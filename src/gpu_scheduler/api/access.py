@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 
 import msgspec
@@ -149,7 +150,8 @@ async def list_audit(context: Context, call: Call) -> Answer:
         before=query.optional("before"),
         limit=limit,
     )
-    found = context.service.store.audit(asked)
+    # There may be millions of records and no index: the loop does not wait while they are read.
+    found = await asyncio.to_thread(context.service.store.audit, asked)
     more = found[-1][0] if len(found) == limit else None
     return answer(AuditPage([_record(number, row) for number, row in found], more))
 

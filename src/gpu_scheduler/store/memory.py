@@ -546,7 +546,7 @@ class MemoryStore:
                 break
             past += 1
         del self._events[:past]
-        outdated = [one for one in self._audit if one[1].at_ms < audit_before_ms][:limit]
+        outdated = [one for one in self._audit[:limit] if one[1].at_ms < audit_before_ms]
         gone = {number for number, _ in outdated}
         self._audit = [one for one in self._audit if one[0] not in gone]
         judged = [

@@ -1,7 +1,9 @@
 """The record of every change and every refused attempt: who, from where, what, and its end."""
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from gpu_scheduler.api import refusals
 from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.refusals import MOST_KINDS, Refusals, is_kept
 from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.store.questions import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
 from tests.unit.api.lab import ApiLab
 
@@ -175,3 +178,21 @@ def test_somebody_who_tries_everything_does_not_fill_the_record(lab: ApiLab) -> 
     lab.run(flood())
     assert len(service.rows) == MOST_KINDS + 1
     assert sum(row.times for row in service.rows) == 10 * MOST_KINDS
+
+
+def test_a_long_record_is_read_beside_everything_else(
+    lab: ApiLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others_are_served = threading.Event()
+    read = lab.store.audit
+
+    def slow(query: AuditQuery) -> list[tuple[int, AuditRow]]:
+        assert others_are_served.wait(20)
+        return read(query)
+
+    monkeypatch.setattr(lab.store, "audit", slow)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(records, lab)
+        assert lab.get("/jobs", headers=as_user("boss")).status == 200
+        others_are_served.set()
+        assert asked.result(timeout=20) is not None

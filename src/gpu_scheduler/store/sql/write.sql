@@ -117,8 +117,9 @@ WHERE (hour_ms, node_id, device) IN (
 )
 
 -- name: forget_audit
+-- Looks at the first ones alone: there may be millions, and all wait for the writer meanwhile.
 DELETE FROM audit
-WHERE number IN (SELECT number FROM audit WHERE at_ms < ? ORDER BY number LIMIT ?)
+WHERE at_ms < ? AND number IN (SELECT number FROM audit ORDER BY number LIMIT ?)
 
 -- name: forget_environments
 DELETE FROM environments

@@ -139,8 +139,9 @@ WHERE (hour_ms, node_id, device) IN (
 )
 
 -- name: forget_audit
+-- Looks at the first ones alone: there may be millions, and all wait for the writer meanwhile.
 DELETE FROM audit
-WHERE number IN (SELECT number FROM audit WHERE at_ms < %s ORDER BY number LIMIT %s)
+WHERE at_ms < %s AND number = ANY (ARRAY(SELECT number FROM audit ORDER BY number LIMIT %s))
 
 -- name: forget_environments
 DELETE FROM environments
