@@ -109,6 +109,13 @@ def test_the_forms_of_the_wishes_work(server: RealServer) -> None:
     server.tgpu("screens")
 
 
+def test_the_limit_that_holds_is_shown_also_if_the_job_states_none(server: RealServer) -> None:
+    for words, limit in (((), "7-00:00:00 (the default)"), (("-t", "2h"), "2:00:00")):
+        job = server.submit("-H", *words, "--", "true")
+        assert f"  limit     {limit}\n" in server.tgpu("show", job).stdout
+        server.tgpu("cancel", job)
+
+
 def test_a_held_job_waits_until_it_is_released(server: RealServer) -> None:
     job = server.submit("-H", "-G", 1, "--", "true")
     assert "held" in server.tgpu("explain", job).stdout

@@ -237,7 +237,13 @@ class JobViews:
             output=launch.output,
             **self._belonging(job, launch),
             allow_idle=job.allow_idle,
+            time_limit_minutes=self._time_limit(job),
         )
+
+    def _time_limit(self, job: Job) -> float | None:
+        """The limit in force: its own, or that of the settings; a service has none."""
+        limit_ms = 0 if job.service else self._service.core.book.picture.limit_ms(job)
+        return per(limit_ms, MINUTE_MS) or None
 
     def _belonging(self, job: Job, launch: Launch) -> dict[str, Any]:
         """Sweep, snapshot and whom to tell, for the owner."""

@@ -76,15 +76,26 @@ def _of_somebody_else(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "expected end", local_time(job["expected_end"]) if job.get("expected_end") else ""
 
 
+def _limit(job: dict[str, Any]) -> str:
+    """The limit; one that comes from the settings is told as such."""
+    from gpu_scheduler.cli.durations import clock_text
+    from gpu_scheduler.cli.jobs_view import limit_text
+
+    minutes = job.get("time_limit_minutes")
+    if job.get("max_runtime_minutes") or not minutes:
+        return limit_text(job)
+    return f"{clock_text(minutes * 60)} (the default)"
+
+
 def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from gpu_scheduler.cli.durations import size_text
-    from gpu_scheduler.cli.jobs_view import gpus_text, limit_text
+    from gpu_scheduler.cli.jobs_view import gpus_text
 
     yield "GPUs", gpus_text(job)
     yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
     yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
     yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
-    yield "limit", limit_text(job)
+    yield "limit", _limit(job)
     yield "tenant", str(job.get("tenant_id") or "")
     yield "user", str(job.get("user") or "")
     yield "priority", str(job.get("priority", ""))

@@ -166,6 +166,7 @@ class JobForm(Struct):
     redacted: bool = False
     allow_idle: bool = False
     measured: MeasureForm | None = None
+    time_limit_minutes: float | None = None
 
 
 class SweepForm(Struct):

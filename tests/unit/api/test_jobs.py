@@ -37,6 +37,7 @@ def test_a_job_shows_what_was_asked_and_what_became_of_it(lab: ApiLab) -> None:
     assert (job["state"], job["attempt"], job["gpu_count"]) == ("running", 1, 2)
     assert (job["gpu_memory_mb"], job["cpu_cores"], job["memory_mb"]) == (80_000, 8, 64_000)
     assert (job["tenant_id"], job["max_runtime_minutes"]) == ("default", 60)
+    assert job["time_limit_minutes"] == 60
     assert job["environment"] == {
         "EPOCHS": "3",
         "WANDB_API_KEY": "***",
@@ -50,6 +51,11 @@ def test_a_job_shows_what_was_asked_and_what_became_of_it(lab: ApiLab) -> None:
     job = lab.get(f"/jobs/{job_id}").json
     assert (job["state"], job["exit_code"], job["signal"]) == ("failed", 7, None)
     assert job["allocation"][0]["node"] == "n0"
+
+
+def test_a_job_without_a_limit_tells_the_one_that_holds_for_it(lab: ApiLab) -> None:
+    job = lab.get(f"/jobs/{lab.submit(name='x')}").json
+    assert (job["max_runtime_minutes"], job["time_limit_minutes"]) == (None, 7 * 24 * 60)
 
 
 def test_pages_go_on_where_the_last_one_ended(lab: ApiLab) -> None:
