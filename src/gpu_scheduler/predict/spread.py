@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.predict.recent import Recent
+from gpu_scheduler.predict.typical import name_of
 
 KEPT = (16, 40, 64, 128)
 RECENCY = (0.6, 0.9, 0.97, 0.997)
@@ -135,7 +136,7 @@ def _unseen(left: float, elapsed_ms: int, limit_ms: float) -> Iterator[Atom]:
 
 def _keys(job: Job) -> tuple[Hashable, ...]:
     """The groups of a job, from fine to coarse."""
-    name = job.name or (job.command[-1] if job.command else "")
+    name = name_of(job)
     limit = job.max_runtime_ms
     request = job.members[0]
     size: Hashable = ("limit", limit) if limit else (job.gpu_milli, request.cpu_milli)

@@ -18,6 +18,7 @@ from gpu_scheduler.predict.recent import Recent
 KEPT = 30
 PRIOR_WEIGHT = 0.25
 FIRST_GUESS_MS = 10_000_000
+LONGEST_NAME = 500
 ENOUGH = 4
 """So many runs of the same size say something of a job; of its own name, one does."""
 
@@ -34,7 +35,7 @@ class Typical:
     def expect(self, job: Job, now_ms: int) -> int:
         """The typical run time, seen from now."""
         log, seen = self._guess(_coarse_keys(job), math.log(FIRST_GUESS_MS), 0)
-        name = _name(job)
+        name = name_of(job)
         if name:
             log, seen = self._guess([(job.tenant, job.user, job.gpu_milli, name)], log, seen)
         return self._seen_from(job, log, seen, now_ms)
@@ -65,7 +66,7 @@ class Typical:
         groups = self._groups
         expected = []
         for job in jobs:
-            name = _name(job)
+            name = name_of(job)
             if not name:
                 expected.append(nameless_ms)
             elif (tenant, user, gpus, name) in groups:
@@ -145,7 +146,7 @@ class _Group:
 
 def _keys(job: Job) -> list[Hashable]:
     keys = _coarse_keys(job)
-    name = _name(job)
+    name = name_of(job)
     if name:
         keys.append((job.tenant, job.user, job.gpu_milli, name))
     return keys
@@ -161,5 +162,6 @@ def _coarse_keys(job: Job) -> list[Hashable]:
     ]
 
 
-def _name(job: Job) -> str:
-    return job.name or (job.command[-1] if job.command else "")
+def name_of(job: Job) -> str:
+    """What the same kind of work is known by: its name, else (the beginning of) its command."""
+    return job.name or " ".join(job.command)[:LONGEST_NAME]

@@ -36,6 +36,15 @@ def test_the_same_name_says_more_than_the_same_user() -> None:
     assert history.expect(a_job(name="test"), 0) == close(MINUTE)
 
 
+def test_without_a_name_the_whole_command_says_what_is_alike() -> None:
+    training, testing = ("python", "train.py", "--seed", "3"), ("python", "test.py", "--seed", "3")
+    history = seen(*[(HOUR, {"command": training})] * 20, *[(MINUTE, {"command": testing})] * 20)
+    assert history.expect(a_job(command=training), 0) == close(HOUR)
+    assert history.expect(a_job(command=testing), 0) == close(MINUTE)
+    assert history.quantile(a_job(command=training), 80) == close(HOUR)
+    assert history.quantile(a_job(command=testing), 80) == close(MINUTE)
+
+
 def test_a_stranger_is_judged_by_his_tenant() -> None:
     history = seen(*[(2 * HOUR, {"user": "ada"})] * 30)
     assert history.expect(a_job(user="bob"), 0) == close(2 * HOUR)
