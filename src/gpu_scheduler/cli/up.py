@@ -194,8 +194,28 @@ def show(facts: dict[str, Any]) -> None:
 def _next_step(facts: dict[str, Any]) -> str:
     if facts["node"]:
         has_gpus = facts["hardware"].get("gpus", 1)
-        return f"tgpu submit {'--gpus 1 ' if has_gpus else ''}-- python train.py"
+        step = f"tgpu submit {'--gpus 1 ' if has_gpus else ''}-- python train.py"
+        return step if _is_found(facts["socket"]) else f"{_naming(facts['state'])}; {step}"
     return f"tgpu agent --server {facts['nodes']}, on each node"
+
+
+def _is_found(socket: str) -> bool:
+    """Tell whether the other commands would come to this server by themselves."""
+    from gpu_scheduler.client.address import candidates
+    from gpu_scheduler.model.errors import InvalidRequest
+
+    try:
+        return socket in [address.path for address in candidates()]
+    except InvalidRequest:
+        return False
+
+
+def _naming(state: str) -> str:
+    import shlex
+
+    from gpu_scheduler.client.address import SERVER_VARIABLE
+
+    return f"export {SERVER_VARIABLE}={shlex.quote(state)}"
 
 
 def _run_as_daemon(args: Namespace, where: Paths) -> int:

@@ -7,11 +7,29 @@ import pytest
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.cli.up import show
 
+FACTS = dict.fromkeys(("version", "http", "metrics", "socket", "state", "nodes"), "")
+
+
+def test_the_next_step_names_a_server_that_would_not_be_found_by_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hardware = {"summary": "", "problem": "", "gpus": 1}
+    facts = FACTS | {"socket": "/x y/server.sock", "state": "/x y", "pid": 1, "node": "n0"}
+    for named, step in (
+        ("/elsewhere", "export TGPU_SERVER='/x y'; tgpu submit"),
+        ("no:address", "export TGPU_SERVER='/x y'; tgpu submit"),
+        ("unix:/x y/server.sock", "tgpu submit"),
+    ):
+        monkeypatch.setenv("TGPU_SERVER", named)
+        show({**facts, "hardware": hardware})
+        assert f"next     {step} --gpus 1" in capsys.readouterr().out
+
 
 def test_the_next_step_asks_for_a_gpu_only_where_there_is_one(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    facts = dict.fromkeys(("version", "http", "metrics", "socket", "state", "nodes"), "")
+    facts = FACTS | {"socket": "/x/server.sock"}
+    monkeypatch.setenv("TGPU_SERVER", "/x/server.sock")
     for gpus, step in ((0, "tgpu submit -- python"), (8, "tgpu submit --gpus 1 -- python")):
         hardware = {"summary": "", "problem": "", "gpus": gpus}
         show({**facts, "pid": 1, "node": "n0", "hardware": hardware})
