@@ -505,6 +505,27 @@ def test_a_shell_over_http_is_brought_by_the_server(server: RealServer, terminal
     assert terminal.answer("echo $?") == "4"
 
 
+def test_much_data_goes_through_a_program_both_ways_at_once(
+    server: RealServer, tmp_path: Path
+) -> None:
+    """More than the buffers hold: who only sends, and does not read, would wait for ever."""
+    job = server.submit("--runner", "terminal", "--", "sleep", 600)
+    with server.client() as client:
+        until_running(client, job)
+    (tmp_path / "in").write_bytes(data := os.urandom(1 << 22))
+    with (tmp_path / "in").open("rb") as source:
+        through = subprocess.run(
+            [*PROGRAM, "shell", "--job", job, "--", "cat"],
+            stdin=source,
+            capture_output=True,
+            env=server.environment,
+            check=True,
+            timeout=60,
+        )
+    assert through.stdout == data
+    server.tgpu("cancel", job)
+
+
 def test_an_ssh_entry_for_a_server_elsewhere_needs_the_name_of_a_machine(
     server: RealServer,
 ) -> None:

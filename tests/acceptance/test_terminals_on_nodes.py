@@ -178,6 +178,14 @@ def test_somebody_who_does_not_read_holds_up_neither_the_node_nor_others(
     assert {node["state"] for node in cluster.nodes()} == {"online"}
 
 
+def test_a_program_that_is_over_before_anybody_came_is_shown_all_the_same(
+    cluster: Cluster,
+) -> None:
+    for _ in range(3):
+        words = ("run", "-q", "--pty", "--", "sh", "-c", "echo quick; exit 3")
+        assert cluster.tgpu(*words, code=3).split() == ["quick"]
+
+
 def send_often(connection: ClientConnection, data: bytes) -> None:
     for _ in range(1000):
         connection.send(data)

@@ -84,7 +84,7 @@ class Agent:
         self._indices: dict[Key, tuple[int, ...]] = {}
         self._clearing: set[Key] = set()
         self._orders = Orders(config, found)
-        self._terminals = Terminals(self._orders.scratch_dir, self._send)
+        self._terminals = Terminals(self._orders.scratch_dir, self._runs, self._send)
         self._prober = Prober(Path(config.dir), self._tell_ready, self._machine.wall_ms)
         self._known: dict[Key, list[Report]] = {}
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
@@ -475,6 +475,10 @@ class Agent:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.warning("order not carried out", error=str(error))
+
+    def _runs(self, allocation_id: str, member: int) -> bool:
+        reports = self._known.get((allocation_id, member))
+        return reports is not None and not any(isinstance(report, Over) for report in reports)
 
     # --- logs
 

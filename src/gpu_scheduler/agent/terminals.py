@@ -16,6 +16,7 @@ import errno
 import socket
 import struct
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -43,9 +44,18 @@ class _Unreachable(Exception):
 class Terminals:
     """All that are open, by number."""
 
-    def __init__(self, scratch_dir: Callable[[str, int], str], send: Send) -> None:
-        """`scratch_dir` says where a member has its socket, `send` tells the server something."""
+    def __init__(
+        self,
+        scratch_dir: Callable[[str, int], str],
+        runs: Callable[[str, int], bool],
+        send: Send,
+    ) -> None:
+        """`scratch_dir` says where a member has its socket, and `runs` whether it is not over.
+
+        `send` tells the server something.
+        """
         self._scratch_dir = scratch_dir
+        self._runs = runs
         self._send = send
         self._visits: dict[int, _Visit] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,7 +88,8 @@ class Terminals:
 
     def _begin(self, asked: pb.TerminalOpen) -> None:
         path = f"{self._scratch_dir(asked.allocation_id, asked.member)}/{SOCKET}"
-        visit = self._visits[asked.terminal_id] = _Visit(asked, path, self._send)
+        runs = partial(self._runs, asked.allocation_id, asked.member)
+        visit = self._visits[asked.terminal_id] = _Visit(asked, path, runs, self._send)
         visit.task = task = asyncio.create_task(visit.run())
         self._tasks.add(task)
 
@@ -93,11 +104,14 @@ class Terminals:
 class _Visit:
     """One person at one terminal. None in the inbox: that one has left."""
 
-    def __init__(self, asked: pb.TerminalOpen, path: str, send: Send) -> None:
+    def __init__(
+        self, asked: pb.TerminalOpen, path: str, runs: Callable[[], bool], send: Send
+    ) -> None:
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._number = asked.terminal_id
         self._uid = asked.uid
         self._path = path
+        self._runs = runs
         self._send = send
         self._credit = asyncio.Semaphore(asked.chunks)
         self.task: asyncio.Task[None] | None = None
@@ -161,8 +175,10 @@ class _Visit:
             except BaseException:
                 opened.close()
                 raise
+            if not self._runs():
+                raise _Unreachable("it has just ended")
             if clock() > give_up:
-                raise _Unreachable("its terminal is not there; has it ended?")
+                raise _Unreachable("its terminal is not there")
             await asyncio.sleep(LOOK_AGAIN_S)
 
     def _is_of_user(self, opened: socket.socket) -> bool:

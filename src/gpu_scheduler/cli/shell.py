@@ -16,7 +16,7 @@ from gpu_scheduler.cli.attach import add_member_option
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.client.forms import API, ENDED, exit_code_of
-from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 
 if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
@@ -140,12 +140,16 @@ def wait_and_join(client: Client, job: str, *, quiet: bool) -> int:
             return _already_over(client, found)
         try:
             code = stay(client, job, found)
-        except WrongState:
+        except (WrongState, ClusterError) as error:
             found = _a_moment_later(client, job)
             if found["state"] in ENDED:
                 return _already_over(client, found)
-            client.cancel(job)  # nobody could ever use it
-            raise
+            if isinstance(error, WrongState):
+                client.cancel(job)  # nobody could ever use it
+                raise
+            raise ClusterError(
+                f"{error}; {job} goes on, and 'tgpu attach {job}' tries again"
+            ) from error
         if code is not None:
             return code
         if not quiet:
@@ -168,8 +172,9 @@ def _already_over(client: Client, job: dict[str, Any]) -> int:
 
     if job.get("started_at"):
         follow(client, job["id"], {})
-    else:
-        warn(f"{job['id']} {job['state']}: {job.get('reason') or 'it never began'}")
+    reason = job.get("reason") or ("" if job.get("started_at") else "it never began")
+    if reason:
+        warn(f"{job['id']} {job['state']}: {reason}")
     return exit_code_of(job)
 
 

@@ -23,7 +23,10 @@ class Rig:
         self.guests: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = (
             asyncio.Queue()
         )
-        self.terminals = Terminals(lambda one, member: f"{directory}/{one}.{member}", self._send)
+        self.runs = True
+        self.terminals = Terminals(
+            lambda one, member: f"{directory}/{one}.{member}", lambda *_: self.runs, self._send
+        )
 
     def _send(self, message: pb.AgentMessage) -> None:
         self.heard.put_nowait(message)
@@ -138,8 +141,18 @@ def test_a_terminal_that_does_not_appear_is_given_up(monkeypatch) -> None:  # ty
     async def run() -> None:
         async with a_rig() as rig:
             rig.opens()
-            assert "has it ended?" in (await rig.next()).terminal_close.problem
+            assert "is not there" in (await rig.next()).terminal_close.problem
             rig.says(terminal_data=pb.TerminalData(terminal_id=1, data=b"late"))
+
+    asyncio.run(run())
+
+
+def test_a_terminal_of_what_is_over_is_not_waited_for() -> None:
+    async def run() -> None:
+        async with a_rig() as rig:
+            rig.runs = False
+            rig.opens()
+            assert (await rig.next()).terminal_close.problem == "it has just ended"
 
     asyncio.run(run())
 
