@@ -2,7 +2,7 @@
 
 | written | means |
 |---|---|
-| now, +2h, now+30m | from now on |
+| now, +2h, now+30m, in 3 hours | from now on |
 | 18:00, 6pm, 9am | the next time that the clock shows it |
 | today 18:00, tomorrow, tomorrow 9am | a day by its name; without a time its beginning |
 | fri, friday 18:00, fri 6pm | the next such day, at the earliest now |
@@ -81,8 +81,8 @@ def localised(text: str) -> str:
 def _ahead(word: str, current: float) -> float | None:
     if word == "now":
         return current
-    if word.startswith(("+", "now+", "now +")):
-        ahead = seconds_of(word.removeprefix("now").strip().removeprefix("+"), "m")
+    if word.startswith(("+", "now+", "now +", "in ")):
+        ahead = seconds_of(re.sub(r"^(?:(?:now ?)?\+|in )", "", word), "m")
         return None if ahead is None else current + ahead
     return None
 

@@ -41,8 +41,8 @@ that belongs neither to root nor to you is not trusted.
 Slurm), and seconds for `--timeout`, `--grace` and `--interval`. `10:30` is refused, as it could
 mean two things.
 **Moments** are written as `2026-01-31T18:00` (your own clock unless an offset is given), `18:00` or
-`9am` (the next one), `tomorrow`, `tomorrow 9am`, `fri 18:00`, `+2h`, `now`. **Sizes** are `512M`,
-`40G`, `1.5T`; a plain number is MiB.
+`9am` (the next one), `tomorrow`, `tomorrow 9am`, `fri 18:00`, `+2h`, `in 2 hours`, `now`.
+**Sizes** are `512M`, `40G`, `1.5T`; a plain number is MiB.
 
 **Priorities**: `low` (250), `normal` (750), `high` (1500), `urgent` (2500); 0 to 10 with 5 as
 normal; or a number up to 10000. Larger is more urgent. (`tgpu add` and jobs.txt have their own

@@ -262,7 +262,11 @@ class JobSettings:
     """What holds for every job."""
 
     max_assignment_attempts: int = setting(
-        5, "How often a job is tried whose command never got to run.", least=1, most=100
+        5,
+        "How often a job is tried that was not begun in time. What is refused at its start (a "
+        "prolog that fails, a program that is not there) is not tried again.",
+        least=1,
+        most=100,
     )
     assignment_retry_wait_s: float = setting(
         5.0, "First wait before another attempt; it doubles each time.", least=0, most=3600
