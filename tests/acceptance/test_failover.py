@@ -105,6 +105,9 @@ def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> Non
     with cluster.client() as client:
         running = client.submit(["sleep", "300"], gpus=1)
         cluster.until(lambda: running.state() == "running", "it runs")
+        standby = next(name for name in cluster.servers if name != leader)
+        with cluster.only(standby) as other_client:
+            up_s = other_client.health()["uptime_seconds"]
         cluster.servers[leader].kill()
         after = client.submit(["true"], gpus=1)
         assert client.wait(after.id, 60)["state"] == "completed"
@@ -113,6 +116,8 @@ def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> Non
         running.cancel()
     other = cluster.leader(other_than=leader)
     assert cluster.leadership(other)["term"] > term
+    with cluster.only(other) as client:
+        assert client.health()["uptime_seconds"] > up_s, "it is the same server as before"
     cluster.start(leader)
     assert cluster.leadership(leader)["role"] == "standby"
 

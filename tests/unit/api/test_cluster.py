@@ -167,7 +167,11 @@ def test_a_gpu_is_paused_and_resumed(lab: ApiLab) -> None:
 
 def test_with_several_nodes_a_gpu_needs_its_node() -> None:
     with ApiLab(nodes=2) as lab:
-        assert lab.post("/gpus/0/pause").status == 400
+        refused = lab.post("/gpus/0/pause")
+        assert refused.status == 400
+        assert (
+            "there are 2 nodes, so a number alone names no GPU; write NODE:INDEX" in refused.error
+        )
         assert lab.post("/gpus/n1/0/pause").status == 200
         nodes = lab.get("/nodes").json["nodes"]
         assert [(node["id"], node["free_gpus"]) for node in nodes] == [("n0", 8), ("n1", 7)]

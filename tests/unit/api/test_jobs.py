@@ -103,6 +103,8 @@ def test_lists_are_filtered(lab: ApiLab) -> None:
         "name=%FF",
         "name=%00",
         "since=yesterday",
+        "ended_since=yesterday",
+        "ended_before=7d",
         "name=" + "x" * 5000,
     ],
 )
@@ -337,3 +339,31 @@ def test_logs_of_an_array_need_a_task(lab: ApiLab) -> None:
     assert lab.get(f"/jobs/{job_id}/logs").status == 400
     assert lab.get(f"/jobs/{job_id}/logs?task=1").body == b"task one\n"
     assert lab.get("/jobs/1_1/logs").body == b"task one\n"
+
+
+def test_jobs_that_ended_within_a_time_can_be_listed(lab: ApiLab) -> None:
+    ended, running = lab.submit(), lab.submit()
+    for job in (ended, running):
+        lab.start(job)
+    lab.end(ended, 1)
+    at = lab.get(f"/jobs/{ended}").json["ended_at"]
+    numbers = {
+        query: [job["id"] for job in lab.get(f"/jobs?{query}").json["jobs"]]
+        for query in (f"ended_since={at}", f"ended_before={at}", "ended_since=2099-01-01")
+    }
+    assert list(numbers.values()) == [[lab.get(f"/jobs/{ended}").json["id"]], [], []]
+
+
+def test_a_job_can_name_its_nodes() -> None:
+    with ApiLab(nodes=2) as lab:
+        job = lab.submit(gpu_count=1, nodes=["n1"])
+        lab.start(job)
+        assert lab.get(f"/jobs/{job}").json["allocation"][0]["node"] == "n1"
+        refused = lab.post("/jobs", {"command": ["true"], "nodes": ["n1"], "exclude_nodes": ["n1"]})
+        assert refused.status == 400
+        assert "node 'n1' is asked for and excluded as well" in refused.error
+        refused = lab.post("/jobs", {"command": ["true"], "gpu_count": 1, "nodes": ["n9"]})
+        assert "no node is called n9" in refused.error
+        both = lab.post("/jobs", {"command": ["true"], "gpu_count": 8, "exclude_nodes": ["n0"]})
+        told = lab.get(f"/jobs/{both.json['job_id']}/explain").json["reason"]
+        assert "1 x excluded by name" in told

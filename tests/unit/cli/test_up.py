@@ -56,3 +56,13 @@ def test_gpus_that_cannot_be_declared_are_refused_at_once(
     assert main(["up", "--state-dir", str(state), "--simulate", declared, *how]) == 2
     assert message in capsys.readouterr().err
     assert not state.exists()
+
+
+def test_an_agent_without_its_token_file_says_which_one_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["agent", "--server", "127.0.0.1:1", "--name", "n1", "--simulate", "1xH100"]
+    file, work = tmp_path / "join.token", str(tmp_path / "n1")
+    assert main([*words, "--work-dir", work, "--token-file", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert f"the token file {file} is not there or empty, and node 'n1' has not joined yet" in told

@@ -192,6 +192,15 @@ def test_an_answer_that_is_no_json_is_no_success(server: FakeServer, client: Cli
         client.status()
 
 
+def test_of_a_server_elsewhere_nobody_is_told_to_start_one_here() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(NoServer, match="see whether 'tgpu server' runs there") as raised:
+            Client(address).status()
+    assert "tgpu up" not in str(raised.value)
+
+
 def test_without_a_server_the_client_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NoServer, match=r"no scheduler answers at unix:.*start one with 'tgpu up'"):
         Client(str(tmp_path)).status()
