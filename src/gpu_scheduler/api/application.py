@@ -103,7 +103,7 @@ def build(
     metrics = Metrics(context, main.requests).operation()
     main.add((metrics,))
     plain = [operation for operation in health.OPERATIONS if operation.path == "/health"]
-    return Applications(main, Front(context, (metrics, *plain), known))
+    return Applications(main, Front(context, (metrics, *plain), known, has_sockets=False))
 
 
 def _pages(version: str) -> tuple[Operation, ...]:

@@ -71,11 +71,15 @@ class Front:
         operations: Iterable[Operation],
         authenticators: Sequence[Authenticator],
         forwarder: Forwarder | None = None,
+        *,
+        has_sockets: bool = True,
     ) -> None:
         """The first authenticator that knows the caller decides.
 
-        With a `forwarder`, what only the leader can do is passed on to it.
+        With a `forwarder`, what only the leader can do is passed on to it. Without sockets there
+        are no WebSockets.
         """
+        self._has_sockets = has_sockets
         self._forwarder = forwarder
         self._context = context
         self._authenticators = tuple(authenticators)
@@ -272,7 +276,7 @@ class Front:
             headers = dict(scope["headers"])
             self._check_passed_on(headers)
             self._check_origin(scope, headers)
-            action, params = _socket_at(scope["path"])
+            action, params = self._socket_at(scope["path"])
             caller = self._caller(scope, headers)
             call = Call(
                 scope, receive, caller=caller, headers=headers, params=params, request_id=request_id
@@ -286,6 +290,16 @@ class Front:
             return
         except Exception:
             log.exception("a WebSocket failed", request_id=request_id, path=scope["path"])
+
+    def _socket_at(self, path: str) -> tuple[str, dict[str, str]]:
+        """What is served as a WebSocket under a path, and what the path names."""
+        if path == EVENTS_PATH and self._has_sockets:
+            return EVENTS, {}
+        if (match := TERMINAL_PATTERN.fullmatch(path)) is not None and self._has_sockets:
+            return TERMINAL, match.groupdict()
+        raise UnknownThing(
+            f"there is no WebSocket here; use {EVENTS_PATH}, or that of a job's terminal"
+        )
 
     def _server_of(self, action: str) -> Callable[[Call, Receive, Send], Awaitable[None]]:
         if action == EVENTS:
@@ -309,17 +323,6 @@ class Front:
         if isinstance(error, MethodNotAllowed):
             headers += ((b"allow", ", ".join(error.allowed).encode()),)
         return Answer(encode(form), status=status, headers=headers)
-
-
-def _socket_at(path: str) -> tuple[str, dict[str, str]]:
-    """What is served as a WebSocket under a path, and what the path names."""
-    if path == EVENTS_PATH:
-        return EVENTS, {}
-    if (match := TERMINAL_PATTERN.fullmatch(path)) is not None:
-        return TERMINAL, match.groupdict()
-    raise UnknownThing(
-        f"there is no WebSocket here; use {EVENTS_PATH}, or that of a job's terminal"
-    )
 
 
 def _name(host: str) -> str:

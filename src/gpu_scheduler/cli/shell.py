@@ -120,7 +120,7 @@ def only_reachable(client: Client, body: dict[str, Any]) -> None:
     if not old or (len(nodes) == 1 and is_near(client)):
         return
     if len(old) == len(nodes):
-        named = ", ".join(f"{node['id']} ({node['version'] or 'unknown'})" for node in old[:5])
+        named = ", ".join(f"{node['id']} ({node.get('version') or 'unknown'})" for node in old[:5])
         raise WrongState(
             f"terminals cannot be reached on any node: the agents are too old, as on {named}; "
             "update gpu-scheduler there, or submit a batch job and read its log"

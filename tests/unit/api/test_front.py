@@ -95,6 +95,10 @@ def test_a_websocket_is_checked_in_the_same_way(lab: ApiLab) -> None:
     with pytest.raises(InvalidStatus) as missing:
         connect(f"ws://127.0.0.1:{lab.port}/api/v1/jobs")
     assert missing.value.response.status_code == 404
+    for path in ("events", "jobs/job-1/terminal"):
+        with pytest.raises(InvalidStatus) as elsewhere:
+            connect(f"ws://127.0.0.1:{lab.listening.metrics_port}/api/v1/{path}")
+        assert elsewhere.value.response.status_code == 404
     with pytest.raises(InvalidStatus) as bad:
         connect(f"{address}?after=x")
     assert bad.value.response.status_code == 400
