@@ -145,6 +145,16 @@ def test_a_job_is_submitted_watched_and_seen_to_its_end(admin: Reflected) -> Non
     assert job["allocation"][0]["node"] == "n1"
 
 
+def test_a_dry_run_is_answered_and_refused_like_a_submission(admin: Reflected) -> None:
+    spec = {"command": ["true"], "gpu_count": 1, "max_runtime_minutes": 5}
+    found = admin("SubmitJob", job=spec, dry_run=True)
+    assert (found["status"], found.get("job_id", "")) == ("valid", "")
+    assert found["validated"]["expected_start"] < found["validated"]["expected_end"]
+    with refused() as why:
+        admin("SubmitJob", job=spec | {"gpu_count": 99}, dry_run=True)
+    assert why.reason == "never_fits"
+
+
 def test_a_job_reads_the_same_over_grpc_and_over_rest(admin: Reflected, cluster: Cluster) -> None:
     spec = {
         "command": ["true"],

@@ -26,6 +26,7 @@ from gpu_scheduler.engine.standing import Standings
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.snapshot import Waiting
 from gpu_scheduler.predict.socket import is_guess
 
 MOST_FORECAST_S = 0.1
@@ -73,6 +74,7 @@ class Explainer:
         self._clock = clock
         self._forecast = _Forecast(-1, 0.0, Foresight())
         self._screen_after = 0.0
+        self._trial_after = 0.0
 
     def reason(self, job_id: str) -> Reason | None:
         """Why a living job does not run; None if it does, or has ended."""
@@ -104,11 +106,11 @@ class Explainer:
         reserved = picture.reservations.get(number)
         if reserved is not None:
             return self._of_reservation(reserved)
-        found = self._current(number).found
-        start_ms = found.starts.get(number)
-        if start_ms is None:
-            return Outlook(None, is_reserved=False, is_never=found.is_whole)
-        return Outlook(start_ms, is_reserved=False, guesses=found.guesses.get(number, _NOBODY))
+        kept = self._current(number)
+        outlook = _outlook_in(kept.found, number)
+        # What was found earlier says nothing of whoever came since.
+        is_new = kept.version != self._service.tallies.messages
+        return NOTHING if is_new and outlook.is_never else outlook
 
     def expected_start_ms(self, number: int) -> int | None:
         """When it should start, if that can be foreseen in time and something vouches for it."""
@@ -143,6 +145,24 @@ class Explainer:
         """Up to when the last forecast came: whom it did not see start, starts later."""
         return max(self._forecast.found.starts.values(), default=0)
 
+    def outlook_if_queued(self, waiting: Waiting) -> tuple[Outlook, int | None]:
+        """When a job should start that is not there yet, if it came now; and its place in line.
+
+        The queue is left as it was. Whoever asks often is told less.
+        """
+        picture = self._service.core.book.picture
+        number = waiting.job.number
+        entry = picture.enqueue(waiting)
+        try:
+            place = _place(picture, entry)
+            if self._clock() < self._trial_after:
+                return NOTHING, place
+            found, began, ended = self._look(number)
+            self._trial_after = ended + PAUSE_FACTOR * (ended - began)
+        finally:
+            picture.dequeue(number)
+        return _outlook_in(found, number), place
+
     def is_guess(self, job: Job, ran_ms: int = 0) -> bool:
         """Tell whether nobody knows how long a job runs that has run for so long."""
         return not job.service and is_guess(self._service.core.book.predictor, job, ran_ms)
@@ -163,24 +183,36 @@ class Explainer:
             number in kept.found.starts or kept.found.is_whole
         )
         if not is_current and now >= kept.fresh_until:
-            picture = self._service.core.book.picture
-            give_up = now + MOST_FORECAST_S
-            run_times = _RunTimes(picture, self._service.now_ms(), lambda: self._clock() > give_up)
-            found = Foresight()
-            with suppress(_OutOfTime):
-                # What was found in time is as good as ever; the rest starts later than that.
-                foresee(
-                    picture,
-                    run_times.now_ms,
-                    found,
-                    run_ms_of=run_times,
-                    is_guess=self.is_guess,
-                    until=number,
-                )
-            ended = self._clock()
-            pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - now))
+            found, began, ended = self._look(number)
+            pause = max(LEAST_PAUSE_S, PAUSE_FACTOR * (ended - began))
             kept = self._forecast = _Forecast(version, ended + pause, found)
         return kept
+
+    def _look(self, number: int) -> tuple[Foresight, float, float]:
+        """Roll out until a job starts, for a tenth of a second at most; and when that was."""
+        picture = self._service.core.book.picture
+        began = self._clock()
+        give_up = began + MOST_FORECAST_S
+        run_times = _RunTimes(picture, self._service.now_ms(), lambda: self._clock() > give_up)
+        found = Foresight()
+        with suppress(_OutOfTime):
+            # What was found in time is as good as ever; the rest starts later than that.
+            foresee(
+                picture,
+                run_times.now_ms,
+                found,
+                run_ms_of=run_times,
+                is_guess=self.is_guess,
+                until=number,
+            )
+        return found, began, self._clock()
+
+
+def _outlook_in(found: Foresight, number: int) -> Outlook:
+    start_ms = found.starts.get(number)
+    if start_ms is None:
+        return Outlook(None, is_never=found.is_whole)
+    return Outlook(start_ms, guesses=found.guesses.get(number, _NOBODY))
 
 
 class _OutOfTime(Exception):

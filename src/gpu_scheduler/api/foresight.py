@@ -6,9 +6,10 @@ better than a wrong one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
-from gpu_scheduler.api.explain import Explainer
+from gpu_scheduler.api.explain import Explainer, Outlook
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.engine.capacity import open_room
@@ -16,8 +17,9 @@ from gpu_scheduler.engine.forecast import BEYOND_MS, MOST_GUESSES
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.rough import guesses_ahead, rough_start_ms
 from gpu_scheduler.model.job import Dependency, Job, called
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.snapshot import Running
+from gpu_scheduler.model.snapshot import Running, Waiting
 from gpu_scheduler.predict.socket import is_guess
 
 RESERVED = "reserved"
@@ -44,6 +46,14 @@ class Foreseen(NamedTuple):
 NOTHING = Foreseen(None)
 
 
+class Expected(NamedTuple):
+    """What a new job may expect: start, end, and its place in line if it would queue at once."""
+
+    start: Foreseen
+    end: Foreseen
+    place: int | None
+
+
 def foreseen(service: Service, explainer: Explainer, job_id: str, depth: int = 0) -> Foreseen:
     """When a living job that does not run should start."""
     life = service.core.book.lives.get(job_id)
@@ -61,8 +71,55 @@ def foreseen(service: Service, explainer: Explainer, job_id: str, depth: int = 0
 
 def of_queued(service: Service, explainer: Explainer, entry: Entry) -> Foreseen:
     """When a queued job should start."""
+    return _told(service, explainer, entry, explainer.outlook(entry.number))
+
+
+def of_new(service: Service, explainer: Explainer, job: Job) -> Expected:
+    """When a job that is not there yet should start and end, if it were submitted now."""
+    book = service.core.book
+    now_ms = service.now_ms()
+    obstacle = _before_the_queue(service, explainer, job)
+    if obstacle is not None:
+        end = NOTHING
+        if explainer.is_guess(job):
+            end = Foreseen(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
+        elif obstacle.at_ms is not None:
+            end = Foreseen(obstacle.at_ms + book.predictor.expect(job, now_ms), obstacle.basis)
+        return Expected(obstacle, end, None)
+    number = book.next_number
+    waiting = Waiting(
+        job=replace(job, id=f"job-{number}", number=number, submit_ms=now_ms),
+        expected_ms=book.predictor.expect(job, now_ms),
+        tasks=None if job.array is None else job.array.tasks,
+        since_ms=now_ms,
+    )
+    outlook, place = explainer.outlook_if_queued(waiting)
+    entry = book.picture.enqueue(waiting)
+    try:
+        start = _told(service, explainer, entry, outlook)
+        return Expected(start, end_of_queued(explainer, entry, start), place)
+    finally:
+        book.picture.dequeue(number)
+
+
+def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> Foreseen | None:
+    """What keeps a new job from the queue: a hold, a begin time, other jobs; None for nothing."""
+    if job.hold:
+        return Foreseen(None, "", "it is held until somebody releases it")
+    found = []
+    if job.begin_ms > service.now_ms():
+        found.append(Foreseen(job.begin_ms, KNOWN))
+    for dependency in job.dependencies:
+        if dependency.job_id in service.core.book.lives:
+            end = _end_of(service, explainer, dependency.job_id, 0)
+            if end.at_ms is None:
+                return end
+            found.append(Foreseen(end.at_ms, DEPENDENCY))
+    return max(found, key=lambda one: one.at_ms or 0) if found else None
+
+
+def _told(service: Service, explainer: Explainer, entry: Entry, outlook: Outlook) -> Foreseen:
     picture = service.core.book.picture
-    outlook = explainer.outlook(entry.number)
     if outlook.guesses:
         return Foreseen(None, "", _hangs_on(service, outlook.guesses))
     if outlook.start_ms is not None:
@@ -97,11 +154,20 @@ def end_of_running(service: Service, running: Running) -> Foreseen:
     job = running.job
     if job.service:
         return Foreseen(None, "", "a service runs until somebody ends it")
+    if not _is_heard_of(service, running):
+        return Foreseen(None, "", "nothing is heard of its node")
     now_ms = service.now_ms()
     ran_ms = running.attained_ms + max(0, now_ms - running.allocation.start_ms)
     if not running.stopping and is_guess(service.core.book.predictor, job, ran_ms):
         return Foreseen(None, "", f"it {NOT_KNOWN}")
     return Foreseen(max(running.expected_end_ms, now_ms), FORECAST)
+
+
+def _is_heard_of(service: Service, running: Running) -> bool:
+    """Tell whether all nodes of an allocation answer."""
+    by_id = service.core.book.picture.index.by_id
+    slots = [by_id.get(placement.node_id) for placement in running.allocation.placements]
+    return all(slot is None or slot.node.state is not NodeState.LOST for slot in slots)
 
 
 def _hangs_on(service: Service, numbers: frozenset[int], *, sampled: bool = False) -> str:

@@ -12,14 +12,17 @@ import msgspec
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import JSON, NDJSON, Answer, Call, answer, decode
 from gpu_scheduler.api.failures import TooLarge, bad_body
+from gpu_scheduler.api.foresight import of_new
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.control.messages import Outcome, Series, Submit, SubmitAll
+from gpu_scheduler.control.submit import cautions
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError
 from gpu_scheduler.store.rows import EnvironmentRow
-from gpu_scheduler.wire.answers import Submitted, SubmittedMany, TaskAccepted
+from gpu_scheduler.wire.answers import Submitted, SubmittedMany, TaskAccepted, Validated
 from gpu_scheduler.wire.jobs import JobRequest, TaskRequest
 from gpu_scheduler.wire.reading import JobReader, Submission
+from gpu_scheduler.wire.times import write_time
 
 _JOB = msgspec.json.Decoder(JobRequest)
 _JOBS = msgspec.json.Decoder(list[JobRequest])
@@ -47,6 +50,47 @@ async def submit_many(context: Context, call: Call) -> Answer:
     call.expect_media(JSON, NDJSON)
     data = await call.body(context.settings.bounds.bulk_bytes)
     return await _submit_many(context, call, data)
+
+
+async def validate(context: Context, call: Call) -> Answer:
+    """Check jobs like a submission, and say what they may expect; nothing is stored."""
+    call.expect_media(JSON, NDJSON)
+    data = await call.body(context.settings.bounds.bulk_bytes)
+    context.query(call)
+    submissions: tuple[Submit | Series, ...]
+    if call.media == NDJSON or data.lstrip()[:1] == b"[":
+        reader = reader_for(context, call.caller)
+        most = context.settings.bounds.bulk_jobs
+        submissions = _read_many(reader, data, most, lines=call.media == NDJSON)
+    else:
+        submissions = (_message(reader_for(context, call.caller).read(decode(_JOB, data))),)
+    outcome = await context.service.apply(SubmitAll(submissions, dry_run=True), call.caller)
+    count = sum(submission.job_count for submission in submissions)
+    return answer(_validated(context, outcome, submissions, count))
+
+
+def _validated(
+    context: Context, outcome: Outcome, submissions: tuple[Submit | Series, ...], count: int
+) -> Validated:
+    """What the first of them may expect, and what would let any of them wait."""
+    book = context.service.core.book
+    expected = of_new(context.service, context.explainer, outcome.jobs[0])
+    warnings = dict.fromkeys(
+        warning
+        for submission, job in zip(submissions, outcome.jobs, strict=True)
+        for warning in cautions(book, submission.job, job)
+    )
+    return Validated(
+        count=count,
+        tasks=sum(submission.job_count * submission.job.task_count for submission in submissions),
+        position=expected.place,
+        expected_start=write_time(expected.start.at_ms),
+        basis=expected.start.basis,
+        start_unknown=expected.start.why_not,
+        expected_end=write_time(expected.end.at_ms),
+        end_unknown=expected.end.why_not,
+        warnings=list(warnings),
+    )
 
 
 async def submit_task(context: Context, call: Call) -> Answer:
@@ -219,6 +263,19 @@ OPERATIONS = (
         errors=_REFUSALS,
         keyed=True,
         example=[{"command": ["python", "train.py", "--seed", "1"], "gpu_count": 1}],
+    ),
+    Operation(
+        method="POST",
+        path=f"{V1}/jobs/validate",
+        handler=validate,
+        name="validate_jobs",
+        summary="A dry run: check one job or many like a submission, and store nothing.",
+        tag="jobs",
+        body=(JobRequest, list[JobRequest]),
+        body_media=("application/json", "application/x-ndjson"),
+        answer=Validated,
+        errors=_REFUSALS,
+        example={"command": ["python", "train.py"], "gpu_count": 4},
     ),
     Operation(
         method="POST",

@@ -42,7 +42,7 @@ def _print(answer: dict[str, Any], now: float) -> None:
     print_pairs(
         [
             ("place in line", "" if position is None else str(position)),
-            ("expected start", about(answer, now)),
+            *_start(answer, now),
             ("expected end", end_text(answer, now)),
             *(
                 (f"GPU {place}", visible(str(trouble)))
@@ -50,6 +50,13 @@ def _print(answer: dict[str, Any], now: float) -> None:
             ),
         ]
     )
+
+
+def _start(answer: dict[str, Any], now: float) -> list[tuple[str, str]]:
+    """When it should start; of what runs, when it did."""
+    if answer.get("state") in ("running", "scheduled"):
+        return [("started", local_time(answer.get("expected_start")))]
+    return [("expected start", about(answer, now))]
 
 
 def end_text(answer: dict[str, Any], now: float) -> str:

@@ -65,11 +65,9 @@ def run(args: Namespace) -> int:
     token = secrets.token_hex(24)
     body = notebook_body(args, token)
     if args.dry_run:
-        from gpu_scheduler.cli.output import print_json
-        from gpu_scheduler.cli.submit_preview import preview
+        from gpu_scheduler.cli.submit_preview import show_dry_run
 
-        print_json(preview(body))
-        return 0
+        return show_dry_run(args, [body])
     with client_for(args) as client:
         job = submitted(client, body)
         if not args.quiet:

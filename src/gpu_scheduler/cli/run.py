@@ -50,11 +50,9 @@ def run(args: Namespace) -> int:
     if len(bodies) != 1 or "array" in bodies[0]:
         raise InvalidRequest("run takes one job; use 'tgpu submit' for arrays and sweeps")
     if args.dry_run:
-        from gpu_scheduler.cli.output import print_json
-        from gpu_scheduler.cli.submit_preview import preview
+        from gpu_scheduler.cli.submit_preview import show_dry_run
 
-        print_json(preview(bodies[0]))
-        return 0
+        return show_dry_run(args, [bodies[0]])
     with client_for(args) as client:
         job = client.call("POST", f"{API}/jobs", bodies[0], once=True)["job_id"]
         if not args.quiet:
@@ -97,11 +95,9 @@ def _on_a_terminal(args: Namespace) -> int:
         raise InvalidRequest("there is nothing to run; 'tgpu shell' opens a shell")
     body = shell_body(args)
     if args.dry_run:
-        from gpu_scheduler.cli.output import print_json
-        from gpu_scheduler.cli.submit_preview import preview
+        from gpu_scheduler.cli.submit_preview import show_dry_run
 
-        print_json(preview(body))
-        return 0
+        return show_dry_run(args, [body])
     with client_for(args) as client:
         job = submitted(client, body)
         if not args.quiet:

@@ -52,11 +52,9 @@ def run(args: Namespace) -> int:
         raise InvalidRequest("--no-pty goes with --job; 'tgpu run' shows output without a terminal")
     body = shell_body(args)
     if args.dry_run:
-        from gpu_scheduler.cli.output import print_json
-        from gpu_scheduler.cli.submit_preview import preview
+        from gpu_scheduler.cli.submit_preview import show_dry_run
 
-        print_json(preview(body))
-        return 0
+        return show_dry_run(args, [body])
     with client_for(args) as client:
         job = submitted(client, body)
         if not args.quiet:

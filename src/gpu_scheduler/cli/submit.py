@@ -44,7 +44,9 @@ def run(args: Namespace) -> int:
     """Submit."""
     bodies = submissions(args)
     if args.dry_run:
-        return _show(args, bodies)
+        from gpu_scheduler.cli.submit_preview import show_dry_run
+
+        return show_dry_run(args, bodies)
     with client_for(args) as client:
         if len(bodies) == 1:
             answer = client.call("POST", f"{API}/jobs", bodies[0], once=True)
@@ -231,17 +233,3 @@ def _wait(client: Client, ids: list[str]) -> int:
     from gpu_scheduler.cli.wait import wait_for_all
 
     return wait_for_all(client, ids, None)
-
-
-def _show(args: Namespace, bodies: list[dict[str, Any]]) -> int:
-    """Print what would be submitted; a captured environment only as a number of variables."""
-    from gpu_scheduler.cli.output import print_json
-    from gpu_scheduler.cli.submit_preview import preview, print_sweep
-
-    if args.json:
-        print_json([preview(body) for body in bodies])
-    elif len(bodies) > 1:
-        print_sweep(bodies)
-    else:
-        print_json(preview(bodies[0]))
-    return 0

@@ -171,7 +171,7 @@ def _add_sweep(parser: ArgumentParser) -> None:
     add("--param", action="append", metavar="NAME=A,B,...", help="one job for each combination")
     add("--param-file", metavar="FILE", help="one job for each row of a CSV file")
     add("--sweep", metavar="NAME", help="name of the sweep; default: one of its own")
-    add("--dry-run", action="store_true", help="show what would be submitted")
+    add("--dry-run", action="store_true", help="show and check it, and submit nothing")
 
 
 def _names(text: str) -> list[str]:

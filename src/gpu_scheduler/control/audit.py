@@ -39,7 +39,10 @@ def record(caller: Caller, message: Command | Fact, outcome: Outcome, now_ms: in
     if kind is Submit or kind is Series or kind is SubmitAll:
         jobs = outcome.jobs
         action, target, detail, times = "submit", jobs[0].id if jobs else "", "", len(jobs)
-        if times > 1:
+        if isinstance(message, SubmitAll) and message.dry_run:
+            target, detail = "", "dry run"
+            times = sum(submission.job_count for submission in message.submissions)
+        elif times > 1:
             target = f"{target} to {jobs[-1].id}"
     else:
         action, target, detail, times = _action(kind), _target(message), _detail(message), 1

@@ -98,8 +98,8 @@ class Core:
         match message:
             case Submit() | Series():
                 submit(self.book, message, now_ms, outcome)
-            case SubmitAll(submissions):
-                submit_all(self.book, submissions, now_ms, outcome)
+            case SubmitAll(submissions, dry_run):
+                submit_all(self.book, submissions, now_ms, outcome, dry_run=dry_run)
             case RunCycle():
                 run_cycle(self.book, now_ms, outcome)
             case Prepared() | Started() | Ended() | Checkpointed() | ReplicaChecked():

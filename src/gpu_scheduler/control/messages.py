@@ -72,9 +72,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class SubmitAll:
-    """Let many jobs wait for their turns: all of them, or none."""
+    """Let many jobs wait for their turns: all of them, or none.
+
+    A `dry_run` is checked just like that, and nothing is changed.
+    """
 
     submissions: tuple[Submit | Series, ...]
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)

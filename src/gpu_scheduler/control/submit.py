@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpu_scheduler.control import series
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.eligible import enqueue_if_ready, leave_queue, make_eligible
+from gpu_scheduler.control.eligible import (
+    enqueue_if_ready,
+    is_met,
+    leave_queue,
+    make_eligible,
+)
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.control.limits import check_limits, check_pending
 from gpu_scheduler.control.messages import Outcome, Series, Submit
@@ -43,9 +49,17 @@ def submit(book: Book, message: Submit | Series, now_ms: int, outcome: Outcome) 
 
 
 def submit_all(
-    book: Book, submissions: tuple[Submit | Series, ...], now_ms: int, outcome: Outcome
+    book: Book,
+    submissions: tuple[Submit | Series, ...],
+    now_ms: int,
+    outcome: Outcome,
+    *,
+    dry_run: bool = False,
 ) -> None:
-    """Accept many jobs, or raise (with the `index` of the first bad one) and change nothing."""
+    """Accept many jobs, or raise (with the `index` of the first bad one) and change nothing.
+
+    A dry run changes nothing either way; its jobs are as they would be, but for their numbers.
+    """
     check_room(book, sum(s.job_count * s.job.task_count for s in submissions))
     check_pending(book, [(s.job, s.job_count * s.job.task_count) for s in submissions])
     checked = []
@@ -57,6 +71,9 @@ def submit_all(
             error.index = index
             raise
         index += submission.job_count
+    if dry_run:
+        outcome.jobs += checked
+        return
     for submission, job in zip(submissions, checked, strict=True):
         if isinstance(submission, Submit):
             _accept(book, submission, job, now_ms, outcome)
@@ -169,6 +186,25 @@ def why_never(book: Book, job: Job) -> Reason | None:
             runner = label.removeprefix(RUNNER_LABEL)
             return Reason(ReasonCode.NO_RUNNER, (("runner", RUNNER_NAMES.get(runner, runner)),))
     return Reason(ReasonCode.NEVER_FITS, (("found", missing),))
+
+
+def cautions(book: Book, asked: Job, job: Job) -> Iterator[str]:
+    """What the owner of a job that would be accepted should know: `asked` for, and as it is."""
+    if not book.picture.index.by_id:
+        yield "no node is known yet, so nobody can say whether it fits"
+        return
+    if (reason := why_never(book, job)) is not None:
+        yield str(reason)
+    if len(job.members) > len(asked.members):
+        count = len(job.members)
+        yield f"no node is large enough, so it becomes {count} members that start together"
+    for dependency in job.dependencies:
+        end = book.ended.get(dependency.job_id)
+        if end is not None and not is_met(dependency.kind, end.state):
+            yield (
+                f"{called(dependency.job_id)} ended as {end.state.value}, so "
+                f"{dependency.kind.value} can never be met and the job would end at once"
+            )
 
 
 def _wait_for_runner(book: Book, life: JobLife) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_scheduler.engine.capacity import described
 from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.gang import most_members
+from gpu_scheduler.engine.gang import most_members, place
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.shape import Shape
@@ -22,6 +22,7 @@ def explain(picture: Picture, plan: Plan, number: int) -> Reason:
 
 
 OFFLINE = "not online"
+_NO_ROOM = Reason(ReasonCode.RESOURCES)
 
 
 class Reasons:
@@ -60,7 +61,16 @@ class Reasons:
         found = self._of_jobs.get(entry.waiting.job.id) or self._tenant_reason(entry)
         if found is None:
             found = self._of_shapes.get(entry.shape.name)
-        return entry, found or Reason(ReasonCode.NOT_EXAMINED)
+        if found is None:
+            found = Reason(ReasonCode.NOT_EXAMINED) if self._has_room(entry) else _NO_ROOM
+        return entry, found
+
+    def _has_room(self, entry: Entry) -> bool:
+        """Tell whether a job of which the plan says nothing would have a place now."""
+        draft = Draft(self._picture.index)
+        found = place(entry.shape, draft, self._picture.index.find) is not None
+        draft.undo()
+        return found
 
     def _nobody_works(self) -> Reason:
         """Why no node at all takes work."""

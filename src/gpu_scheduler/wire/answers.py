@@ -41,6 +41,24 @@ class SubmittedMany(Struct):
     status: str = "submitted"
 
 
+class Validated(Struct):
+    """Jobs would be accepted; nothing was stored. Times are of the first of them, if it came now.
+
+    `warnings` say what would let it wait though it is accepted.
+    """
+
+    count: int
+    tasks: int
+    position: int | None = None
+    expected_start: str | None = None
+    basis: str = ""
+    start_unknown: str = ""
+    expected_end: str | None = None
+    end_unknown: str = ""
+    warnings: list[str] = []
+    status: str = "valid"
+
+
 class Changed(Struct):
     """What was done to a job."""
 

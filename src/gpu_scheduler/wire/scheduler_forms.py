@@ -66,6 +66,16 @@ def job_of(form: Mapping[str, Any]) -> pb.Job:
     return pb.Job(**_filled(form, pb.Job.DESCRIPTOR))
 
 
+def validated_of(form: Mapping[str, Any]) -> pb.SubmitJobAnswer:
+    """What a dry run found."""
+    return pb.SubmitJobAnswer(
+        status=form["status"],
+        message="The job would be accepted; nothing was stored",
+        tasks=form["tasks"],
+        validated=pb.Validated(**_filled(form, pb.Validated.DESCRIPTOR)),
+    )
+
+
 def tenant_of(form: Mapping[str, Any]) -> pb.Tenant:
     """A tenant as the REST API tells it."""
     return pb.Tenant(**_filled(form, pb.Tenant.DESCRIPTOR))

@@ -12,22 +12,50 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubmitJobRequest(_message.Message):
-    __slots__ = ("job",)
+    __slots__ = ("job", "dry_run")
     JOB_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     job: JobSpec
-    def __init__(self, job: _Optional[_Union[JobSpec, _Mapping]] = ...) -> None: ...
+    dry_run: bool
+    def __init__(self, job: _Optional[_Union[JobSpec, _Mapping]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class SubmitJobAnswer(_message.Message):
-    __slots__ = ("job_id", "status", "message", "tasks")
+    __slots__ = ("job_id", "status", "message", "tasks", "validated")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATED_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     status: str
     message: str
     tasks: int
-    def __init__(self, job_id: _Optional[str] = ..., status: _Optional[str] = ..., message: _Optional[str] = ..., tasks: _Optional[int] = ...) -> None: ...
+    validated: Validated
+    def __init__(self, job_id: _Optional[str] = ..., status: _Optional[str] = ..., message: _Optional[str] = ..., tasks: _Optional[int] = ..., validated: _Optional[_Union[Validated, _Mapping]] = ...) -> None: ...
+
+class Validated(_message.Message):
+    __slots__ = ("count", "tasks", "position", "expected_start", "basis", "start_unknown", "expected_end", "end_unknown", "warnings", "status")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_START_FIELD_NUMBER: _ClassVar[int]
+    BASIS_FIELD_NUMBER: _ClassVar[int]
+    START_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_END_FIELD_NUMBER: _ClassVar[int]
+    END_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    tasks: int
+    position: int
+    expected_start: _timestamp_pb2.Timestamp
+    basis: str
+    start_unknown: str
+    expected_end: _timestamp_pb2.Timestamp
+    end_unknown: str
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    status: str
+    def __init__(self, count: _Optional[int] = ..., tasks: _Optional[int] = ..., position: _Optional[int] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., basis: _Optional[str] = ..., start_unknown: _Optional[str] = ..., expected_end: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_unknown: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., status: _Optional[str] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("jobs",)

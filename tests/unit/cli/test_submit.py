@@ -364,7 +364,33 @@ def test_a_dry_run_submits_nothing_and_shows_no_secrets(
     assert main(["submit", "--dry-run", "--json", "--param", "a=1,2", "x"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 2
     assert "hunter2" not in table
-    assert server.requests == []
+    assert server.requests == ["POST /api/v1/jobs/validate"] * 3
+    assert server.jobs == {}
+
+
+def test_a_dry_run_says_what_the_server_would_do(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["submit", "--dry-run", "-G", "1", "true"]) == 0
+    why = "job 1 comes before it and has no time limit and no history"
+    assert capsys.readouterr().err.splitlines() == [
+        "tgpu: warning: it becomes 2 members",
+        "tgpu: the server would accept it",
+        "tgpu: place in line: 1",
+        f"tgpu: expected start: not known: {why}",
+    ]
+    server.refusal = (409, {"error": "4 more do not fit", "code": "quota_exceeded"})
+    assert main(["submit", "--dry-run", "-G", "1", "true"]) == 5
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["gpu_count"] == 1
+    assert "tgpu: error: 4 more do not fit" in shown.err
+
+
+def test_a_dry_run_without_a_server_says_that_nothing_was_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["submit", "--server", str(tmp_path), "--dry-run", "-G", "1", "true"]) == 0
+    assert "tgpu: not checked, as no server answers" in capsys.readouterr().err
 
 
 def test_the_answer_comes_as_text_id_or_json(

@@ -373,9 +373,22 @@ NODE = {
 }
 USAGE = {"usage": [{"tenant_id": "default", "user": USER, "gpu_hours": 1.5, "jobs": 3}]}
 HEALTH = {"status": "healthy", "version": "0", "uptime_seconds": 3661, "checks": {"store": "ok"}}
+VALIDATED = {
+    "count": 1,
+    "tasks": 1,
+    "position": 1,
+    "expected_start": None,
+    "basis": "",
+    "start_unknown": "job 1 comes before it and has no time limit and no history",
+    "expected_end": None,
+    "end_unknown": "",
+    "warnings": ["it becomes 2 members"],
+    "status": "valid",
+}
 ROUTES: list[tuple[str, str, Any]] = [
     ("POST", "/jobs", Handler.submit),
     ("POST", "/jobs/bulk", Handler.submit),
+    ("POST", "/jobs/validate", fixed(VALIDATED)),
     ("GET", "/jobs", lambda handler: handler.answer(200, handler.fake.listed(handler.query))),
     ("GET", r"/jobs/([^/]+)", Handler.show),
     ("PATCH", r"/jobs/([^/]+)", Handler.change),

@@ -85,6 +85,18 @@ def test_a_gang_for_one_rack_says_how_much_the_best_rack_could_take() -> None:
     )
 
 
+def test_a_job_that_no_plan_has_looked_at_says_what_is_missing() -> None:
+    """As on a standby, or in the moments after a start."""
+    held = [running(a_job(number=9, gpus=4), on("n0", range(4)))]
+    queue = [a_job(number=1, requeue_on_node_loss=True), a_job(number=2, gpus=4, members=2)]
+    picture = a_picture(nodes=[a_node(gpus=4)], held=held, queue=queue)
+    told = str(explain(picture, Plan(), 1))
+    assert told == "waiting for 1 GPU; of 1 nodes: 1 x too few free GPUs"
+    assert "for each of 2 members" in str(explain(picture, Plan(), 2))
+    before = a_picture(nodes=[a_node(gpus=4)], held=held, queue=queue).snapshot()
+    assert picture.snapshot() == before
+
+
 def test_without_a_node_online_that_is_the_reason() -> None:
     picture = a_picture(nodes=[a_node(state=NodeState.LOST)], queue=[a_job(number=1)])
     assert why(picture, 1) == "no node is online"

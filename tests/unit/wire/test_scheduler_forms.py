@@ -11,6 +11,7 @@ from gpu_scheduler.wire.answers import (
     JobPage,
     PoolUse,
     Submitted,
+    Validated,
 )
 from gpu_scheduler.wire.jobs import JobRequest, MemberRequest
 from gpu_scheduler.wire.scheduler_forms import (
@@ -32,7 +33,8 @@ PAIRS = [
     (ClusterStatus, pb.ClusterStatus, set()),
     (PoolUse, pb.PoolUse, set()),
     (EventForm, pb.Event, set()),
-    (Submitted, pb.SubmitJobAnswer, set()),
+    (Submitted, pb.SubmitJobAnswer, {"validated"}),
+    (Validated, pb.Validated, set()),
     (JobRequest, pb.JobSpec, OWN),
     (MemberRequest, pb.MemberSpec, set()),
 ]

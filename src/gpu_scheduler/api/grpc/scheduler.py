@@ -31,6 +31,7 @@ from gpu_scheduler.wire.scheduler_forms import (
     quota_form,
     status_of,
     tenant_of,
+    validated_of,
 )
 
 SERVICE = "gpu_scheduler.v1.SchedulerService"
@@ -79,6 +80,9 @@ class Scheduler:
     async def submit_job(self, asked: pb.SubmitJobRequest, context: Context) -> pb.SubmitJobAnswer:
         """One job."""
         body = _encode(job_form(asked.job))
+        if asked.dry_run:
+            reply = await self._post(context, f"{V1}/jobs/validate", body)
+            return validated_of(_decode(reply.body))
         reply = await self._post(context, f"{V1}/jobs", body)
         return pb.SubmitJobAnswer(**_decode(reply.body))
 

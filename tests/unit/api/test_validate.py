@@ -1,0 +1,121 @@
+"""A dry run on the server: every refusal of a submission, what to expect, and nothing is kept."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.predict.history import History
+from tests.unit.api.lab import ApiLab
+
+HOUR_S = 3600
+
+
+@pytest.fixture
+def lab() -> Iterator[ApiLab]:
+    with ApiLab(predictor=History()) as lab:
+        yield lab
+
+
+def job(**wishes: Any) -> dict[str, Any]:
+    return {"command": ["python", "train.py"], "gpu_count": 8, **wishes}
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_what_would_start_now_is_told_so_and_nothing_is_stored(lab: ApiLab) -> None:
+    events, picture = lab.store.last_event(), lab.loop.core.book.picture
+    before = replace(picture.snapshot(), tenants=())
+    reply = lab.post("/jobs/validate", job(max_runtime_minutes=60))
+    assert reply.status == 200
+    told = reply.json
+    assert (told["status"], told["count"], told["tasks"], told["position"]) == ("valid", 1, 1, 1)
+    assert told["basis"] == "forecast"
+    assert seconds(told["expected_end"]) - seconds(told["expected_start"]) == HOUR_S
+    assert lab.get("/jobs").json["total"] == 0
+    assert lab.store.last_event() == events
+    assert replace(picture.snapshot(), tenants=()) == before
+    assert lab.submit(**job()) == "job-1"
+
+
+def test_behind_others_it_is_told_when_and_where_it_would_stand(lab: ApiLab) -> None:
+    lab.start(lab.submit(**job(max_runtime_minutes=120)))
+    lab.submit(**job(max_runtime_minutes=60))
+    told = lab.post("/jobs/validate", job(max_runtime_minutes=60)).json
+    assert told["position"] == 2
+    started = seconds(lab.get("/jobs/1").json["started_at"])
+    assert seconds(told["expected_start"]) - started == pytest.approx(3 * HOUR_S, abs=60)
+
+
+def test_behind_a_job_of_unknown_length_it_is_told_that(lab: ApiLab) -> None:
+    lab.start(lab.submit(**job()))
+    told = lab.post("/jobs/validate", job(max_runtime_minutes=60)).json
+    assert told["expected_start"] is None
+    assert told["start_unknown"] == "job 1 comes before it and has no time limit and no history"
+    assert "--time or --estimate" in lab.post("/jobs/validate", job()).json["end_unknown"]
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"gpu_count": 9},
+        {"gpu_models": ["H900"]},
+        {"dependencies": ["afterok:job-99"]},
+        {"tenant_id": "nobody"},
+        {"gpu_count": -1},
+        {"surprise": 1},
+    ],
+    ids=["too_large", "no_such_model", "dependency", "tenant", "negative", "field"],
+)
+def test_what_a_submission_would_refuse_is_refused_alike(
+    lab: ApiLab, wishes: dict[str, Any]
+) -> None:
+    real = lab.post("/jobs", job(**wishes))
+    tried = lab.post("/jobs/validate", job(**wishes))
+    assert real.status >= 400
+    assert (tried.status, tried.code, tried.error) == (real.status, real.code, real.error)
+
+
+def test_a_quota_and_a_full_queue_refuse_a_dry_run_too() -> None:
+    with ApiLab(limits=Limits(max_queued_tasks=3)) as lab:
+        tenant = lab.post("/tenants", {"name": "small", "max_gpus": 2}).json["id"]
+        assert lab.post("/jobs/validate", job(tenant_id=tenant)).code == "quota_exceeded"
+        assert lab.post("/jobs/validate", job(array="0-3", gpu_count=1)).code == "queue_full"
+        many = [job(gpu_count=1), job(gpu_count=1), job(gpu_count=99)]
+        assert lab.post("/jobs/validate", many).json["details"]["index"] == 2
+
+
+def test_many_jobs_are_checked_together(lab: ApiLab) -> None:
+    told = lab.post("/jobs/validate", [job(), job(array="0-9"), job(name="other")]).json
+    assert (told["count"], told["tasks"]) == (3, 12)
+    assert lab.get("/jobs").json["total"] == 0
+
+
+def test_holds_begin_times_and_dependencies_say_until_when(lab: ApiLab) -> None:
+    held = lab.post("/jobs/validate", job(hold=True)).json
+    assert held["start_unknown"] == "it is held until somebody releases it"
+    later = lab.post("/jobs/validate", job(begin_at="2099-01-01T00:00:00Z")).json
+    assert (later["expected_start"], later["basis"]) == ("2099-01-01T00:00:00.000Z", "known")
+    lab.start(lab.submit(**job(max_runtime_minutes=120)))
+    after = lab.post("/jobs/validate", job(dependencies=["afterok:job-1"])).json
+    assert after["basis"] == "dependency"
+    lab.end("job-1", 1)
+    lab.wait_for("job-1", "failed")
+    never = lab.post("/jobs/validate", job(dependencies=["afterok:job-1"])).json
+    assert "can never be met" in never["warnings"][0]
+
+
+def test_what_would_wait_for_a_container_engine_is_warned_of(lab: ApiLab) -> None:
+    told = lab.post("/jobs/validate", {"image": "busybox", "runner": "container"}).json
+    assert "no node has a container engine" in told["warnings"][0]
+
+
+def test_the_record_says_that_it_was_a_dry_run(lab: ApiLab) -> None:
+    lab.post("/jobs/validate", [job(), job()])
+    (row,) = [row for row in lab.get("/audit").json["records"] if row["action"] == "submit"]
+    assert (row["detail"], row["target"], row["count"]) == ("dry run", "", 2)
