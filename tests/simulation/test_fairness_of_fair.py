@@ -50,6 +50,7 @@ def fairness(policy: str) -> tuple[float, float]:
         list(holdings_of(run.outcomes)), backlogs, dict.fromkeys(DEMAND, 1_000)
     )
     assert index is not None
+    print(f"{policy}: Jain's index {index:.3f} over {hours:.0f} h")  # noqa: T201 - shown with -rP
     return index, hours
 
 
