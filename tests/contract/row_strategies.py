@@ -499,6 +499,9 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
         made_ms=TIME,
         over_ms=MAYBE_TIME,
         cancelled=st.booleans(),
+        asked_node=TEXT,
+        asked_model=TEXT,
+        asked_indices=listed(COUNT),
     ),
     "service": st.builds(
         Service,

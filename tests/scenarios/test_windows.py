@@ -5,6 +5,11 @@ import pytest
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     CancelReservation,
+    DeviceRead,
+    DevicesRead,
+    NodeFound,
+    NodeLost,
+    NodeSilent,
     PauseDevice,
     RemoveTenant,
     Reserve,
@@ -297,3 +302,95 @@ def test_a_tenant_goes_only_when_nothing_is_reserved_for_it() -> None:
     lab.tell(CancelReservation(kept))
     lab.tell(RemoveTenant("vision"))
     assert not {"vision", "nlp"} & lab.core.book.picture.tenants.keys()
+
+
+# --- devices that break
+
+
+def sick(lab: Lab, node: str, *indices: int) -> None:
+    lab.do(
+        DevicesRead(node, tuple(DeviceRead(index=i, healthy=False, why="XID 79") for i in indices))
+    )
+
+
+def two_nodes(**changes: object) -> Lab:
+    nodes = [a_node(gpus=4), a_node(ordinal=1, gpus=4, **changes)]
+    return Lab(policy=FAIR, nodes=nodes, tenants=(a_tenant(id="vision"), a_tenant(id="nlp")))
+
+
+def kept(lab: Lab) -> dict[str, tuple[int, ...]]:
+    (window,) = lab.core.book.picture.windows.values()
+    assert [window] == lab.store.windows()
+    return dict(window.devices)
+
+
+def told(lab: Lab, kind: str) -> list[dict[str, object]]:
+    return [dict(row.data) for _, row in lab.store.events() if row.kind == kind]
+
+
+def test_another_gpu_of_the_node_takes_the_place_of_a_reserved_one_that_breaks() -> None:
+    lab = two_nodes()
+    keep(lab, gpus=2)
+    assert kept(lab) == {"n0": (0, 1)}
+    sick(lab, "n0", 1)
+    assert kept(lab) == {"n0": (0, 2)}
+    (event,) = told(lab, "reservation_changed")
+    assert (event["from"], event["to"]) == ("n0[1]", "n0[2]")
+    lab.at(2 * H)
+    lab.submit(work("mine", "vision", gpus=2))
+    lab.cycle()
+    assert indices(lab, "mine") == [0, 2]
+
+
+def test_gpus_of_a_lost_node_are_replaced_by_those_of_another_of_the_same_model() -> None:
+    lab = two_nodes()
+    keep(lab, gpus=3)
+    lab.do(NodeSilent("n0"), NodeLost("n0"))
+    assert kept(lab) == {"n1": (0, 1, 2)}
+    other = two_nodes(device={"model": "H100"})
+    keep(other, gpus=3)
+    other.do(NodeSilent("n0"), NodeLost("n0"))
+    assert kept(other) == {"n0": (0, 1, 2)}
+    (event,) = told(other, "reservation_short")
+    assert event["broken"] == "n0[0,1,2]"
+
+
+def test_gpus_that_were_named_are_not_replaced_by_others_and_come_back_with_their_health() -> None:
+    lab = two_nodes()
+    keep(lab, gpus=2, node="n0", indices=(0, 1))
+    sick(lab, "n0", 0)
+    lab.cycle()
+    assert kept(lab) == {"n0": (0, 1)}
+    assert len(told(lab, "reservation_short")) == 1
+    lab.do(DevicesRead("n0", (DeviceRead(index=0),)))
+    assert not lab.core.book.short_windows
+
+
+def test_what_was_missing_is_found_as_soon_as_it_is_free() -> None:
+    lab = a_lab()
+    keep(lab, gpus=4)
+    sick(lab, "n0", 3)
+    assert kept(lab) == {"n0": (0, 1, 2, 3)}
+    fresh = a_node(ordinal=1, gpus=1)
+    lab.do(
+        NodeFound(
+            node_id=fresh.id,
+            cpu_milli=fresh.cpu_milli,
+            memory_mb=fresh.memory_mb,
+            devices=fresh.devices,
+        )
+    )
+    lab.at(2 * MINUTE)
+    assert kept(lab) == {"n0": (0, 1, 2), "n1": (0,)}
+
+
+def test_whoever_runs_on_the_other_gpu_is_stopped_only_for_a_reservation_that_says_so() -> None:
+    for preempts in (False, True):
+        lab = a_lab()
+        window = keep(lab, gpus=2, at_h=0, preempts=preempts)
+        lab.submit(work("filler", gpus=2, hours=8, preemptible=True))
+        lab.cycle()
+        assert indices(lab, "filler") == [2, 3]
+        sick(lab, "n0", 1)
+        assert bool(lab.stopped()) is preempts
+        assert (window in lab.core.book.short_windows) is not preempts

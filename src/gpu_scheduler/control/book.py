@@ -99,7 +99,8 @@ class Book:
     the reservations as they were last written, `unheard` those on nodes that have not come back.
     `queued_of` is how much waits of each tenant and user, `weeks` what they used since Monday, and
     `turn_ms` when the next budget begins. Of what people reserved, `past_windows` are over, by
-    number, and `begun_windows` have begun. `estimates` are what waiting jobs were told first.
+    number, and `begun_windows` have begun, `short_windows` lack devices that broke: which, and when
+    others were looked for. `estimates` are what waiting jobs were told first.
     `unsettled_services` are to be looked at, as something of theirs has changed.
     """
 
@@ -133,15 +134,15 @@ class Book:
         self.node_keys = NodeKeys()
         self.past_windows: dict[int, Window] = {}
         self.begun_windows: dict[str, None] = {}
+        self.short_windows: dict[str, tuple[tuple[tuple[str, int], ...], int]] = {}
         self.estimates: dict[str, EstimateRow] = {}
         self.services: dict[str, Service] = {}
         self.unsettled_services: dict[str, None] = {}
         self.next_number, self.queued_tasks = 1, 0
         self.queued_of: dict[tuple[str, str], int] = {}
         self.weeks = WeekUse()
-        self.turn_ms = 0
+        self.turn_ms, self.tick_ms = 0, -1
         self.changed = self.new_nodes = False
-        self.tick_ms = -1
         self.wake_ms: int | None = None
         self._timers: list[tuple[int, str, str, int]] = []
         self._sweep_timers_at = FEW_TIMERS

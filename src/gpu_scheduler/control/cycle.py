@@ -47,6 +47,8 @@ def run_cycle(book: Book, now_ms: int, outcome: Outcome) -> None:
     _handle_timers(book, now_ms, outcome)
     if book.new_nodes:
         place_again(book, now_ms, outcome)
+    if book.changed and book.picture.windows:
+        windows.mend(book, now_ms, outcome)
     if _correct_expectations(book, now_ms):
         book.changed = True
     is_due = book.changed and len(book.picture.queue) > 0

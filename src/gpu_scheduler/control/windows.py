@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.messages import CancelReservation, Outcome, Reserve
 from gpu_scheduler.control.stopping import PREEMPTED, stop
-from gpu_scheduler.engine.window_choice import choose_devices
+from gpu_scheduler.engine.window_choice import (
+    Place,
+    broken_devices,
+    choose_devices,
+    mended_devices,
+)
 from gpu_scheduler.engine.windows import intruders
 from gpu_scheduler.model.errors import InvalidRequest, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.moments import moment_text
@@ -18,6 +24,9 @@ WINDOW = "window"
 DEFAULT_TENANT = "default"
 LATE_MS = 60_000
 """A start that passed this long ago at most is meant as now."""
+AGAIN_MS = 60_000
+"""After so long another device is looked for again, in place of one that broke."""
+More = tuple[tuple[str, str], ...]
 KEPT = 100
 """So many reservations that are over can still be listed."""
 
@@ -46,6 +55,9 @@ def reserve(book: Book, message: Reserve, now_ms: int, outcome: Outcome) -> None
         preempts=wish.preempts,
         made_by=message.made_by,
         made_ms=now_ms,
+        asked_node=wish.node,
+        asked_model=wish.gpu_model,
+        asked_indices=wish.indices,
     )
     keep(book, window)
     outcome.window = window
@@ -106,9 +118,58 @@ def on_timer(book: Book, window_id: str, now_ms: int, outcome: Outcome) -> None:
         outcome.writes.append(_event(window, "reservation_begun", now_ms))
 
 
+def mend(book: Book, now_ms: int, outcome: Outcome) -> None:
+    """Let other devices take the place of reserved ones that broke; if none fit, say so once.
+
+    It is tried again after a while: what is missing may be free by then.
+    """
+    for window in sorted(book.picture.windows.values(), key=lambda window: window.number):
+        broken = broken_devices(book.picture, window)
+        told = book.short_windows.get(window.id)
+        if not broken:
+            book.short_windows.pop(window.id, None)
+            continue
+        if told is not None and told[0] == broken and now_ms < told[1] + AGAIN_MS:
+            continue
+        mended = mended_devices(book.picture, window, broken, now_ms)
+        if mended != window.devices:
+            fresh = replace(window, devices=mended)
+            keep(book, fresh)
+            _write(fresh, "reservation_changed", now_ms, outcome, _moved(window, fresh))
+            on_timer(book, window.id, now_ms, outcome)
+        left = broken_devices(book.picture, book.picture.windows[window.id])
+        if left:
+            book.short_windows[window.id] = (left, now_ms)
+            book.set_timer(now_ms + AGAIN_MS, WINDOW, window.id)
+            if told is None or told[0] != left:
+                more = (("broken", places_text(left)),)
+                outcome.writes.append(_event(window, "reservation_short", now_ms, more))
+
+
+def _moved(before: Window, after: Window) -> tuple[tuple[str, str], ...]:
+    """Which devices went, and which came."""
+    old, new = _places(before), _places(after)
+    return (("from", places_text(sorted(old - new))), ("to", places_text(sorted(new - old))))
+
+
+def _places(window: Window) -> set[Place]:
+    return {(node_id, index) for node_id, indices in window.devices for index in indices}
+
+
+def places_text(places: Iterable[Place]) -> str:
+    """As people write devices: `n0[1,2] n1[0]`."""
+    by_node: dict[str, list[int]] = {}
+    for node_id, index in places:
+        by_node.setdefault(node_id, []).append(index)
+    return " ".join(
+        f"{node_id}[{','.join(map(str, indices))}]" for node_id, indices in by_node.items()
+    )
+
+
 def _end(book: Book, window: Window, now_ms: int, outcome: Outcome) -> Window:
     del book.picture.windows[window.id]
     book.begun_windows.pop(window.id, None)
+    book.short_windows.pop(window.id, None)
     book.changed = True
     window = replace(window, over_ms=now_ms)
     book.past_windows[window.number] = window
@@ -148,17 +209,18 @@ def _checked(book: Book, wish: Wish, now_ms: int) -> Wish:
     return wish
 
 
-def _write(window: Window, kind: str, now_ms: int, outcome: Outcome) -> None:
-    outcome.writes += [window, _event(window, kind, now_ms)]
+def _write(window: Window, kind: str, now_ms: int, outcome: Outcome, more: More = ()) -> None:
+    outcome.writes += [window, _event(window, kind, now_ms, more)]
 
 
-def _event(window: Window, kind: str, now_ms: int) -> EventRow:
-    data = (
+def _event(window: Window, kind: str, now_ms: int, more: More = ()) -> EventRow:
+    data: tuple[tuple[str, str | int], ...] = (
         ("reservation", window.id),
         ("tenant", window.tenant),
         ("gpus", window.gpu_count),
         ("start_ms", window.start_ms),
         ("end_ms", window.end_ms),
         ("by", window.made_by),
+        *more,
     )
     return EventRow(at_ms=now_ms, kind=kind, data=data)

@@ -7,19 +7,23 @@ preempted are no obstacle: they are stopped in time.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu_scheduler.engine.kind import lowest_bits
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.engine.windows import can_yield, mask_of, masks_of, touched
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.moments import moment_text
-from gpu_scheduler.model.node import Device, Health
+from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.window import Wish
+from gpu_scheduler.model.window import Window, Wish
 
 MOST_TRIED = 64
 """Each look goes over all nodes, and whoever is refused is not worth more than a moment."""
 Devices = tuple[tuple[str, tuple[int, ...]], ...]
+Place = tuple[str, int]
+"""A node, and the index of one of its devices."""
 
 
 class _Survey:
@@ -76,6 +80,81 @@ def choose_devices(picture: Picture, wish: Wish) -> Devices:
             chosen.append((slot.node.id, _indices(slot, _pick(slot, free, more, count))))
             left -= count
     return tuple(chosen)
+
+
+def broken_devices(picture: Picture, window: Window) -> tuple[Place, ...]:
+    """Devices of a window that cannot be relied on: unhealthy, set aside, gone, or of a lost node.
+
+    What an admin has paused or cordoned is not broken, and comes back by the admin's word.
+    """
+    broken = []
+    for node_id, indices in window.devices:
+        slot = picture.index.by_id.get(node_id)
+        is_lost = slot is None or slot.node.state in {NodeState.LOST, NodeState.DEAD}
+        devices = {} if slot is None else {one.index: one for one in slot.node.devices}
+        for index in indices:
+            device = devices.get(index)
+            if is_lost or device is None or _is_broken(device):
+                broken.append((node_id, index))
+    return tuple(sorted(broken))
+
+
+def mended_devices(
+    picture: Picture, window: Window, broken: tuple[Place, ...], now_ms: int
+) -> Devices:
+    """The devices of a window, with others in place of as many broken ones as can be.
+
+    Others are what was asked for and, if no model was, of the model of those that broke; rather on
+    a node of which the window has some already.
+    """
+    wish = Wish(
+        tenant=window.tenant,
+        user=window.user,
+        gpus=1,
+        start_ms=max(now_ms, window.start_ms),
+        end_ms=window.end_ms,
+        node=window.asked_node,
+        indices=window.asked_indices,
+        preempts=window.preempts,
+    )
+    if wish.end_ms <= wish.start_ms or (wish.node and wish.node not in picture.index.by_id):
+        return window.devices
+    places = {(node_id, index) for node_id, indices in window.devices for index in indices}
+    taken: set[Place] = set()
+    for place in broken:
+        model = window.asked_model or _model_of(picture, place)
+        found = _other(picture, replace(wish, gpu_model=model), places | taken)
+        if found is not None:
+            places.remove(place)
+            taken.add(found)
+    by_node: dict[str, list[int]] = {}
+    for node_id, index in sorted(places | taken):
+        by_node.setdefault(node_id, []).append(index)
+    return tuple((node_id, tuple(indices)) for node_id, indices in by_node.items())
+
+
+def _other(picture: Picture, wish: Wish, places: set[Place]) -> Place | None:
+    """One device more, that is not among these."""
+    near = {node_id for node_id, _ in places}
+    found = []
+    for slot, free, more in _Survey(picture, wish, wish.start_ms).open:
+        for is_held, mask in ((False, free), (True, more)):
+            found += [
+                ((is_held, slot.node.id not in near, slot.ordinal, index), (slot.node.id, index))
+                for index in _indices(slot, mask)
+                if (slot.node.id, index) not in places
+            ]
+    return min(found)[1] if found else None
+
+
+def _model_of(picture: Picture, place: Place) -> str:
+    slot = picture.index.by_id.get(place[0])
+    devices = () if slot is None else slot.node.devices
+    return next((device.model for device in devices if device.index == place[1]), "")
+
+
+def _is_broken(device: Device) -> bool:
+    return device.health is not Health.HEALTHY or device.quarantined
 
 
 def _nodes(picture: Picture, wish: Wish) -> list[Slot]:

@@ -41,7 +41,8 @@ class Window:
 
     Without a `user` it is for all users of the tenant. With `preempts`, jobs that still run on the
     devices shortly before the start are stopped for it if they can be preempted. `over_ms` is when
-    it was over (None: it is not), `cancelled` says that somebody ended it.
+    it was over (None: it is not), `cancelled` says that somebody ended it. What had been `asked`
+    for (node, model, indices; empty: anything) limits what may replace a device that broke.
     """
 
     id: str
@@ -57,6 +58,9 @@ class Window:
     made_ms: int = 0
     over_ms: int | None = None
     cancelled: bool = False
+    asked_node: str = ""
+    asked_model: str = ""
+    asked_indices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a window without time or devices."""
