@@ -32,7 +32,8 @@ def test_a_sample_is_read_as_it_stands_and_with_its_examples(name: str, tmp_path
 
 def test_the_sample_of_an_agent_makes_one_that_could_start() -> None:
     settings = load(str(CONFIGS / "agent.yaml"), environ={}).settings
-    config = _config(settings, settings.agent.labels, "")
+    # The token comes from its file, which is written on the node.
+    config = _config(settings, settings.agent.labels, "a token")
     assert config.targets == ("head1.example:9090", "head2.example:9090")
     assert (config.retry_interval_s, config.max_retry_interval_s) == (0.1, 30)
     assert config.logs_days == 30
