@@ -72,7 +72,9 @@ def run(args: Namespace) -> int:
         flags["agent.memory_gb"] = args.memory / 1024
     settings = load(args.config, flags=flags).settings
     labels = settings.agent.labels | _labels(args.labels or "")
-    return _work(settings, _config(settings, labels, args.token or ""))
+    config = _config(settings, labels, args.token or "")
+    _check_token(settings.agent.token_file, config)
+    return _work(settings, config)
 
 
 def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConfig:
@@ -96,21 +98,13 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
     where = agent_paths(settings.agent.work_directory, node)
     targets = tuple(_target(server) for server in settings.agent.servers)
     config = agent_config_of(settings, where)
-    file = settings.agent.token_file
-    if not token:
-        token = _token_in(file)
-    if file and not token and not _has_joined(config.dir):
-        raise InvalidRequest(
-            f"the token file {file} is not there or empty, and node '{node}' has not joined yet; "
-            f"write a token of 'tgpu node token create' to it (mode 600), or give it with --token"
-        )
     return replace(
         config,
         targets=targets,
         labels=labels,
         execution_methods=_methods(settings.agent.execution_methods),
         logs_days=settings.retention.logs_days,
-        token=token,
+        token=token or _token_in(settings.agent.token_file),
         client_certificate=settings.grpc.client_certificate,
         client_key=settings.grpc.client_key,
     )
@@ -142,13 +136,21 @@ def _token_in(file: str) -> str:
     return read_trusted(file, LARGEST_TOKEN, secret=True).decode("ascii", "replace").strip()
 
 
-def _has_joined(directory: str) -> bool:
-    """Tell whether this node has a key of its own already."""
+def _check_token(file: str, config: AgentConfig) -> None:
+    """Refuse to join with a file that holds no token; who has a key of its own needs none."""
+    if not file or config.token:
+        return
     from pathlib import Path
 
     from gpu_scheduler.agent.join import IDENTITY_FILE
+    from gpu_scheduler.model.errors import InvalidRequest
 
-    return (Path(directory) / IDENTITY_FILE).exists()
+    if not (Path(config.dir) / IDENTITY_FILE).exists():
+        raise InvalidRequest(
+            f"the token file {file} is not there or empty, and node '{config.node}' has not joined "
+            "yet; write a token of 'tgpu node token create' to it (mode 600), or give it with "
+            "--token"
+        )
 
 
 def _target(server: str) -> str:
