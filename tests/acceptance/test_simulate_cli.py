@@ -81,7 +81,7 @@ def test_a_trace_gives_a_row_for_each_policy(trace: Path) -> None:
     assert "jobs.csv: 1 node with 8 GPUs" in shown
     assert "Waiting and completion of 4 jobs" in shown
     rows = [line.split()[0] for line in shown.splitlines() if line.startswith(("fifo ", "skip "))]
-    assert rows == ["fifo", "skip"] * 2
+    assert rows == ["fifo", "skip"] * 3
 
 
 def test_a_pipe_gets_plain_text_without_trailing_blanks(trace: Path) -> None:

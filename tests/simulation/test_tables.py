@@ -2,6 +2,7 @@
 
 import io
 import json
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -53,8 +54,19 @@ def test_a_pipe_gets_one_plain_line_per_policy_however_long() -> None:
     assert lines[1].split("  ")[0] == "policy"
     assert "median wait" in lines[1]
     assert lines[2].startswith(policy)
-    assert len([line for line in lines if line.startswith(policy)]) == 2
+    assert len([line for line in lines if line.startswith(policy)]) == 3
     assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
+
+
+def test_all_percentiles_of_waits_and_completion_times_are_shown() -> None:
+    measures = measure(a_busy_run("fifo"))
+    shown = _printed(["fifo"], terminal=False)
+    for name, spread in (("wait", measures.wait), ("JCT", measures.jct)):
+        headings = ("mean", "median", "p90", "p99", "p99.9", "longest")
+        values = (spread.mean_s, spread.median_s, spread.p90_s)
+        values += (spread.p99_s, spread.p999_s, spread.max_s)
+        for heading, value in zip(headings, values, strict=True):
+            assert duration_text(value) == _cell(shown, f"{heading} {name}")
 
 
 def test_a_terminal_gets_the_best_values_emphasised() -> None:
@@ -130,3 +142,13 @@ def _text(tables: list, *, terminal: bool = False, width: int = 120) -> str:
     )
     print_tables(tables, console)
     return out.getvalue()
+
+
+def _cell(text: str, heading: str) -> str:
+    """What stands under a heading in the plain tables of one policy."""
+    lines = text.splitlines()
+    for line, row in pairwise(lines):
+        if f" {heading} " in f"{line} ":
+            end = line.index(heading) + len(heading)
+            return row[:end].rpartition("  ")[2]
+    raise AssertionError(f"no column {heading!r}")

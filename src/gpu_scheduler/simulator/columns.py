@@ -180,6 +180,58 @@ FORECAST = Column(
     better=Better.HIGH,
 )
 
+TAIL = (
+    Column(
+        key="p90_wait_s",
+        label="p90 wait",
+        meaning="One job in ten waited longer than this.",
+        value=lambda m: m.wait.p90_s,
+        text_of=duration_text,
+    ),
+    Column(
+        key="p999_wait_s",
+        label="p99.9 wait",
+        meaning="One job in a thousand waited longer than this.",
+        value=lambda m: m.wait.p999_s,
+        text_of=duration_text,
+    ),
+    Column(
+        key="max_wait_s",
+        label="longest wait",
+        meaning="Nobody waited longer than this.",
+        value=lambda m: m.wait.max_s,
+        text_of=duration_text,
+    ),
+    Column(
+        key="median_jct_s",
+        label="median JCT",
+        meaning="Half of the jobs had ended this long after their submission.",
+        value=lambda m: m.jct.median_s,
+        text_of=duration_text,
+    ),
+    Column(
+        key="p90_jct_s",
+        label="p90 JCT",
+        meaning="One job in ten took longer than this from submission to end.",
+        value=lambda m: m.jct.p90_s,
+        text_of=duration_text,
+    ),
+    Column(
+        key="p999_jct_s",
+        label="p99.9 JCT",
+        meaning="One job in a thousand took longer than this from submission to end.",
+        value=lambda m: m.jct.p999_s,
+        text_of=duration_text,
+    ),
+    Column(
+        key="max_jct_s",
+        label="longest JCT",
+        meaning="No job took longer than this from submission to end.",
+        value=lambda m: m.jct.max_s,
+        text_of=duration_text,
+    ),
+)
+"""What users feel who have bad luck."""
 SERVICE = (MEAN_WAIT, MEDIAN_WAIT, P99_WAIT, MEAN_JCT, P99_JCT, SLOWDOWN, FORECAST)
 """What users feel."""
 CLUSTER = (

@@ -19,6 +19,7 @@ from gpu_scheduler.simulator.columns import (
     CLUSTER,
     NOTHING,
     SERVICE,
+    TAIL,
     Column,
     best_rows,
 )
@@ -38,14 +39,15 @@ UNBOUNDED_WIDTH = 100_000
 
 
 def comparison_tables(measures: Sequence[Measures]) -> list[Table]:
-    """One row per policy: first what users feel, then what the machines did.
+    """One row per policy: what users feel, what the unlucky ones feel, what the machines did.
 
-    Two tables, so that each fits into a window of 80 columns.
+    Three tables, so that each fits into a window of 80 columns.
     """
     counts = sorted({run.jobs for run in measures}) or [0]
     jobs = " to ".join(count_text(count) for count in dict.fromkeys((counts[0], counts[-1])))
     return [
         _comparison(f"Waiting and completion of {jobs} jobs", SERVICE, measures),
+        _comparison("The slowest", TAIL, measures),
         _comparison("Cluster", CLUSTER, measures),
     ]
 
