@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.engine.presets import PRESETS
 from gpu_scheduler.model.tenant import Tier
 from tests.builders import (
     DAY,
@@ -24,6 +27,19 @@ def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_blocking_fifo() ->
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fifo"))
     lab.submit(a_job(number=1), a_job(number=2), a_job(number=3), a_job(number=4, gpus=0, cpus=8))
     assert lab.running() == ["j1", "j4"]
+
+
+@pytest.mark.parametrize("name", list(PRESETS))
+def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_every_policy(name: str) -> None:
+    lab = Lab(nodes=[a_node(gpus=8)], policy=a_policy(name=name))
+    lab.submit(
+        a_job(number=1, gpus=8, cpus=8),
+        *(a_job(number=n, gpus=n % 8 + 1, cpus=n % 4, user=f"u{n % 3}") for n in range(2, 20)),
+        a_job(number=20, gpus=0, cpus=8, estimate_ms=DAY),
+    )
+    running = lab.running()
+    assert len(running) < 12
+    assert "j20" in running
 
 
 def test_cpu_only_jobs_pass_gpu_jobs_that_wait_for_gpus_under_reservations() -> None:
