@@ -127,14 +127,34 @@ def run(args: Namespace) -> int:
         try:
             wrong = _play(state_dir, began)
         finally:
-            server_command("down", "--state-dir", state_dir)
+            server_command("down", "--state-dir", state_dir, quiet=True)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
     for line in wrong:
         print(f"tgpu: demo: {line}", file=sys.stderr)
     if not wrong:
-        print(f"All as it should be, in {time.monotonic() - began:.0f} s.")
+        print()
+        print(f"All as it should be, in {time.monotonic() - began:.0f} s. Nothing of it is left.")
+        print(_next_steps(args.gpus))
     return 1 if wrong else 0
+
+
+def _next_steps(gpus: str) -> str:
+    """What to type now, as it works in this very shell."""
+    import shutil
+    from pathlib import Path
+
+    here = Path(sys.executable).parent
+    lines = ["Now for yourself:"]
+    if shutil.which("tgpu") is None and (here / "tgpu").exists():
+        lines.append(f"  export PATH={here}:$PATH")
+    lines += [
+        "  tgpu up --daemon                         # finds the GPUs of this machine; has it none:",
+        f"  tgpu up --daemon --simulate {gpus}",
+        "  tgpu submit --gpus 1 -- python train.py  # or any other command",
+        "  tgpu list                                # then: tgpu logs 1, tgpu top, tgpu down",
+    ]
+    return "\n".join(lines)
 
 
 def _play(state_dir: str, began: float) -> list[str]:
