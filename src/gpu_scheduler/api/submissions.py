@@ -202,9 +202,9 @@ def reader_for(context: Context, caller: Caller) -> JobReader:
     server_uid = context.settings.server_uid
     if server_uid not in {0, caller.uid}:
         raise Forbidden(
-            f"this server does not run as root, so it can run jobs only as its own user "
-            f"(uid {server_uid}), and you are '{caller.user}' (uid {caller.uid}); "
-            "start a server of your own, or ask for one that runs as root"
+            f"this server does not run as root, so it takes jobs only of its own user "
+            f"(uid {server_uid}), whoever its agents run as, and you are '{caller.user}' "
+            f"(uid {caller.uid}); start a server of your own, or ask for one that runs as root"
         )
     tenant_of = partial(context.own_tenant, caller)
     return JobReader(caller, tenant_of, context.settings.runner)

@@ -117,15 +117,26 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise damaged(path, "it is an SQLite database, but not one of gpu-scheduler")
     for table in tables:
         if table in _LARGE:
+            _look_at_ends(connection, table)
             continue
         (found,) = connection.execute(f"PRAGMA quick_check({table})").fetchone()
         if found != "ok":
             raise damaged(path, str(found))
 
 
+def _look_at_ends(connection: sqlite3.Connection, table: str) -> None:
+    """Read the first row and the last: a large table of which nothing can be read is noticed."""
+    keys = connection.execute(_KEYS, (table,)).fetchall()
+    order = ", ".join(f'"{name}"' for (name,) in keys) or "rowid"
+    backwards = ", ".join(f'"{name}" DESC' for (name,) in keys) or "rowid DESC"
+    for way in (order, backwards):
+        connection.execute(f"SELECT * FROM {table} ORDER BY {way} LIMIT 1").fetchall()  # noqa: S608
+
+
+_KEYS = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk"
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
 _LARGE = frozenset({"archived_jobs", "history", "attempts", "attempt_measures", "launches"})
-"""Too much to read at every start; damage there is met when it is read."""
+"""Too much to read at every start; damage inside is met when it is read."""
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, steps: Steps) -> None:

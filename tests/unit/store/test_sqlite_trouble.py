@@ -6,6 +6,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,22 @@ def test_a_file_that_was_cut_off_is_refused(path: Path, kept: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * kept)])
     with pytest.raises(StoreDamaged, match="is damaged"):
+        SqliteStore(path)
+
+
+def test_a_large_table_of_which_nothing_can_be_read_is_noticed_at_the_start(path: Path) -> None:
+    SqliteStore(path).close()
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.executemany(
+            "INSERT INTO history VALUES (?, ?, ?, ?)",
+            ((number, number, number, "x" * 3000) for number in range(2000)),
+        )
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(path.read_bytes())
+    content[1_000_000:] = b"\xa5" * (len(content) - 1_000_000)
+    path.write_bytes(content)
+    with pytest.raises(StoreDamaged, match=r"is damaged: .* Put a backup in its place"):
         SqliteStore(path)
 
 
