@@ -30,7 +30,7 @@ DEPENDENCY = "dependency"
 LONGEST_CHAIN = 20
 """So many jobs that wait for one another are followed."""
 MOST_NAMED = 3
-NOT_KNOWN = "has no time limit and no history"
+NOT_KNOWN = "has no time limit of its own and no history"
 SELF_EVIDENT = frozenset({ReasonCode.NO_NODES, ReasonCode.NODES_CLOSED, ReasonCode.NO_RUNNER})
 """Reasons that also say why there is no time."""
 
@@ -189,7 +189,7 @@ def _hangs_on(service: Service, numbers: frozenset[int], *, sampled: bool = Fals
     named += ", ..." if len(jobs) > MOST_NAMED else ""
     is_least = sampled or len(numbers) >= MOST_GUESSES
     count = f"{len(numbers)} or more" if is_least else str(len(numbers))
-    return f"{count} jobs before it ({named}) have no time limit and no history"
+    return f"{count} jobs before it ({named}) have no time limits of their own and no history"
 
 
 def _too_few_open(entry: Entry) -> str:

@@ -78,7 +78,9 @@ def test_behind_a_job_of_unknown_length_there_is_no_start_and_it_is_named() -> N
     lab.submit(whole("first"), whole("second", max_runtime_ms=HOUR))
     found = start_of(lab, "second")
     assert found.at_ms is None
-    assert found.why_not == "job first comes before it and has no time limit and no history"
+    assert (
+        found.why_not == "job first comes before it and has no time limit of its own and no history"
+    )
     assert end_of(lab, "second") == Foreseen(None)
 
 
@@ -87,7 +89,7 @@ def test_several_jobs_of_unknown_length_are_counted() -> None:
     lab.submit(whole("a"), whole("b"), whole("c"), whole("d", max_runtime_ms=HOUR))
     found = start_of(lab, "d")
     assert found.at_ms is None
-    assert "3 jobs before it (a, b, c) have no time limit" in found.why_not
+    assert "3 jobs before it (a, b, c) have no time limits" in found.why_not
 
 
 def test_a_job_of_unknown_length_on_another_node_is_no_obstacle() -> None:
@@ -100,7 +102,9 @@ def test_a_job_of_unknown_length_on_another_node_is_no_obstacle() -> None:
 def test_the_end_of_a_job_of_unknown_length_is_not_told() -> None:
     lab = a_lab()
     lab.submit(whole("runs"), whole("waits"))
-    assert end_of(lab, "runs") == Foreseen(None, "", "it has no time limit and no history")
+    assert end_of(lab, "runs") == Foreseen(
+        None, "", "it has no time limit of its own and no history"
+    )
     assert "--time or --estimate would tell" in end_of(lab, "waits").why_not
 
 

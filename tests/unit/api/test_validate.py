@@ -56,7 +56,10 @@ def test_behind_a_job_of_unknown_length_it_is_told_that(lab: ApiLab) -> None:
     lab.start(lab.submit(**job()))
     told = lab.post("/jobs/validate", job(max_runtime_minutes=60)).json
     assert told["expected_start"] is None
-    assert told["start_unknown"] == "job 1 comes before it and has no time limit and no history"
+    assert (
+        told["start_unknown"]
+        == "job 1 comes before it and has no time limit of its own and no history"
+    )
     assert "--time or --estimate" in lab.post("/jobs/validate", job()).json["end_unknown"]
 
 

@@ -372,7 +372,7 @@ def test_a_dry_run_says_what_the_server_would_do(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", "--dry-run", "-G", "1", "true"]) == 0
-    why = "job 1 comes before it and has no time limit and no history"
+    why = "job 1 comes before it and has no time limit of its own and no history"
     assert capsys.readouterr().err.splitlines() == [
         "tgpu: warning: it becomes 2 members",
         "tgpu: the server would accept it",

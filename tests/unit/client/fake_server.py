@@ -379,7 +379,7 @@ VALIDATED = {
     "position": 1,
     "expected_start": None,
     "basis": "",
-    "start_unknown": "job 1 comes before it and has no time limit and no history",
+    "start_unknown": "job 1 comes before it and has no time limit of its own and no history",
     "expected_end": None,
     "end_unknown": "",
     "warnings": ["it becomes 2 members"],
