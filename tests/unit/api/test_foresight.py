@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.api.explain import Explainer
 from gpu_scheduler.api.foresight import Foreseen, end_of_queued, end_of_running, foreseen
-from gpu_scheduler.control.messages import Cancel
+from gpu_scheduler.control.messages import Cancel, NodeLost, NodeSilent
 from gpu_scheduler.control.node_messages import Cordon
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
 from gpu_scheduler.predict.history import History
@@ -147,3 +147,34 @@ def test_screens_leave_out_what_nothing_vouches_for() -> None:
     lab.submit(whole("first2", max_runtime_ms=HOUR), whole("second2", max_runtime_ms=HOUR))
     number = lab.core.book.lives["second2"].job.number
     assert Explainer(a_service(lab)).expected_starts([number]) == {number: HOUR}
+
+
+def test_of_a_job_on_a_lost_node_no_end_is_told() -> None:
+    lab = a_lab()
+    lab.submit(whole("runs", max_runtime_ms=HOUR))
+    assert end_of(lab, "runs").at_ms == HOUR
+    lab.do(NodeSilent("n0"), NodeLost("n0"))
+    assert end_of(lab, "runs") == Foreseen(None, "", "nothing is heard of its node")
+
+
+def test_a_service_has_no_end_and_lets_nobody_start() -> None:
+    lab = a_lab()
+    lab.submit(whole("service", service="web"), whole("waits", max_runtime_ms=HOUR))
+    assert end_of(lab, "service").why_not == "a service runs until somebody ends it"
+    assert start_of(lab, "waits").why_not == "nothing that is expected to end lets it start"
+
+
+def test_what_came_since_the_last_look_is_not_told_that_it_never_starts() -> None:
+    """A look is not made again at once, so what is known may be older than the job."""
+    lab = a_lab(nodes=2)
+    lab.do(Cordon("n0", True))
+    lab.submit(whole("gang", members=2, max_runtime_ms=HOUR))
+    service = a_service(lab)
+    explainer = Explainer(service, clock=lambda: 1.0)
+    assert foreseen(service, explainer, "gang").at_ms is None
+    lab.submit(whole("runs", max_runtime_ms=HOUR), whole("waits", max_runtime_ms=HOUR))
+    service.tallies.messages += 1
+    service.last_plan = lab.last_plan
+    number = lab.core.book.lives["waits"].job.number
+    lab.core.book.picture.reservations.pop(number, None)
+    assert not explainer.outlook(number).is_never

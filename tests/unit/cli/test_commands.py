@@ -179,6 +179,10 @@ def test_explain_says_why_and_until_when(server: FakeServer, tell: Tell) -> None
     assert "waiting for 2 GPUs; 1 is free" in shown
     assert "expected start" in shown
     assert json.loads(tell("explain", "1", "--json"))["position"] == 3
+    server.change("job-1", state="running")
+    shown = tell("explain", "1")
+    assert "started" in shown
+    assert "expected start" not in shown
 
 
 def test_logs_are_copied_as_they_are(
