@@ -14,7 +14,7 @@ PROFILE = "1g.10gb"
 SPLIT = FoundDevice(index=0, mig_slices=(FoundSlice(profile=PROFILE, uuids=("MIG-a", "MIG-b")),))
 
 
-def an_agent(directory: Path) -> Orders:
+def an_agent(directory: Path, *devices: FoundDevice) -> Orders:
     config = AgentConfig(
         node="n0",
         targets=("unix:/nowhere",),
@@ -22,7 +22,8 @@ def an_agent(directory: Path) -> Orders:
         logs_dir=str(directory),
         scratch_dir=str(directory),
     )
-    return Orders(config, Found(cpu_milli=1000, memory_mb=1000, devices=(SPLIT,)))
+    found = Found(cpu_milli=1000, memory_mb=1000, devices=devices or (SPLIT,))
+    return Orders(config, found)
 
 
 def a_member(member: int) -> pb.Order:
@@ -93,6 +94,22 @@ def test_an_output_file_is_sought_from_the_directory_of_the_job(
     work = an_agent(tmp_path).work(pb.Order(allocation_id="job-1.1", start=start))
     assert work.log_of_user
     assert work.log_path == path
+
+
+def test_a_job_gets_the_cpus_near_all_its_gpus_if_they_are_known(tmp_path: Path) -> None:
+    near = {0: (0, 1), 1: (2, 3), 2: ()}
+    devices = tuple(FoundDevice(index=index, cpus=cpus) for index, cpus in near.items())
+    orders = an_agent(tmp_path, *devices)
+
+    def cpus(*held: int) -> tuple[int, ...]:
+        shares = [pb.HeldDevice(index=index, share_milli=1000) for index in held]
+        start = pb.Start(job_id="job-1", attempt=1, argv=["true"], devices=shares)
+        return orders.work(pb.Order(allocation_id="job-1.1", start=start)).cpus
+
+    assert cpus(1) == (2, 3)
+    assert cpus(0, 1) == (0, 1, 2, 3)
+    # Where nothing is known of one of them, or there is none, it may run anywhere.
+    assert cpus(0, 2) == cpus() == ()
 
 
 def in_conda(directory: Path, home: Path, **variables: str) -> tuple[str, ...]:
