@@ -116,7 +116,7 @@ class Loop:
         self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Future[int] | None = None
-        self.core = self._read_core()
+        self.core = self._read_core(now_ms())
 
     # --- for others
 
@@ -512,13 +512,14 @@ class Loop:
     async def _take_back(self, error: SchedulerError) -> None:
         """Forget what was not committed, and tell those who waited for it.
 
-        A store that cannot even be read is asked until it can: without it nothing may go on.
+        A store that cannot even be read is asked until it can: without it nothing may go on. All
+        of it is read where commits are made, so that heartbeats and readers do not wait for it.
         """
         self.tallies.failed_commits += 1
         _refuse(self._batch, error)
         while True:
             try:
-                self.core = self._read_core()
+                self.core = await self._writer.run(partial(self._read_core, self._now_ms()))
                 break
             except SchedulerError as unreadable:
                 if self._unreadable is None:
@@ -553,9 +554,9 @@ class Loop:
                     self._subscribers.discard(queue)
                     _end(queue)
 
-    def _read_core(self) -> Core:
+    def _read_core(self, now_ms: int) -> Core:
         core = self._new_core()
-        restore(core.book, self.store, self._now_ms())
+        restore(core.book, self.store, now_ms)
         return core
 
 

@@ -88,6 +88,7 @@ class Bench:
         self.loop = Loop(store, self._core, lambda: self.now_ms, sweep_ms=5)
         self.loop.on_effects(self.orders.extend)
         self.loop.on_reload(self._reloaded)
+        self.reloaded = asyncio.Event()
         self.loop.start()
 
     def _core(self) -> Core:
@@ -95,6 +96,7 @@ class Bench:
 
     def _reloaded(self) -> None:
         self.reloads += 1
+        self.reloaded.set()
 
 
 def with_loop(test: Callable[[Bench], Awaitable[None]], store: Disk | None = None) -> Bench:
@@ -226,6 +228,7 @@ def test_a_commit_that_fails_takes_everything_back() -> None:
         bench.store.full = True
         with pytest.raises(StoreUnavailable):
             await bench.loop.apply(a_submission(number=2, gpus=1))
+        await bench.reloaded.wait()
         assert bench.reloads == 1
         assert set(bench.loop.core.book.lives) == {"job-1"}
         assert "job-1.1" in bench.loop.core.book.picture.running
@@ -243,21 +246,53 @@ def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
     monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
 
     async def test(bench: Bench) -> None:
-        reloaded = asyncio.Event()
-        bench.loop.on_reload(reloaded.set)
         bench.store.full, bench.store.unreadable = True, 3
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable, match="the disk is full"):
             await bench.loop.apply(a_submission(gpus=1))
-        assert bench.loop.away == "reading failed"
         with pytest.raises(StoreUnavailable, match="reading failed"):
             await bench.loop.apply(a_submission(gpus=1))
+        assert bench.loop.away == "reading failed"
         bench.store.full = False
-        await reloaded.wait()
+        await bench.reloaded.wait()
         assert bench.loop.away == ""
         assert (await bench.loop.apply(a_submission(gpus=1))).jobs[0].id == "job-1"
         assert (bench.store.unreadable, bench.reloads) == (0, 1)
 
     with_loop(test)
+
+
+class SlowToRead(Disk):
+    """A store that is read only after somebody on the event loop has said so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = Event(), Event()
+        self.waited: list[bool] = []
+
+    def tenants(self) -> list[Tenant]:
+        if self.full:
+            self.asked.set()
+            self.waited.append(self.go_on.wait(5))
+        return super().tenants()
+
+
+def test_the_event_loop_goes_on_while_everything_is_read_again() -> None:
+    async def test(bench: Bench) -> None:
+        store = bench.store
+        assert isinstance(store, SlowToRead)
+        store.full = True
+        with pytest.raises(StoreUnavailable):
+            await bench.loop.apply(a_submission(gpus=1))
+        await asyncio.to_thread(store.asked.wait)
+        late = bench.loop.post(a_submission(gpus=1), ROOT)
+        await asyncio.sleep(0)
+        assert not late.done(), "it waits for what is read"
+        store.full = False
+        store.go_on.set()
+        assert (await late).jobs[0].id == "job-1"
+        assert store.waited == [True]
+
+    with_loop(test, SlowToRead())
 
 
 class Away(Disk):
@@ -308,6 +343,7 @@ def test_a_bug_costs_one_batch_and_not_the_scheduler(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(bench.loop.core, "apply", broken)
         with pytest.raises(InternalError):
             await bench.loop.apply(a_submission(gpus=1))
+        await bench.reloaded.wait()
         assert bench.reloads == 1
         await bench.loop.apply(a_submission(gpus=1))
 
