@@ -1,7 +1,8 @@
-"""What the agent has chosen for work that is under way: rendezvous ports and MIG slices.
+"""What the agent has chosen for work that is under way: ports and MIG slices.
 
 Kept in a file until the work is forgotten. An agent that is started again must give the rest of a
-gang the same port, and nobody a slice that somebody holds.
+gang the same port, and nobody a slice or a port that somebody holds; what a replica of a service
+had is free as soon as that has ended, also if another agent gave it out.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ Key = tuple[str, int]
 
 
 class Chosen:
-    """Ports by allocation, and the UUIDs of slices by work and device."""
+    """Ports by allocation, which of them are of services, and slices by work and device."""
 
     def __init__(self, directory: Path) -> None:
         """Read what an agent before us has chosen."""
         self._file = directory / NAME
         self.ports: dict[str, int] = {}
+        self.of_services: set[str] = set()
         self.slices: dict[Key, dict[int, str]] = {}
         self._read()
 
-    def set_port(self, allocation_id: str, port: int) -> None:
-        """All members of an allocation meet there."""
+    def set_port(self, allocation_id: str, port: int, *, of_service: bool = False) -> None:
+        """All members of an allocation meet there, or its one replica listens there."""
         self.ports[allocation_id] = port
+        if of_service:
+            self.of_services.add(allocation_id)
         self._write()
 
     def set_slices(self, key: Key, uuids: dict[int, str]) -> None:
@@ -39,6 +43,7 @@ class Chosen:
     def forget(self, allocation_id: str, member: int) -> None:
         """The work is over for good."""
         port = self.ports.pop(allocation_id, None)
+        self.of_services.discard(allocation_id)
         uuids = self.slices.pop((allocation_id, member), None)
         if port is not None or uuids is not None:
             self._write()
@@ -48,9 +53,11 @@ class Chosen:
         if self.slices.pop((allocation_id, member), None) is not None:
             self._write()
 
-    def free_port(self, allocation_id: str) -> None:
-        """Others may have its port."""
-        if self.ports.pop(allocation_id, None) is not None:
+    def free_port_of_service(self, allocation_id: str) -> None:
+        """Others may have its port, if it is that of a replica; a gang's is forgotten with it."""
+        if allocation_id in self.of_services:
+            self.of_services.discard(allocation_id)
+            self.ports.pop(allocation_id, None)
             self._write()
 
     def keep_only(self, held: Iterable[Key]) -> None:
@@ -59,6 +66,7 @@ class Chosen:
         names = {allocation_id for allocation_id, _ in keys}
         before = len(self.ports) + len(self.slices)
         self.ports = {name: port for name, port in self.ports.items() if name in names}
+        self.of_services &= names
         self.slices = {key: uuids for key, uuids in self.slices.items() if key in keys}
         if len(self.ports) + len(self.slices) != before:
             self._write()
@@ -72,15 +80,17 @@ class Chosen:
                 (str(name), int(member)): {int(index): str(uuid) for index, uuid in uuids}
                 for name, member, uuids in known["slices"]
             }
+            of_services = {str(name) for name in known.get("services", ())}
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return
-        self.ports, self.slices = ports, slices
+        self.ports, self.of_services, self.slices = ports, of_services, slices
 
     def _write(self) -> None:
         """On a full disk it is only remembered, which is better than no job at all."""
         slices = [[*key, list(uuids.items())] for key, uuids in self.slices.items()]
         fresh = self._file.with_name(f"{NAME}.new")
         with suppress(OSError):
-            text = json.dumps({"ports": self.ports, "slices": slices})
+            services = sorted(self.of_services)
+            text = json.dumps({"ports": self.ports, "services": services, "slices": slices})
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(self._file)

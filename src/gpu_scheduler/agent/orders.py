@@ -39,7 +39,6 @@ class Orders:
         self._config = config
         self.set_found(found)
         self._chosen = Chosen(Path(config.dir))
-        self._of_services: set[str] = set()
 
     def set_found(self, found: Found) -> None:
         """What the node has, now that it has changed; work that is under way keeps what it has."""
@@ -124,11 +123,9 @@ class Orders:
         self._chosen.forget(allocation_id, member)
 
     def released(self, allocation_id: str, member: int) -> None:
-        """The work is over, and its slices are free: the next may come before it is forgotten."""
+        """The work is over, and what it had is free: the next may come before it is forgotten."""
         self._chosen.free_slices(allocation_id, member)
-        if allocation_id in self._of_services:
-            self._of_services.discard(allocation_id)
-            self._chosen.free_port(allocation_id)
+        self._chosen.free_port_of_service(allocation_id)
 
     def keep_only(self, held: Iterable[tuple[str, int]]) -> None:
         """Nothing but this work is under way."""
@@ -177,14 +174,13 @@ class Orders:
         start = order.start
         if not start.port and not start.pick_port:
             return 0
-        self._of_services.add(order.allocation_id)
         port = self._chosen.ports.get(order.allocation_id)
         if port is None:
             taken = set(self._chosen.ports.values())
             port = free_port(taken) if start.pick_port else start.port
             if port in taken or not is_free(port):
                 raise PortTaken(f"port {port} is in use on this node")
-            self._chosen.set_port(order.allocation_id, port)
+            self._chosen.set_port(order.allocation_id, port, of_service=True)
         return port
 
     def _take_slices(self, order: pb.Order) -> dict[int, str]:

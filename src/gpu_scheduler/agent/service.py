@@ -29,7 +29,7 @@ from gpu_scheduler.agent.looking import Looker
 from gpu_scheduler.agent.machine import Machine, ThisMachine
 from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
 from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
-from gpu_scheduler.agent.orders import Orders
+from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
 from gpu_scheduler.agent.probing import Prober
 from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
 from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
@@ -414,12 +414,14 @@ class Agent:
             if work.lease_ms:
                 # By the time of its turn the server may have given it up, and grant other leases.
                 work = replace(work, leased_ms=self._granted_ms)
+        except (NoSlice, PortTaken) as error:
+            log.warning("order refused", allocation=order.allocation_id, error=str(error))
+            self._cannot_prepare(order, error)
         except (
             Exception
         ) as error:  # orders are repeated: what escaped would kill us again and again
             log.exception("order not understood", allocation=order.allocation_id)
-            self._starting.discard((order.allocation_id, order.member))
-            self._refused((order.allocation_id, order.member), f"cannot be prepared: {error}")
+            self._cannot_prepare(order, error)
         else:
             indices = tuple(device.index for device in work.devices)
             self._indices[work.allocation_id, work.member] = indices
@@ -427,6 +429,11 @@ class Agent:
             if self._looker is not None:
                 self._looker.begin(indices)
             self._in_background(self._start(work))
+
+    def _cannot_prepare(self, order: pb.Order, error: Exception) -> None:
+        key = (order.allocation_id, order.member)
+        self._starting.discard(key)
+        self._refused(key, f"cannot be prepared: {error}")
 
     async def _start(self, work: Work) -> None:
         """Start it, unless it was stopped and forgotten while it waited for its turn."""

@@ -1,13 +1,15 @@
 """What an agent chooses stays chosen, also when the agent is killed in between."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_scheduler.agent.chosen import NAME
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found, FoundDevice, FoundSlice
-from gpu_scheduler.agent.orders import NoSlice, Orders
+from gpu_scheduler.agent.interfaces import free_port
+from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
 from gpu_scheduler.wire import agent_pb2 as pb
 
 PROFILE = "1g.10gb"
@@ -72,6 +74,25 @@ def test_a_slice_is_free_for_the_next_as_soon_as_its_work_is_over(tmp_path: Path
         slices(orders, "job-3")
     orders.released("job-1.1", 0)
     assert slices(orders, "job-3") == ["MIG-a"]
+
+
+def port(orders: Orders, job: str, **asked: Any) -> int:
+    """The port that a replica is given."""
+    start = pb.Start(job_id=job, attempt=1, argv=["true"], **asked)
+    work = orders.work(pb.Order(allocation_id=f"{job}.1", start=start))
+    return int(work.environment["TGPU_SERVICE_PORT"])
+
+
+def test_a_port_is_free_for_the_next_as_soon_as_its_replica_is_over_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    wanted = free_port()
+    assert port(an_agent(tmp_path), "job-1", port=wanted) == wanted
+    again = an_agent(tmp_path)
+    with pytest.raises(PortTaken, match=f"port {wanted} is in use on this node"):
+        port(again, "job-2", port=wanted)
+    again.released("job-1.1", 0)
+    assert port(again, "job-2", port=wanted) == wanted
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"ports": 1}', '{"ports": {}, "slices": [[1]]}'])
