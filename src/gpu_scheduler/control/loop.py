@@ -116,6 +116,7 @@ class Loop:
         self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Future[int] | None = None
+        self._asked_at: float | None = None
         self.core = self._read_core(now_ms())
 
     # --- for others
@@ -176,6 +177,10 @@ class Loop:
     def away(self) -> str:
         """Why nothing can be asked or changed now: the store is away. Empty if it is not."""
         return self.store.trouble() or str(self._unreadable or "")
+
+    def commit_age_s(self) -> float:
+        """For how long the commit that is under way has been so; 0 if there is none."""
+        return 0.0 if self._asked_at is None else perf_counter() - self._asked_at
 
     async def apply_many(
         self,
@@ -473,12 +478,14 @@ class Loop:
         return True
 
     async def _write(self, writes: list[Write]) -> None:
-        began = perf_counter()
+        began = self._asked_at = perf_counter()
         try:
             last = await self._writer.run(partial(self.store.commit, writes))
         except SchedulerError as error:
             self._tell(error)
             raise
+        finally:
+            self._asked_at = None
         self._tell(None)
         self.trouble = ""
         self.tallies.commit_seconds.add(perf_counter() - began)

@@ -22,6 +22,8 @@ KEPT = 12
 SLOW_S = 0.5
 """A commit that takes longer in the mean is slow: people wait for it."""
 FEW_COMMITS = 3
+STUCK_S = 2.0
+"""A commit that has been under way for so long holds up everybody."""
 STEP_S = 2.0
 REMEMBERED_S = 600.0
 """A clock that was set is told for so long."""
@@ -61,14 +63,16 @@ class Vitals:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         lost_lines: Callable[[], int] = lambda: 0,
+        commit_age_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Watch the disk of a directory and the times of commits."""
+        """Watch the disk of a directory and the times of commits, also of the one under way."""
         self._directory = directory
         self._commits = commits
         self._own_now_ms = own_now_ms
         self._wall = wall
         self._monotonic = monotonic
         self._lost_lines = lost_lines
+        self._commit_age_s = commit_age_s
         self._samples: deque[_Sample] = deque(maxlen=KEPT + 1)
         self._steps: deque[tuple[float, float]] = deque(maxlen=20)
         self.sample()
@@ -104,6 +108,15 @@ class Vitals:
             )
 
     def _store(self) -> Iterator[Finding]:
+        age_s = self._commit_age_s()
+        if age_s > STUCK_S:
+            yield Finding(
+                "store",
+                DEGRADED,
+                f"a commit has been under way for {age_s:.0f} s",
+                "the database, or the disk of the state directory, is slow or waits for a lock; "
+                "until it is done nothing is acknowledged or started, and running jobs go on",
+            )
         first, last = self._samples[0], self._samples[-1]
         count = last.commits - first.commits
         if count >= FEW_COMMITS and (last.seconds - first.seconds) / count > SLOW_S:

@@ -75,7 +75,11 @@ class Leading:
             rules=SiteRules(settings).check,
         )
         self.vitals = Vitals(
-            paths.state, self.loop.tallies.commit_seconds, clock.now_ms, lost_lines=lost_lines
+            paths.state,
+            self.loop.tallies.commit_seconds,
+            clock.now_ms,
+            lost_lines=lost_lines,
+            commit_age_s=self.loop.commit_age_s,
         )
         self.loop.on_committed(JobLines(self.loop).note)
         self.agents = Agents(

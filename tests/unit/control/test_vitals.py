@@ -19,6 +19,7 @@ class Bench:
         self.wall = 1_000_000.0
         self.ahead_s = 0.0
         self.lost = 0
+        self.commit_age_s = 0.0
         self.vitals = Vitals(
             str(directory),
             self.commits,
@@ -26,6 +27,7 @@ class Bench:
             wall=lambda: self.wall,
             monotonic=lambda: self.monotonic,
             lost_lines=lambda: self.lost,
+            commit_age_s=lambda: self.commit_age_s,
         )
 
     def pass_time(self, seconds: float = SAMPLE_S) -> None:
@@ -47,6 +49,18 @@ def test_nothing_is_wrong_with_a_server_that_is_well(bench: Bench) -> None:
         bench.commits.add(0.002)
         bench.pass_time()
     assert [finding for finding in bench.vitals() if finding.check != "disk"] == []
+
+
+def test_a_commit_that_does_not_come_to_its_end_is_found_while_it_lasts(bench: Bench) -> None:
+    bench.commit_age_s = 1.9
+    assert bench.found("store") == []
+    bench.commit_age_s = 7.3
+    (found,) = bench.found("store")
+    assert found.status == "degraded"
+    assert "under way for 7 s" in found.detail
+    assert "running jobs go on" in found.remedy
+    bench.commit_age_s = 0.0
+    assert bench.found("store") == []
 
 
 def test_slow_commits_are_found_and_forgotten_when_they_are_quick_again(bench: Bench) -> None:

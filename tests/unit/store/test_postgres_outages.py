@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psycopg
 import pytest
 
 from gpu_scheduler.model.errors import NotLeader, OutcomeUnknown, StoreTooNew, StoreUnavailable
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.postgres.connection import Connection, connect
+from gpu_scheduler.store.postgres.link import ANSWERS, READER
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow, JobRow
 from tests.builders import a_job
@@ -107,6 +109,31 @@ def test_a_database_that_is_stopped_is_told_at_once_and_used_again_when_it_is_ba
     assert kept(store) == [1]
     store.commit(batch(2))
     assert kept(store) == [1, 2]
+
+
+def test_a_locked_table_costs_one_wait_and_nobody_waits_until_it_can_be_read(
+    store: PostgresStore, server: OwnPostgres, url: str
+) -> None:
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        f"AND application_name = '{READER}'"
+    )
+    store.commit(batch(1))
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreUnavailable, match="has not answered for 1 s"):
+            store.jobs()
+        # PostgreSQL does not notice yet that the first one has gone.
+        until(lambda: server.execute(waiting)[0][0] == 2)
+        with pytest.raises(StoreUnavailable, match="has not answered for 1 s"):
+            store.jobs()
+        assert store.trouble()
+    until(lambda: not store.trouble())
+    assert kept(store) == [1]
+
+
+def test_whether_the_tables_answer_can_be_asked(store: PostgresStore) -> None:
+    assert len(store.use(lambda reader: reader.execute(ANSWERS).fetchone() or ())) == 6
 
 
 def test_a_database_that_is_frozen_costs_one_wait_and_nobody_waits_after_that(

@@ -2,7 +2,8 @@
 
 Readers borrow connections. One that breaks is replaced, and what was asked is asked once more, as
 after a restart of the database. If that fails too, the database is away: from then on nobody waits
-for it. One thread asks until it is back, and everybody else is told at once.
+for it. One thread asks until it is back, and everybody else is told at once. It asks for rows: a
+database may be there, and its tables locked.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.store.postgres.address import Address
 from gpu_scheduler.store.postgres.connection import Connection, NoAnswer, connect, is_broken
 from gpu_scheduler.store.postgres.faults import is_away, of_postgres, said_plainly, understood
+from gpu_scheduler.store.queries import named_queries
 
 T = TypeVar("T")
 
 PROBE_S = 0.5
 READER = "gpu-scheduler reader"
+LONGEST_END_S = 1.0
+ANSWERS = named_queries("postgres/write.sql")["answers"].encode()
 log = structlog.get_logger("database")
 
 
@@ -109,7 +113,7 @@ class Link:
         self._closed.set()
         self._drop_idle()
         if self._probe is not None:
-            self._probe.join()
+            self._probe.join(LONGEST_END_S)
 
     # --- connections
 
@@ -165,10 +169,19 @@ class Link:
         while not self._closed.wait(PROBE_S):
             try:
                 connection = self._connect()
-                connection.execute("SELECT 1").fetchone()
             except psycopg.Error as error:
                 self._trouble = str(of_postgres(error, self.address))
                 continue
+            try:
+                with suppress(psycopg.errors.UndefinedTable):
+                    connection.execute(ANSWERS).fetchone()
+            except psycopg.Error as error:
+                self._trouble = str(of_postgres(error, self.address))
+                connection.close()
+                continue
+            if self.is_closed:
+                connection.close()
+                return
             with self._freed:
                 self._idle.append(connection)
                 self._open += 1

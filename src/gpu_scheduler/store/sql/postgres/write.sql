@@ -5,6 +5,15 @@
 SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit') = 'off'
 
+-- name: answers
+SELECT
+    (SELECT true FROM jobs LIMIT 1),
+    (SELECT true FROM tasks LIMIT 1),
+    (SELECT true FROM allocations LIMIT 1),
+    (SELECT true FROM history LIMIT 1),
+    (SELECT true FROM nodes LIMIT 1),
+    (SELECT true FROM meta LIMIT 1)
+
 -- name: lock
 SELECT commits, next_number, last_event FROM meta FOR UPDATE
 

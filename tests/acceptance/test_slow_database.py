@@ -1,0 +1,76 @@
+"""Real servers on a PostgreSQL that is there and does not come to an end with what it is asked."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from gpu_scheduler.model.errors import StoreUnavailable
+from tests.servers import Servers, several_servers
+
+SCRIPT = "cd $0; echo $$ >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 7"
+SAID = "a commit has been under way for"
+LEASES_S = 6
+"""So long a lock is held at least: three times as long as a lead lasts without a renewal."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Servers]:
+    patience = {"database_connect_timeout_s": "1"}
+    with several_servers("a", "b", agents=("n1",), **patience) as cluster:
+        yield cluster
+
+
+def store_of(cluster: Servers, name: str) -> tuple[str, str]:
+    """What a server says of itself, and of its store."""
+    with cluster.only(name) as client:
+        health = client.health()
+    return str(health["status"]), str(health["checks"]["store"])
+
+
+@pytest.mark.parametrize(
+    "lock",
+    ["jobs IN EXCLUSIVE MODE", "jobs IN ACCESS EXCLUSIVE MODE"],
+    ids=["commits wait", "commits and reads wait"],
+)
+def test_a_slow_database_delays_what_is_new_and_costs_neither_jobs_nor_nodes_nor_the_lead(
+    cluster: Servers, tmp_path: Path, lock: str
+) -> None:
+    url = cluster.environment["GPU_SCHEDULER_DATABASE_URL"]
+    leader = cluster.leader()
+    before = cluster.leadership(leader)
+    with cluster.only(leader) as client, ThreadPoolExecutor(1) as pool:
+        running = client.submit(["sh", "-c", SCRIPT, str(tmp_path)], gpus=1)
+        cluster.until((tmp_path / "runs").exists, "it runs")
+        told = node_events(url)
+        with psycopg.connect(url) as other:
+            other.execute(f"LOCK TABLE {lock}")
+            submitting = pool.submit(client.submit, ["true"], gpus=1)
+            cluster.until(lambda: SAID in store_of(cluster, leader)[1], "health says so")
+            assert store_of(cluster, leader)[0] == "degraded"
+            if "ACCESS" in lock:
+                with pytest.raises(StoreUnavailable, match="is not available"):
+                    list(client.list())
+                assert store_of(cluster, leader)[0] == "degraded"
+            other.execute(f"SELECT pg_sleep({LEASES_S})")
+            assert not submitting.done(), "nothing is acknowledged that is not committed"
+        after = submitting.result(60)
+        cluster.until(lambda: SAID not in store_of(cluster, leader)[1], "nobody waits any more")
+        assert client.wait(after.id, 60)["state"] == "completed"
+        (tmp_path / "go").touch()
+        assert client.wait(running.id, 60)["exit_code"] == 7
+        assert {job["id"] for job in client.list()} >= {running.id, after.id}
+    assert len((tmp_path / "runs").read_text().split()) == 1
+    assert node_events(url) == told, "no node was given up"
+    now = cluster.leadership(leader)
+    assert (now["role"], now["term"]) == ("leader", before["term"])
+
+
+def node_events(url: str) -> list[Any]:
+    """All that was written down of nodes."""
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT sequence, kind FROM events WHERE kind LIKE 'node%'")
+        return found.fetchall()
