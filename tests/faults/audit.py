@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.agent.work import Work
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.job import DependencyKind, Job
 from gpu_scheduler.model.request import WHOLE_MILLI
 
 Key = tuple[str, int]
@@ -31,11 +32,22 @@ class Run:
     attempt: int
     devices: tuple[tuple[int, int, int], ...]
     began_s: float
+    job: Job | None = None
+    port: int = 0
+    """Of a replica of a service: where it listens."""
     ended_s: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     unwatched: bool = False
     """Nobody was there to learn its exit code: launcher or machine had died under it."""
+
+    @property
+    def tenant(self) -> str:
+        return "" if self.job is None else self.job.tenant
+
+    @property
+    def service(self) -> str:
+        return "" if self.job is None else self.job.service
 
     @property
     def gpu_milli(self) -> int:
@@ -44,14 +56,10 @@ class Run:
 
 @dataclass(slots=True)
 class Rules:
-    """What the audit must know to judge: sizes of nodes, quotas, gangs."""
+    """What the audit must know to judge: sizes of nodes, and quotas."""
 
     device_memory_mb: dict[tuple[str, int], int] = field(default_factory=dict)
     tenant_milli: dict[str, int] = field(default_factory=dict)
-    tenant_of: dict[str, str] = field(default_factory=dict)
-    at_once: dict[str, int] = field(default_factory=dict)
-    """Arrays: how many of their tasks may run at once."""
-    after_ok: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Audit:
@@ -71,6 +79,8 @@ class Audit:
         self._prepared: set[Key] = set()
         self.stored: Callable[[str], Allocation | None] = lambda _: None
         """What is committed of an allocation, asked when one of its processes begins."""
+        self.job_of: Callable[[str], Job | None] = lambda _: None
+        """What was submitted, as it is committed."""
 
     # --- what is told
 
@@ -100,6 +110,8 @@ class Audit:
         key = (work.allocation_id, work.member)
         devices = tuple((d.index, d.share_milli, d.memory_mb) for d in work.devices)
         run = Run(node, key, work.job_id, work.task, work.attempt, devices, self.now())
+        run.job = self.job_of(work.job_id)
+        run.port = int(work.environment.get("TGPU_SERVICE_PORT", 0))
         self.note("began", node, *key, work.job_id, work.task, devices)
         self._check_once(run)
         self._check_alone(run)
@@ -111,6 +123,7 @@ class Audit:
         self._check_array(run)
         self._check_dependencies(run)
         self._check_gang(run)
+        self._check_port(run)
         return run
 
     def prepared(self, key: Key) -> None:
@@ -173,28 +186,28 @@ class Audit:
                 self.problem(f"GPU {index} of {run.node} bears {memory_mb} of {limit_mb} MiB")
 
     def _check_quota(self, run: Run) -> None:
-        tenant = self.rules.tenant_of.get(run.job_id, "")
+        tenant = run.tenant
         quota = self.rules.tenant_milli.get(tenant)
         if quota is None:
             return
-        used = sum(
-            other.gpu_milli
-            for other in self._alive.values()
-            if self.rules.tenant_of.get(other.job_id) == tenant
-        )
+        used = sum(other.gpu_milli for other in self._alive.values() if other.tenant == tenant)
         if used > quota:
             self.problem(f"tenant {tenant} runs on {used} of {quota} thousandths of a GPU")
 
     def _check_array(self, run: Run) -> None:
-        most = self.rules.at_once.get(run.job_id, 0)
+        array = None if run.job is None else run.job.array
+        most = 0 if array is None else array.max_running
         running = {other.key[0] for other in self._alive.values() if other.job_id == run.job_id}
         if most and len(running) > most:
             self.problem(f"{len(running)} tasks of {run.job_id} run, and {most} may")
 
     def _check_dependencies(self, run: Run) -> None:
-        for job_id in self.rules.after_ok.get(run.job_id, ()):
+        dependencies = () if run.job is None else run.job.dependencies
+        for job_id in (d.job_id for d in dependencies if d.kind is DependencyKind.AFTER_OK):
+            before = self.job_of(job_id)
+            tasks = {None} if before is None or before.array is None else set(before.array.tasks)
             runs = [other for other in self.runs if other.job_id == job_id]
-            if not any(other.exit_code == 0 for other in runs):
+            if tasks - {other.task for other in runs if other.exit_code == 0}:
                 self.problem(f"{run.job_id} began, and {job_id} before it has not ended well")
 
     def _check_gang(self, run: Run) -> None:
@@ -211,6 +224,14 @@ class Audit:
                         f"{run.key[0]} began on {run.node}, and member {placement.member} was "
                         "never prepared"
                     )
+
+    def _check_port(self, run: Run) -> None:
+        for other in self._alive.values():
+            if run.port and (other.node, other.port) == (run.node, run.port) and other is not run:
+                self.problem(
+                    f"port {run.port} of {run.node} was given to {run.key[0]} while {other.key[0]} "
+                    "has it"
+                )
 
     def member_runs(self, allocation_id: str) -> Iterable[Run]:
         return [run for key, run in self._ever.items() if key[0] == allocation_id]

@@ -45,7 +45,9 @@ class Disk:
         self.cut_off: list[str] = []
         """Servers that do not reach it, as often as they are cut off."""
         self.chance: Callable[[str], None] = lambda _: None
-        """Told of every commit."""
+        """Told of every commit before it is made."""
+        self.look: Callable[[], None] = lambda: None
+        """Looks at what is kept, after every commit."""
 
     def delay_s(self) -> float:
         base = self.random.expovariate(300.0)
@@ -94,7 +96,9 @@ class Rows:
     def commit(self, writes: list[Write]) -> int:
         if self._term is not None:
             self._disk.check_term(self._term)
-        return self._disk.rows.commit(writes)
+        kept = self._disk.rows.commit(writes)
+        self._disk.look()
+        return kept
 
     def trouble(self) -> str:
         """Why it cannot be asked now."""

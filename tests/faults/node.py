@@ -61,6 +61,8 @@ class Process:
     boot: int
     exit_code: int
     stop_ms: int
+    listens_s: float = 0.0
+    """From when on a replica of a service can be used."""
     is_alive: bool = True
     is_stopping: bool = False
 
@@ -191,14 +193,28 @@ class VirtualNode:
     # --- processes
 
     def begin(self, work: Work) -> None:
-        """Run a command: `act RUN_MS CODES STOP_MS`, with an exit code for each attempt."""
-        _, run_ms, codes, stop_ms = work.argv
-        choices = [int(code) for code in codes.split(",")]
-        exit_code = choices[min(work.attempt, len(choices)) - 1]
+        """Run a command: `act RUN_MS CODES STOP_MS`, with an exit code for each attempt.
+
+        `serve RUN_MS CODES STOP_MS WARM_MS` is usable after a while, and after as many attempts as
+        it has codes it goes on for ever.
+        """
+        kind, run_ms, codes, stop_ms, *warm_ms = work.argv
+        choices = [int(code) for code in filter(None, codes.split(","))]
+        is_endless = kind == "serve" and work.attempt > len(choices)
+        exit_code = 0 if is_endless else choices[min(work.attempt, len(choices)) - 1]
         run = self._site.audit.began(self.name, work)
-        process = Process(run, self.machine.boots, exit_code, int(stop_ms))
+        listens_s = self.loop.time() + sum(map(int, warm_ms)) / 1000
+        process = Process(run, self.machine.boots, exit_code, int(stop_ms), listens_s)
         self._processes[run.key] = process
-        self.loop.tell(None, int(run_ms) / 1000, self._end, process, exit_code, None)
+        if not is_endless:
+            self.loop.tell(None, int(run_ms) / 1000, self._end, process, exit_code, None)
+
+    def listens(self, port: int) -> bool:
+        """Tell whether somebody answers there."""
+        return any(
+            process.is_alive and process.run.port == port and process.listens_s <= self.loop.time()
+            for process in self._processes.values()
+        )
 
     def prepared(self, key: Key) -> None:
         self._site.audit.prepared(key)

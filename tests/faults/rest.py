@@ -18,6 +18,7 @@ def is_settled(world: World) -> bool:
     return (
         not rows.live_jobs()
         and not rows.allocations()
+        and not rows.services()
         and not world.audit.alive
         and not any(node.journal.held() for node in world.nodes)
     )
@@ -36,6 +37,8 @@ def _check_settled(world: World) -> None:
     audit, rows = world.audit, world.disk.rows
     for row in rows.live_jobs():
         audit.problem(f"{row.job.id} is still {row.state.value}: {row.reason}")
+    for service in rows.services():
+        audit.problem(f"{service.id} was deleted and is still {service.state}")
     for allocation in rows.allocations():
         nodes = sorted({placement.node_id for placement in allocation.placements})
         audit.problem(f"{allocation.id} still holds devices on {', '.join(nodes)}")
@@ -59,9 +62,9 @@ def _check_acknowledged(world: World) -> None:
         row = rows.job(wish.job_id)
         if row is None:
             audit.problem(f"{wish.job_id} was acknowledged and is lost")
-        elif row.job.command != wish.argv:
+        elif (row.job.command, row.job.tenant) != (wish.argv, wish.job.tenant):
             audit.problem(f"{wish.job_id} was acknowledged and is another job")
-    submitted = len(rows.jobs())
+    submitted = sum(not row.job.service for row in rows.jobs())
     if submitted > len(seen):
         audit.problem(f"{submitted} jobs are stored, and {len(seen)} were submitted")
 
@@ -117,9 +120,15 @@ def _check_completed(world: World, job_id: str) -> None:
 
 
 def _check_free(world: World) -> None:
-    """The scheduler itself, as far as it leads, believes that all devices are free."""
-    for server in world.servers:
-        if server.loop is not None and world.disk.lead.holder in {"", server.name}:
+    """One server leads, no other believes that it does, and to it all devices are free."""
+    leading = [server for server in world.servers if server.loop is not None]
+    if len(leading) != 1:
+        names = [server.name for server in leading]
+        world.audit.problem(f"{len(leading)} servers believe that they lead: {names}")
+    if len(world.servers) > 1 and [s.name for s in leading] != [world.disk.lead.holder]:
+        world.audit.problem(f"the lead is {world.disk.lead.holder}'s, who does not know it")
+    for server in leading:
+        if server.loop is not None:
             for allocation_id in sorted(server.loop.core.book.picture.running):
                 world.audit.problem(f"{server.name} believes that {allocation_id} runs")
 

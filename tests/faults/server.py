@@ -197,6 +197,8 @@ class VirtualServer:
             return loop.apply(command, caller, also=also)
 
         def tell(outcome: Outcome) -> Answer:
+            if outcome.service is not None:
+                return Answer(outcome.service.id.encode())
             return Answer(",".join(job.id for job in outcome.jobs).encode())
 
         return (await repeats.once(call, key.encode(), act, tell)).body.decode()

@@ -2,10 +2,14 @@
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
 from gpu_scheduler.agent.work import Work, WorkDevice
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array, Dependency, DependencyKind
+from tests.builders import a_job
 from tests.faults.audit import Audit
 from tests.faults.launcher import Journal
 from tests.faults.virtual_loop import Endless, Part, VirtualLoop
@@ -75,7 +79,7 @@ def audited(*works: Work) -> list[str]:
     """What the audit says when all of these run on one node with one GPU."""
     audit = Audit()
     audit.rules.device_memory_mb = {("n0", 0): 100}
-    audit.rules.tenant_of = {"j1": "one", "j2": "one", "j3": "one"}
+    audit.job_of = lambda job_id: a_job(id=job_id, tenant="one", **JOBS.get(job_id, {}))
     audit.rules.tenant_milli = {"one": 1500}
     audit.stored = lambda _: None
     for work in works:
@@ -83,10 +87,29 @@ def audited(*works: Work) -> list[str]:
     return [text for text in audit.problems if "not stored" not in text]
 
 
-def part(job: str, attempt: int = 1, milli: int = 250, memory_mb: int = 25) -> Work:
+JOBS: dict[str, dict[str, Any]] = {
+    "array": {"array": Array(tasks=IntervalSet.parse("0-3"), max_running=1)},
+    "later": {"dependencies": (Dependency(DependencyKind.AFTER_OK, "j1"),)},
+}
+
+
+def part(
+    job: str,
+    attempt: int = 1,
+    milli: int = 250,
+    memory_mb: int = 25,
+    task: int | None = None,
+    port: int = 0,
+) -> Work:
     device = WorkDevice(index=0, share_milli=milli, memory_mb=memory_mb)
-    name = f"{job}.{attempt}"
-    return Work(allocation_id=name, job_id=job, attempt=attempt, devices=(device,))
+    return Work(
+        allocation_id=f"{job}.{attempt}",
+        job_id=job,
+        task=task,
+        attempt=attempt,
+        devices=(device,),
+        environment={"TGPU_SERVICE_PORT": str(port)} if port else {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,6 +121,11 @@ def part(job: str, attempt: int = 1, milli: int = 250, memory_mb: int = 25) -> W
         ((part("j1", milli=600), part("j2", milli=600)), "bears 1200 thousandths"),
         ((part("j1", memory_mb=60), part("j2", memory_mb=60)), "bears 120 of 100 MiB"),
         ((part("j1", milli=600), part("j2", milli=1000)), "1600 of 1500"),
+        ((part("array"),), ""),
+        ((part("array"), part("array", attempt=2, task=1)), "2 tasks of array run, and 1 may"),
+        ((part("later"),), "later began, and j1 before it has not ended well"),
+        ((part("s1", port=80), part("s2", port=81)), ""),
+        ((part("s1", port=80), part("s2", port=80)), "port 80 of n0 was given to s2.1"),
     ],
 )
 def test_the_audit_sees_what_must_not_be(works: tuple[Work, ...], said: str) -> None:

@@ -15,6 +15,12 @@ CLIMATES = {
     "requeue-before-the-lease-ends": ("node cut off",),
     "requeue-what-is-silent": ("node cut off", "agent frozen"),
     "orders-are-not-repeated": ("connection reset", "agent killed"),
+    "quotas-are-not-kept": ("connection reset",),
+    "arrays-know-no-limit": ("connection reset",),
+    "dependencies-are-met-by-any-end": ("connection reset",),
+    "ports-are-not-remembered": ("agent killed",),
+    "one-replica-too-many": ("agent killed",),
+    "services-are-deleted-without-their-replicas": ("server killed",),
 }
 """The faults that bring each of them to light soonest."""
 MOST_WORLDS = 60

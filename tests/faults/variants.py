@@ -9,15 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Silence
+from gpu_scheduler.control import services
 from gpu_scheduler.control.members import Members
 from gpu_scheduler.control.messages import NodeFenced, Outcome
 from gpu_scheduler.control.reconcile import Repairs
+from gpu_scheduler.engine.admit import Admission
+from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.service import Service
+from gpu_scheduler.model.states import ENDED
 from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
 from tests.faults.world import Verdict, run_world
@@ -151,6 +159,65 @@ def orders_are_not_repeated() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def quotas_are_not_kept() -> Iterator[None]:
+    """A tenant may have as much as there is."""
+    with patch.object(Admission, "_over_quota", lambda *_: None):
+        yield
+
+
+@contextmanager
+def arrays_know_no_limit() -> Iterator[None]:
+    """All tasks of an array may run at once."""
+    refusal = Cycle._refusal
+
+    def no_limit(self: Any, entry: Any) -> Reason | None:
+        found = refusal(self, entry)
+        return None if found is not None and found.code is ReasonCode.ARRAY_LIMIT else found
+
+    with patch.object(Cycle, "_refusal", no_limit):
+        yield
+
+
+@contextmanager
+def dependencies_are_met_by_any_end() -> Iterator[None]:
+    """A job begins also after one that failed."""
+    with patch("gpu_scheduler.control.eligible.is_met", lambda _, state: state in ENDED):
+        yield
+
+
+@contextmanager
+def ports_are_not_remembered() -> Iterator[None]:
+    """An agent gives out any port on which nobody listens yet."""
+    with (
+        patch.object(Chosen, "set_port", lambda *_, **__: None),
+        patch("gpu_scheduler.agent.orders.free_port", lambda _: 20_000),
+    ):
+        yield
+
+
+@contextmanager
+def one_replica_too_many() -> Iterator[None]:
+    """A service has one replica more than it should."""
+    wanted = services._wanted
+    with patch.object(services, "_wanted", lambda service: wanted(service) + 1):
+        yield
+
+
+@contextmanager
+def services_are_deleted_without_their_replicas() -> Iterator[None]:
+    """A service goes at once, and nobody stops what it runs."""
+    leave = services._leave
+
+    def forget(book: Any, service: Service, *rest: Any) -> Service:
+        if service.deleted:
+            return replace(service, members=())
+        return leave(book, service, *rest)
+
+    with patch.object(services, "_leave", forget):
+        yield
+
+
 VARIANTS: dict[str, Variant] = {
     "acknowledge-before-commit": acknowledge_before_commit,
     "forget-before-commit": forget_before_commit,
@@ -161,6 +228,12 @@ VARIANTS: dict[str, Variant] = {
     "commit-before-all-are-prepared": commit_before_all_are_prepared,
     "no-fencing": no_fencing,
     "orders-are-not-repeated": orders_are_not_repeated,
+    "quotas-are-not-kept": quotas_are_not_kept,
+    "arrays-know-no-limit": arrays_know_no_limit,
+    "dependencies-are-met-by-any-end": dependencies_are_met_by_any_end,
+    "ports-are-not-remembered": ports_are_not_remembered,
+    "one-replica-too-many": one_replica_too_many,
+    "services-are-deleted-without-their-replicas": services_are_deleted_without_their_replicas,
 }
 
 

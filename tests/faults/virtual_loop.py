@@ -44,6 +44,12 @@ class Part:
 _PART: ContextVar[Part | None] = ContextVar("part", default=None)
 
 
+def part_name() -> str:
+    """Whose turn it is."""
+    part = _PART.get()
+    return "" if part is None else part.name
+
+
 class Call:
     """Something to do, now or later; what asyncio calls a handle."""
 

@@ -21,21 +21,26 @@ from unittest.mock import patch
 
 import structlog
 
+from gpu_scheduler.agent.checks import Watched
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.job import Job
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk
 from tests.faults.network import Connection, Network
 from tests.faults.node import Site, VirtualNode
 from tests.faults.rest import check_rest, is_settled
 from tests.faults.server import VirtualServer
-from tests.faults.virtual_loop import Endless, VirtualLoop
+from tests.faults.services import Watch, delete, have, offers_of, unfit
+from tests.faults.virtual_loop import Endless, VirtualLoop, part_name
 from tests.faults.weather import Place, Weather
 from tests.faults.workload import TENANTS, Client, wishes_of
 
 PATIENCE_S = 2 * 3600.0
 """After the last fault everything must have settled in this time, all of it virtual."""
 LOOK_S = 5.0
+REST_S = 30.0
+"""So long after that, everybody knows who leads."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,7 @@ class World:
         self.audit = Audit(keep_trace=keep_trace)
         self.audit.now = self.loop.time
         self.audit.stored = self._stored
+        self.audit.job_of = self._job_of
         size = self._random("size")
         self.network = Network(self.loop, self._random("network"))
         self.disk = Disk(self.loop, self._random("disk"))
@@ -94,6 +100,8 @@ class World:
         self.quotas = {TENANTS[0]: max(1000, everything // 2), TENANTS[1]: everything}
         self.audit.rules.tenant_milli.update(self.quotas)
         self.client.wishes = wishes_of(self._random("wishes"), len(self.nodes), gpus)
+        self.offers = offers_of(self._random("services"), len(self.nodes), gpus)
+        self.disk.look = Watch(self).look
         self._admins: list[asyncio.Task[None]] = []
         place = Place(
             self.loop, self.network, self.disk, self.nodes, self.servers, self._confirm_dead
@@ -115,6 +123,25 @@ class World:
         found = (a for a in self.disk.rows.allocations() if a.id == allocation_id)
         return next(found, None)
 
+    def _job_of(self, job_id: str) -> Job | None:
+        row = self.disk.rows.job(job_id)
+        return None if row is None else row.job
+
+    def _node(self) -> VirtualNode:
+        """The node of the agent whose turn it is."""
+        name = part_name().partition("/")[0]
+        return next(node for node in self.nodes if node.name == name)
+
+    def is_free(self, port: int) -> bool:
+        """What an agent sees of a port of its node."""
+        return not self._node().listens(port)
+
+    async def check(self, asked: Watched) -> str:
+        """What a replica answers to its agent."""
+        node = self._node()
+        await asyncio.sleep(0.002)
+        return "" if node.listens(asked.port) else "connection refused"
+
     def _pick(self) -> VirtualServer:
         return self.client.random.choice(self.servers)
 
@@ -129,12 +156,24 @@ class World:
         self.weather.schedule(self.stormy_s)
         people = self._people()
         await asyncio.sleep(self.stormy_s)
+        await self._until(
+            lambda: all(task.done() for task in people + self._admins) and not unfit(self)
+        )
+        for text in unfit(self):
+            self.audit.problem(text)
+        for offer in self.offers:
+            await delete(self.client, offer)
+        await self._until(lambda: is_settled(self))
+        await asyncio.sleep(REST_S)
+        check_rest(self)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Return when it is so, or nobody would wait any longer."""
         give_up_s = self.loop.time() + PATIENCE_S
         while self.loop.time() < give_up_s:
-            await asyncio.sleep(LOOK_S)
-            if all(task.done() for task in people + self._admins) and is_settled(self):
+            if condition():
                 break
-        check_rest(self)
+            await asyncio.sleep(LOOK_S)
 
     async def judged(self) -> None:
         """Live; what is torn down afterwards is not looked at."""
@@ -158,6 +197,9 @@ class World:
                 tasks.append(
                     self.loop.create_task(client.pause(wish, at_s + random.uniform(0, 20)))
                 )
+        for number, offer in enumerate(self.offers):
+            chances = self._random(f"service {number}")
+            tasks.append(self.loop.create_task(have(client, offer, chances, self.stormy_s)))
         return tasks
 
 
@@ -168,7 +210,8 @@ def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] =
         world = World(seed, Path(directory), keep_trace=keep_trace, climate=climate)
         audit = world.audit
         try:
-            world.loop.run(world.judged())
+            with _own_network(world):
+                world.loop.run(world.judged())
         except Endless as error:
             audit.problem(str(error))
         virtual_s, calls = world.loop.time(), world.loop.calls
@@ -190,7 +233,7 @@ def _settle_memory() -> None:
 
 @contextmanager
 def _quiet(seed: int) -> Iterator[list[str]]:
-    """Own chance for whoever asks the process's own, no ports of this machine, no logs.
+    """Own chance for whoever asks the process's own, no logs.
 
     Gives what our own code regrets in its logs.
     """
@@ -204,11 +247,22 @@ def _quiet(seed: int) -> Iterator[list[str]]:
         cache_logger_on_first_use=False,
     )
     try:
-        with patch("gpu_scheduler.agent.interfaces._is_free", lambda _: True):
-            yield complaints
+        yield complaints
     finally:
         structlog.configure(**config)
         chance.setstate(state)
+
+
+@contextmanager
+def _own_network(world: World) -> Iterator[None]:
+    """Ports are those of the nodes, and so few that the same one is often drawn."""
+    with (
+        patch("gpu_scheduler.agent.interfaces._first_ephemeral", lambda: 0),
+        patch("gpu_scheduler.agent.interfaces._is_free", world.is_free),
+        patch("gpu_scheduler.agent.orders.is_free", world.is_free),
+        patch("gpu_scheduler.agent.probing.check", world.check),
+    ):
+        yield
 
 
 def _complaint(complaints: list[str]) -> Callable[..., Any]:
