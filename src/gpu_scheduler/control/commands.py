@@ -182,7 +182,7 @@ def cancel(book: Book, command: Cancel, now_ms: int, outcome: Outcome) -> None:
         elif life.only_task is not None:
             stop(book, life.only_task.allocation_id, CANCELLED, outcome)
     else:
-        cancel_pending(book, life, chosen, now_ms)
+        outcome.writes += cancel_pending(book, life, chosen, now_ms)
         for number, task in life.tasks.items():
             if task.allocation_id and (chosen is None or number in chosen):
                 stop(book, task.allocation_id, CANCELLED, outcome)

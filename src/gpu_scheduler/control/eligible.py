@@ -15,7 +15,7 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Waiting
 from gpu_scheduler.model.states import ENDED, JobState
-from gpu_scheduler.store.rows import EventRow
+from gpu_scheduler.store.rows import EventRow, TaskRow
 
 BEGIN = "begin"
 BACKOFF = "backoff"
@@ -140,16 +140,23 @@ def finish(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
         ending.extend(_finish_one(book, ending.popleft(), now_ms, outcome))
 
 
-def cancel_pending(book: Book, life: JobLife, chosen: IntervalSet | None, now_ms: int) -> None:
-    """Everything of the job (or of the chosen tasks) that waits ends as cancelled."""
+def cancel_pending(
+    book: Book, life: JobLife, chosen: IntervalSet | None, now_ms: int
+) -> list[TaskRow]:
+    """Everything of the job (or of the chosen tasks) that waits ends as cancelled.
+
+    Gives the rows of tasks that had started before, which must not be found waiting again.
+    """
     job = life.job
+    rows: list[TaskRow] = []
     if job.array is None:
         life.end_task(None, JobState.CANCELLED)
         count = 1
     else:
-        count = life.cancel_waiting(job.array.tasks if chosen is None else chosen)
+        count, rows = life.cancel_waiting(job.array.tasks if chosen is None else chosen, now_ms)
     book.count_queued(job, -count)
     book.accounts.count_ended(job.tenant, job.user, JobState.CANCELLED, at_ms=now_ms, tasks=count)
+    return rows
 
 
 def with_tasks(waiting: Waiting, life: JobLife) -> Waiting:

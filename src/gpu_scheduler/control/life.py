@@ -197,8 +197,11 @@ class JobLife:
             self.last_attempt = max(self.last_attempt, task.attempt)
             del self.tasks[number]
 
-    def cancel_waiting(self, chosen: IntervalSet) -> int:
-        """Of an array: of these tasks, all that wait or pause end as cancelled; says how many."""
+    def cancel_waiting(self, chosen: IntervalSet, now_ms: int) -> tuple[int, list[TaskRow]]:
+        """Of an array: of these tasks, all that wait or pause end as cancelled.
+
+        Says how many, with the rows of those that had started before.
+        """
         waiting = self.pending.union(self.paused)
         gone = waiting.minus(waiting.minus(chosen))
         self.pending = self.pending.minus(gone)
@@ -206,9 +209,15 @@ class JobLife:
             self.states[JobState.CANCELLED] = gone.union(
                 self.states.get(JobState.CANCELLED, NO_TASKS)
             )
+        rows = []
         for number in [number for number in self.tasks if number in gone]:
-            self.last_attempt = max(self.last_attempt, self.tasks.pop(number).attempt)
-        return len(gone)
+            task = self.tasks.pop(number)
+            self.last_attempt = max(self.last_attempt, task.attempt)
+            task.move_to(JobState.CANCELLED)
+            task.resume_ms = 0
+            if task.attempt:
+                rows.append(self.task_row(number, task, end_ms=now_ms))
+        return len(gone), rows
 
     def take_pending(self, number: int, now_ms: int) -> None:
         """A task of the array starts."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
@@ -23,18 +23,15 @@ from gpu_scheduler.control.committer import Committer, Writer
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     Command,
-    CreateService,
     Effect,
     Fact,
     Outcome,
-    Retry,
     RunCycle,
     Series,
     Submit,
     SubmitAll,
-    Update,
-    UpdateService,
 )
+from gpu_scheduler.control.named import jobs_named_in, submissions_in
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.control.together import Kind, joined, neighbours
@@ -351,8 +348,16 @@ class Loop:
             if not request.answer.done():
                 request.answer.set_result(outcome)
         if effects:
+            await self._order(effects)
+
+    async def _order(self, effects: list[Effect]) -> None:
+        """Let orders be carried out; if that needs the store, and it is away, all begins anew."""
+        try:
             for release in self._release:
                 release(effects)
+        except StoreUnavailable as error:
+            log.warning("orders are given when the store can be read", error=str(error))
+            await self._read_again()
 
     def _apply_run(
         self, run: list[_Request], writes: list[Write], effects: list[Effect]
@@ -411,18 +416,8 @@ class Loop:
 
     def _recall_ends(self, message: Command | Fact) -> None:
         """Jobs that ended long ago, and that the message is about, are fetched from the store."""
-        job_ids: list[str] = []
-        if isinstance(message, Submit | Series):
-            job_ids = [dependency.job_id for dependency in message.job.dependencies]
-        elif isinstance(message, SubmitAll):
-            job_ids = [d.job_id for s in message.submissions for d in s.job.dependencies]
-        elif isinstance(message, Retry):
-            job_ids = [message.job_id]
-        elif isinstance(message, Update):
-            dependencies = dict(message.changes).get("dependencies", ())
-            job_ids = [dependency.job_id for dependency in dependencies]
         book = self.core.book
-        for job_id in job_ids:
+        for job_id in jobs_named_in(message):
             if job_id not in book.lives and job_id not in book.ended:
                 row = self.store.job(job_id)
                 if row is not None:
@@ -432,20 +427,8 @@ class Loop:
     def _check_rules(
         self, check: Callable[[Submit | Series], None], message: Command | Fact
     ) -> None:
-        submissions: tuple[Submit | Series, ...] = ()
-        if isinstance(message, Submit | Series):
-            submissions = (message,)
-        elif isinstance(message, SubmitAll):
-            submissions = message.submissions
-        elif isinstance(message, CreateService):
-            submissions = (Submit(message.service.job, message.service.launch),)
-        elif isinstance(message, UpdateService):
-            submissions = (Submit(message.wanted.job, message.wanted.launch),)
-        elif isinstance(message, Update) and message.job_id in self.core.book.lives:
-            job = self.core.book.lives[message.job_id].job
-            submissions = (Submit(replace(job, **dict(message.changes))),)
         index = 0
-        for submission in submissions:
+        for submission in submissions_in(self.core.book, message):
             try:
                 check(submission)
             except SchedulerError as error:
@@ -517,13 +500,17 @@ class Loop:
             told(error)
 
     async def _take_back(self, error: SchedulerError) -> None:
-        """Forget what was not committed, and tell those who waited for it.
+        """Forget what was not committed, and tell those who waited for it."""
+        self.tallies.failed_commits += 1
+        _refuse(self._batch, error)
+        await self._read_again()
+
+    async def _read_again(self) -> None:
+        """Begin anew with what is stored, and let everybody else do so.
 
         A store that cannot even be read is asked until it can: without it nothing may go on. All
         of it is read where commits are made, so that heartbeats and readers do not wait for it.
         """
-        self.tallies.failed_commits += 1
-        _refuse(self._batch, error)
         while True:
             try:
                 self.core = await self._writer.run(partial(self._read_core, self._now_ms()))

@@ -297,6 +297,8 @@ def _fill(life: JobLife, row: JobRow, tasks: list[TaskRow]) -> None:
     for task_row in tasks:
         life.last_attempt = max(life.last_attempt, task_row.attempt)
         number = task_row.task
+        if any(number in numbers for numbers in life.states.values()):
+            continue  # the row of the array knows better: its task was cancelled while it waited
         if task_row.state not in ENDED:
             _fill_task(life.task(number), task_row)
             if task_row.resume_ms:

@@ -39,6 +39,7 @@ from gpu_scheduler.model.errors import (
     StoreUnavailable,
     UnknownThing,
 )
+from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import JobState
@@ -295,6 +296,24 @@ def test_the_event_loop_goes_on_while_everything_is_read_again() -> None:
     with_loop(test, SlowToRead())
 
 
+def test_orders_that_need_a_store_that_is_away_are_given_when_all_was_read_again() -> None:
+    async def test(bench: Bench) -> None:
+        away = [StoreUnavailable("just now")]
+
+        def give(_: list[Effect]) -> None:
+            if away:
+                raise away.pop()
+
+        bench.loop.on_effects(give)
+        made = await bench.loop.apply(a_submission(gpus=1))
+        await bench.reloaded.wait()
+        assert made.jobs[0].id == "job-1", "it is committed, whatever becomes of the order"
+        assert "job-1.1" in bench.loop.core.book.picture.running
+        assert (bench.reloads, bench.loop.tallies.failed_commits) == (1, 0)
+
+    with_loop(test)
+
+
 class Away(Disk):
     """A store that is away for a while, in the middle of a commit."""
 
@@ -364,6 +383,27 @@ def test_a_new_loop_goes_on_where_the_old_one_was() -> None:
         row = bench.store.job("job-2")
         assert row is not None
         assert row.state is JobState.SCHEDULED
+
+    with_loop(first, disk)
+    with_loop(second, disk)
+
+
+def test_a_task_that_was_cancelled_before_its_next_attempt_stays_so_after_a_restart() -> None:
+    disk = Disk()
+
+    async def first(bench: Bench) -> None:
+        await bench.loop.apply(Submit(an_array(id="", tasks="0-1", gpus=1, retries=3)))
+        await bench.loop.apply(Ended("job-1_0.1", exit_code=1))
+        await bench.loop.apply(Cancel("job-1", tasks=IntervalSet.of([0])))
+        states = {row.task: row.state for row in bench.store.tasks("job-1")}
+        assert states == {0: JobState.CANCELLED, 1: JobState.SCHEDULED}
+
+    async def second(bench: Bench) -> None:
+        assert bench.loop.core.book.lives["job-1"].tasks.keys() == {1}
+        await bench.loop.apply(Ended("job-1_1.1", exit_code=0))
+        row = bench.store.job("job-1")
+        assert row is not None
+        assert row.state is JobState.CANCELLED
 
     with_loop(first, disk)
     with_loop(second, disk)
