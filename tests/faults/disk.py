@@ -19,6 +19,8 @@ from gpu_scheduler.store.rows import Write
 from tests.faults.virtual_loop import VirtualLoop
 
 AWAY = "the database does not answer"
+LONGEST_S = 30.0
+"""As `database.statement_timeout_s`: what takes longer is given up."""
 
 
 @dataclass(slots=True)
@@ -177,7 +179,10 @@ class DiskWriter:
         answer = loop.create_future()
         self._under_way[answer] = work
         self._disk.chance("")
-        self._last_at = max(self._last_at, loop.time() + self._disk.delay_s())
+        delay_s = self._disk.delay_s()
+        if delay_s > LONGEST_S:
+            delay_s, self._under_way[answer] = LONGEST_S, _give_up
+        self._last_at = max(self._last_at, loop.time() + delay_s)
         loop.tell(None, self._last_at - loop.time(), self.do, answer)
         return answer
 
@@ -205,3 +210,7 @@ class DiskWriter:
 
     def close(self) -> None:
         """Nothing is left to do."""
+
+
+def _give_up() -> None:
+    raise StoreUnavailable(f"the database took longer than {LONGEST_S:g} s")

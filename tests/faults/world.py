@@ -39,7 +39,7 @@ from tests.faults.workload import TENANTS, Client, wishes_of
 PATIENCE_S = 2 * 3600.0
 """After the last fault everything must have settled in this time, all of it virtual."""
 LOOK_S = 5.0
-REST_S = 30.0
+REST_S = 90.0
 """So long after that, everybody knows who leads."""
 
 
