@@ -42,13 +42,13 @@ def test_a_slow_database_delays_what_is_new_and_costs_neither_jobs_nor_nodes_nor
     url = cluster.environment["GPU_SCHEDULER_DATABASE_URL"]
     leader = cluster.leader()
     before = cluster.leadership(leader)
-    with cluster.only(leader) as client, ThreadPoolExecutor(1) as pool:
+    with cluster.only(leader) as client, cluster.client() as own, ThreadPoolExecutor(1) as pool:
         running = client.submit(["sh", "-c", SCRIPT, str(tmp_path)], gpus=1)
         cluster.until((tmp_path / "runs").exists, "it runs")
         told = node_events(url)
         with psycopg.connect(url) as other:
             other.execute(f"LOCK TABLE {lock}")
-            submitting = pool.submit(client.submit, ["true"], gpus=1)
+            submitting = pool.submit(own.submit, ["true"], gpus=1)
             cluster.until(lambda: SAID in store_of(cluster, leader)[1], "health says so")
             assert store_of(cluster, leader)[0] == "degraded"
             if "ACCESS" in lock:
