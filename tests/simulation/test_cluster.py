@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest, NeverFits
-from gpu_scheduler.model.node import Device, Node
+from gpu_scheduler.model.node import Device, DeviceMode, Node
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, cluster_of, nodes_of
 from gpu_scheduler.simulator.fit import Fit
@@ -49,6 +49,28 @@ def test_cpu_and_memory_follow_the_gpus_unless_they_are_given() -> None:
 def test_impossible_flags_are_refused(nodes: int, gpus: int, options: dict[str, int]) -> None:
     with pytest.raises(InvalidRequest):
         cluster_of(nodes, gpus, **options)  # type: ignore[arg-type]
+
+
+def test_gpus_may_be_split_by_mig_and_hold_as_many_jobs_as_they_have_slices(
+    tmp_path: Path,
+) -> None:
+    path = a_file(
+        tmp_path, "cluster.csv", "id,gpus,mig_slices", "split,2,1g.10gb=3;3g.40gb=1", "plain,1,"
+    )
+    split, plain = read_cluster(path).nodes
+    assert [device.mig_slices for device in split.devices] == [(("1g.10gb", 3), ("3g.40gb", 1))] * 2
+    assert plain.devices[0].mode is DeviceMode.WHOLE
+    fit = Fit((split, plain))
+    assert fit.spread(Request(gpu_count=6, mig_profile="1g.10gb"))
+    with pytest.raises(NeverFits):
+        fit.spread(Request(gpu_count=7, mig_profile="1g.10gb"))
+
+
+@pytest.mark.parametrize("slices", ["3g.40gb", "3g.40gb=0", "3g.40gb=3", "3g.40gb=x", "big=1"])
+def test_slices_that_no_gpu_can_have_are_refused(tmp_path: Path, slices: str) -> None:
+    path = a_file(tmp_path, "cluster.csv", "id,gpus,mig_slices", f"split,2,{slices}")
+    with Refusal(path, 2):
+        read_cluster(path)
 
 
 def test_a_list_of_nodes_is_read_from_csv(tmp_path: Path) -> None:
@@ -103,7 +125,7 @@ def test_an_openb_node_list_is_a_cluster(tmp_path: Path) -> None:
         (("id,gpus,labels", "a,8,zone"), 2, "labels is 'zone'"),
         (("id,gpus,colour", "a,8,red"), 1, "unknown column 'colour'"),
         (("id,model", "a,A100"), 1, "'gpus' is missing"),
-        (("id,gpus", "a,1", "a,1"), None, "same id"),
+        (("id,gpus", "a,1", "a,1"), 3, "named twice"),
         (("id,gpus",), None, "no nodes"),
         (('{"nodes": [{"id": "a", "gpus": -1}]}',), 1, "gpus is '-1'"),
         (('{"nodes": [{"id": "a", "colour": 1}]}',), 1, "unknown field 'colour'"),

@@ -244,6 +244,7 @@ def test_a_document_that_was_written_is_read_again(tmp_path: Path) -> None:
             NodeGroup(id="a", count=2, gpus=8, model="A100", island_size=4, island_gbps=600),
             NodeGroup(id="b", gpus=0, rack="r1", labels=(("zone", "b"),)),
             NodeGroup(id="c", gpus=2, cpu_milli=0, memory_mb=0, gpu_memory_mb=0),
+            NodeGroup(id="d", gpus=2, mig_slices=(("1g.10gb", 3), ("3g.40gb", 1))),
         ]
     )
     tenants = (

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.node import Device, Node
+from gpu_scheduler.model.node import Device, DeviceMode, Node
+from gpu_scheduler.model.request import MIG_SLICES, WHOLE_MILLI, mig_share_milli
 
 DEFAULT_MODEL = "GPU"
 DEFAULT_GPU_MEMORY_MB = 81_920
@@ -25,7 +26,8 @@ class NodeGroup:
     """`count` nodes of one kind.
 
     `island_size` GPUs each are joined by NVLink at `island_gbps`; 0 means all GPUs of a node.
-    With `nodes_per_rack`, the nodes fill racks of their own instead of standing in `rack`.
+    With `nodes_per_rack`, the nodes fill racks of their own instead of standing in `rack`. With
+    `mig_slices`, each GPU is split into so many slices of each profile.
     """
 
     id: str
@@ -40,6 +42,7 @@ class NodeGroup:
     island_size: int = 0
     island_gbps: int = 0
     nodes_per_rack: int = 0
+    mig_slices: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an empty group, and fill in CPU and memory in proportion to the GPUs."""
@@ -54,6 +57,12 @@ class NodeGroup:
             raise InvalidRequest(
                 f"nodes '{self.id}': {self.count} nodes of {self.gpus} GPUs; "
                 f"expected at most {MOST_DEVICES} GPUs or nodes"
+            )
+        split_milli = sum(mig_share_milli(profile) * count for profile, count in self.mig_slices)
+        if split_milli > WHOLE_MILLI:
+            raise InvalidRequest(
+                f"nodes '{self.id}': mig_slices make more than one GPU; "
+                f"expected at most {MIG_SLICES} of the slices that a profile begins with"
             )
         units = max(1, self.gpus)
         if self.cpu_milli is None:
@@ -152,6 +161,8 @@ def _devices(group: NodeGroup) -> tuple[Device, ...]:
             memory_mb=group.gpu_memory_mb,
             island=index // island_size,
             bandwidth_gbps=group.island_gbps,
+            mode=DeviceMode.MIG if group.mig_slices else DeviceMode.WHOLE,
+            mig_slices=group.mig_slices,
         )
         for index in range(group.gpus)
     )

@@ -140,7 +140,14 @@ def _wanted(request: Request) -> str:
 
 def _kind(node: Node) -> tuple[object, ...]:
     devices = tuple(
-        (device.index, device.model, device.memory_mb, device.island, device.bandwidth_gbps)
+        (
+            device.index,
+            device.model,
+            device.memory_mb,
+            device.island,
+            device.bandwidth_gbps,
+            device.mig_slices,
+        )
         for device in node.devices
     )
     return (node.cpu_milli, node.memory_mb, node.labels, devices)
@@ -188,7 +195,10 @@ def _copies(node: Node, request: Request, groups: list[Group]) -> int:
     if not suits(request.node_labels, node.id, node.labels):
         return 0
     copies = UNBOUNDED
-    if request.device_count:
+    if request.mig_profile:
+        slices = sum(dict(device.mig_slices).get(request.mig_profile, 0) for device in node.devices)
+        copies = slices // max(1, request.gpu_count)
+    elif request.device_count:
         copies = sum(_copies_in(group, request) for group in groups)
     if request.cpu_milli:
         copies = min(copies, node.cpu_milli // request.cpu_milli)

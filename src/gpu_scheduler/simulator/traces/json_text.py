@@ -15,7 +15,7 @@ from gpu_scheduler.simulator.traces.values import unexpected
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _LISTS = {"gpu_models": "|", "device_ids": ";", "after": ";"}
-_OBJECTS = ("node_labels", "labels")
+_OBJECTS = ("node_labels", "labels", "mig_slices")
 _NUMBERS = re.compile(r"-?\d{1,15}(\.\d{1,6})?", re.ASCII)
 _TEXTS = frozenset({"id", "user", "name", "tenant", "model", "rack", "array", "labels"})
 

@@ -37,6 +37,13 @@ def _gpu_hours(text: str, name: str) -> int:
     return thousandths(text, name) * HOUR_MS
 
 
+def _slices(text: str, name: str) -> tuple[tuple[str, int], ...]:
+    found = tuple((profile, whole_number(count, name)) for profile, count in pairs(text, name))
+    if not all(count for _, count in found):
+        raise unexpected(text, name, "profiles with how many there are, such as 1g.10gb=4")
+    return found
+
+
 _NODE_FIELDS: dict[str, tuple[str, _Read]] = {
     "id": ("id", _text),
     "count": ("count", whole_number),
@@ -49,6 +56,7 @@ _NODE_FIELDS: dict[str, tuple[str, _Read]] = {
     "labels": ("labels", pairs),
     "island_size": ("island_size", whole_number),
     "island_gbps": ("island_gbps", whole_number),
+    "mig_slices": ("mig_slices", _slices),
 }
 NODE_COLUMNS = tuple(_NODE_FIELDS)
 REQUIRED_NODE_COLUMNS = ("id", "gpus")
@@ -98,6 +106,10 @@ def node_record(node: Node) -> dict[str, str]:
         "labels": ";".join(f"{key}={value}" for key, value in node.labels),
         "island_size": str(island_size) if island_size < node.gpu_count else "",
         "island_gbps": str(node.devices[0].bandwidth_gbps) if node.devices else "",
+        "mig_slices": ";".join(
+            f"{profile}={count}"
+            for profile, count in (node.devices[0].mig_slices if node.devices else ())
+        ),
     }
     record = {column: text for column, text in record.items() if text}
     (again,) = nodes_of([read_node_group(record)])
