@@ -194,7 +194,7 @@ def machinery(server: RealServer) -> list[int]:
 def test_a_waiting_shell_says_why_and_until_when_and_ctrl_c_cancels_it(
     server: RealServer, terminal: Terminal
 ) -> None:
-    all_of_them = server.submit("-G", 8, "-t", "1h", "--", "sleep", 600)
+    all_of_them = server.submit("-G", 8, "-t", "1h", "--no-preempt", "--", "sleep", 600)
     terminal.enter("tgpu shell -G 1 -t 10m")
     screen = terminal.see("Ctrl-C cancels")
     assert "waits until about" in screen
