@@ -331,7 +331,7 @@ BAD: list[tuple[str, str]] = [
     ("--trace quota.json", "quota.json, line 4: quota exceeded for tenant nlp: GPUs requested=5"),
     ("--trace hours.json", "hours.json, line 4: quota exceeded for tenant nlp: GPU-hours"),
     ("--trace hours.json", "this one has none, so give limit_s or --default-limit"),
-    ("--trace mig.csv --nodes 1", "mig.csv, line 3: job 2 can never run here: no node offers"),
+    ("--trace mig.csv --nodes 1", "mig.csv, line 3: a request for 1 GPUs, MIG profile 3g.40gb"),
     ("--trace late.csv --nodes 1", "late.csv, line 2: the deadline"),
     ("--trace jobs.csv --cluster twice.csv", "twice.csv, line 3: node 'big' is named twice"),
     ("--trace jobs.csv --nodes 1 --policy fif", "did you mean 'fifo'?"),

@@ -14,6 +14,7 @@ from gpu_scheduler.simulator.traces.own_csv import read_csv, write_csv
 from tests.simulation.trace_files import (
     Refusal,
     a_cluster,
+    a_cluster_with_slices,
     a_file,
     a_table,
     a_trace_job,
@@ -60,7 +61,8 @@ def test_times_become_milliseconds(tmp_path: Path) -> None:
     ],
 )
 def test_a_request_is_read(tmp_path: Path, columns: dict[str, object], request_: Request) -> None:
-    assert read_one(tmp_path, **columns).job.members == (request_,)
+    read = read_one(tmp_path, a_cluster_with_slices(), **columns)
+    assert read.job.members == (request_,)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +377,7 @@ ROUND_TRIPS = [
 def test_what_was_written_is_read_again(tmp_path: Path, entry: Any, name: str) -> None:
     path = tmp_path / name
     assert write_csv(path, [entry]) == 1
-    assert jobs_of(read_csv(path, a_cluster())) == [entry]
+    assert jobs_of(read_csv(path, a_cluster_with_slices())) == [entry]
 
 
 def test_the_written_header_holds_every_column(tmp_path: Path) -> None:

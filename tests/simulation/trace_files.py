@@ -10,13 +10,20 @@ import pytest
 from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.cluster import Cluster, cluster_of
+from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, cluster_of, nodes_of
 from gpu_scheduler.simulator.traces.intake import Reading
 from gpu_scheduler.simulator.workload import TraceJob
 
 
 def a_cluster(nodes: int = 4, gpus_per_node: int = 8, **options: Any) -> Cluster:
     return cluster_of(nodes, gpus_per_node, **options)
+
+
+def a_cluster_with_slices() -> Cluster:
+    """Plain nodes, and one whose GPUs are split by MIG."""
+    split = NodeGroup(id="split", gpus=4, mig_slices=(("1g.10gb", 3), ("3g.40gb", 1)))
+    plain = NodeGroup(id="plain", count=4, gpus=8)
+    return Cluster.pool(nodes_of([plain, split]))
 
 
 def a_trace_job(job_id: str = "a", *, run_s: int = 60, number: int = 1, **options: Any) -> TraceJob:
