@@ -160,3 +160,15 @@ def test_strict_pools_lend_nothing() -> None:
     lab.submit(*(online(10 + n) for n in range(8)))
     assert held(lab, Pool.ONLINE) == 4
     assert lab.stopped() == []
+
+
+def test_what_is_taken_back_leaves_a_device_whole_if_some_part_of_it_can() -> None:
+    lab = a_lab(nodes=(a_node(gpus=4),))
+    lab.submit(a_job(number=1, gpus=0.5, preemptible=False), a_job(number=2, gpus=0.5))
+    lab.submit(a_job(number=3, gpus=1, preemptible=False), a_job(number=4, gpus=0.5))
+    assert held(lab, Pool.BATCH) == 2.5, "half a GPU of it is lent"
+    lab.now_ms += MINUTE
+    lab.submit(online(5), online(6))
+    stopped = [stop.allocation_id for stop in lab.stops]
+    assert stopped == ["j4.1"], "job 2 shares its GPU with one that stays"
+    assert {lab.state("j5"), lab.state("j6")} == {JobState.RUNNING}

@@ -22,7 +22,7 @@ from gpu_scheduler.engine.picture import Picture, RunningEntry
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.reserve import Calendar
-from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.shape import Part, Shape
 from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Eviction
@@ -372,14 +372,44 @@ class _Clearing:
 
     def _room_on(self, ordinal: int, shape: Shape) -> Victims | None:
         """The cheapest victims on one node that make room, none of them needless."""
-        index = self._index
-        shadow = self._shadows.get(ordinal)
-        shadow = self._preemptor.shadow(ordinal) if shadow is None else shadow.copy()
-        if shadow.choose_any(shape) is not None:
+        if self._copy_of(ordinal).choose_any(shape) is not None:
             return []
+        victims = self._preemptor.victims_on(self._entry, ordinal, self._taken)
+        room = self._room_without(victims, ordinal, shape)
+        if room is None and any(ground == LENT for _, ground in victims):
+            # What was lent may have been taken back from who leaves no device whole.
+            room = self._room_without(self._whole_first(victims, ordinal), ordinal, shape)
+        return room
+
+    def _copy_of(self, ordinal: int) -> Slot:
+        shadow = self._shadows.get(ordinal)
+        return self._preemptor.shadow(ordinal) if shadow is None else shadow.copy()
+
+    def _whole_first(self, victims: Victims, ordinal: int) -> Victims:
+        """Those first whose devices can be cleared, and of these who takes the least for it."""
+        leaving = {victim.running.allocation.id for victim, _ in victims}
+        shared: dict[int, int] = {}
+        stays: set[int] = set()
+        for other in self._preemptor.picture.by_node.get(ordinal, {}).values():
+            for position, share, _ in _parts_on(other, ordinal):
+                shared[position] = shared.get(position, 0) + share
+                if other.running.allocation.id not in leaving:
+                    stays.add(position)
+
+        def rank(item: tuple[RunningEntry, str]) -> tuple[bool, int, list[int]]:
+            positions = sorted(position for position, _, _ in _parts_on(item[0], ordinal))
+            is_shared = any(position in stays for position in positions)
+            return is_shared, max((shared[p] for p in positions), default=WHOLE_MILLI), positions
+
+        return sorted(victims, key=rank)
+
+    def _room_without(self, victims: Victims, ordinal: int, shape: Shape) -> Victims | None:
+        """Let one after the other leave until there is room."""
+        index = self._index
+        shadow = self._copy_of(ordinal)
         taken = dict(self._taken)
         leaving: Victims = []
-        for victim, first_ground in self._preemptor.victims_on(self._entry, ordinal, taken):
+        for victim, first_ground in victims:
             if victim.running.allocation.id in self._chosen:
                 continue
             ground = first_ground
@@ -420,6 +450,10 @@ def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:
     job = victim.running.job
     for owner in (job.tenant, job.pool):
         taken[owner] = taken.get(owner, 0) + victim.amounts.gpu_milli
+
+
+def _parts_on(entry: RunningEntry, ordinal: int) -> list[Part]:
+    return [part for hold in _on_node(entry, ordinal) for part in hold.parts]
 
 
 def _on_node(victim: RunningEntry, ordinal: int) -> list[Hold]:
