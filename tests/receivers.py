@@ -15,7 +15,7 @@ from email import message_from_bytes, policy
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 LONGEST_S = 20.0
 
@@ -92,20 +92,15 @@ class HttpReceiver:
         return [document["id"] for document in self.got]
 
 
-class HttpProxy:
-    """Passes requests on: whole ones by their address, and tunnels by CONNECT.
+class _Listener:
+    """Serves each connection to a port of its own in a thread of its own, until it is left."""
 
-    `asked` are the first lines that came, `login` is what it wants to see (`Basic ...`).
-    """
-
-    def __init__(self, login: str = "") -> None:
-        self.asked: list[str] = []
-        self._login = login
+    def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def __enter__(self) -> "HttpProxy":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,6 +113,21 @@ class HttpProxy:
             except OSError:
                 return
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        raise NotImplementedError
+
+
+class HttpProxy(_Listener):
+    """Passes requests on: whole ones by their address, and tunnels by CONNECT.
+
+    `asked` are the first lines that came, `login` is what it wants to see (`Basic ...`).
+    """
+
+    def __init__(self, login: str = "") -> None:
+        self.asked: list[str] = []
+        self._login = login
+        super().__init__()
 
     def _serve(self, connection: socket.socket) -> None:
         head = b""
@@ -154,7 +164,7 @@ def _pass_on(one: socket.socket, other: socket.socket) -> None:
         return
 
 
-class SmtpReceiver:
+class SmtpReceiver(_Listener):
     """Takes mails. With a certificate it offers STARTTLS; with a login it wants that."""
 
     def __init__(self, *, certificate: tuple[Path, Path] | None = None, login: str = "") -> None:
@@ -167,23 +177,7 @@ class SmtpReceiver:
         if certificate is not None:
             self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             self._tls.load_cert_chain(certificate[0], certificate[1])
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> "SmtpReceiver":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        super().__init__()
 
     def _serve(self, connection: socket.socket) -> None:
         conversation = _Conversation(self, connection)
