@@ -22,12 +22,13 @@ def read_time(value: str | float, name: str) -> int:
             ) from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        milliseconds = round(moment.timestamp() * 1000)
+        seconds = moment.timestamp()
     else:
-        milliseconds = round(value * 1000)
-    if not 0 <= milliseconds <= LATEST_MS:
+        seconds = value
+    # Before anything is multiplied: seconds may be as large as floats are.
+    if not 0 <= seconds <= LATEST_MS / 1000:
         raise InvalidRequest(f"{name} is {value}; it must lie between the years 1970 and 9999")
-    return milliseconds
+    return round(seconds * 1000)
 
 
 def write_time(at_ms: int | None) -> str | None:
