@@ -166,7 +166,8 @@ class Launcher:
             self._introduced.clear()
             self._tell_to_leave()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._introduced.wait(), ANSWER_SECONDS)
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._introduced.wait()
         self._introduced.set()
         self._holds_back = False
         self._flush()

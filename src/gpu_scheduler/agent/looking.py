@@ -53,7 +53,8 @@ class Looker:
                     answer.set_result(telemetry)
             await asyncio.sleep(LEAST_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), interval_s)
+                async with asyncio.timeout(interval_s):
+                    await self._asked.wait()
 
     def look_again(self) -> None:
         """Somebody has changed the devices: look for all of them again."""

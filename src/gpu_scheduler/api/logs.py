@@ -140,7 +140,8 @@ async def _first_attempt(context: Context, wanted: _Wanted) -> int:
             if attempt or row is None or _is_over(row, wanted.task):
                 return attempt
             with suppress(TimeoutError):
-                await asyncio.wait_for(happened.wait(), LOOK_AGAIN_S)
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await happened.wait()
             happened.clear()
     finally:
         watching.cancel()

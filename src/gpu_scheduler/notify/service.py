@@ -298,7 +298,8 @@ class Notifications:
             wait_s = None if next_ms is None else max(0.05, (next_ms - now_ms) / 1000)
             wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await wake.wait()
 
     async def _deliver(self, row: NoticeRow) -> None:
         told: dict[str, Any] = json.loads(row.document)

@@ -99,7 +99,8 @@ class Certificate:
         on_reload(told.set)
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), LOOK_AT_FILES_S)
+                async with asyncio.timeout(LOOK_AT_FILES_S):
+                    await told.wait()
             self.refresh(at_once=told.is_set())
             also()
             told.clear()

@@ -350,6 +350,26 @@ def test_more_than_may_wait_is_dropped_with_an_event(tmp_path: Path) -> None:
         in_house(tmp_path, told(receiver, "end", max_waiting=2), test)
 
 
+def test_whoever_is_woken_and_stopped_at_once_stops(tmp_path: Path) -> None:
+    with HttpReceiver() as receiver:
+        receiver.status = 500
+
+        async def test(house: House) -> None:
+            await house.ran(await house.submit())
+            tried = await house.until(
+                lambda: [n for n in house.store.notices() if n.tries], "a try"
+            )
+            notifications = house.notifications
+            lane = notifications._lanes[tried[0].target]
+            await asyncio.sleep(0.01)
+            notifications._wakes[tried[0].target].set()
+            lane.cancel()
+            await asyncio.wait({lane}, timeout=LONGEST_S)
+            assert lane.cancelled()
+
+        in_house(tmp_path, told(receiver, "end", retry_first_s=60, retry_most_s=60), test)
+
+
 def test_old_events_are_not_told_when_somebody_begins_to_listen(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
