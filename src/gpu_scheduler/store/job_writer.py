@@ -157,8 +157,7 @@ class JobWriter:
 @cache
 def _insert_alike(count: int) -> str:
     """Insert so many jobs: seven values for all of them, then four for each."""
-    rows = (SQL["alike_job_values"].format(*range(at, at + 4)) for at in range(8, 8 + 4 * count, 4))
-    return f"{SQL['insert_fresh_job']} {', '.join(rows)}"
+    return SQL["insert_alike_jobs"].format(", ".join(["(?, ?, ?, ?)"] * count))
 
 
 def _json(numbers: Iterable[int]) -> str:

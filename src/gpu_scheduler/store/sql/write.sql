@@ -35,8 +35,21 @@ INSERT INTO jobs (
 -- name: fresh_job_values
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), 'pending')
 
--- name: alike_job_values
-(?{}, ?{}, ?1, ?2, '', ?3, ?4, ?{}, ?5, ?{}, ?6, nullif(?7, 0), 'pending')
+-- Jobs that have most of their values in common: those first, then four values for each.
+-- name: insert_alike_jobs
+WITH alike (tenant, user, priority, gpu_milli, submit_ms, spec, launch) AS (
+    VALUES (?, ?, ?, ?, ?, ?, ?)
+), own (number, name, command, life) AS (
+    VALUES {}
+)
+INSERT INTO jobs (
+    number, name, tenant, user, reason, priority, gpu_milli, command, submit_ms, life, spec, launch,
+    state
+)
+SELECT
+    number, name, tenant, user, '', priority, gpu_milli, command, submit_ms, life, spec,
+    nullif(launch, 0), 'pending'
+FROM alike, own
 
 -- name: upsert_job
 INSERT INTO jobs (
