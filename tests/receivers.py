@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -92,7 +93,7 @@ class HttpReceiver:
         return [document["id"] for document in self.got]
 
 
-class _Listener:
+class _Listener(ABC):
     """Serves each connection to a port of its own in a thread of its own, until it is left."""
 
     def __init__(self) -> None:
@@ -114,8 +115,9 @@ class _Listener:
                 return
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
+    @abstractmethod
     def _serve(self, connection: socket.socket) -> None:
-        raise NotImplementedError
+        """Speak with one who has come."""
 
 
 class HttpProxy(_Listener):

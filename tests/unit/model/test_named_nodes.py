@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.named_nodes import in_words, labels_of_names, suits
+from gpu_scheduler.model.named_nodes import in_words, labels_of_names, ruled_out_by, suits
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,9 @@ def test_a_node_that_is_wanted_and_not_wanted_is_refused() -> None:
 def test_what_cannot_be_a_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot be the name of a node"):
         labels_of_names([name], [])
+
+
+def test_why_a_node_does_not_do_is_said_as_it_was_asked() -> None:
+    (only,), (excluded,) = labels_of_names(["a"], []), labels_of_names([], ["b"])
+    told = [ruled_out_by(label) for label in (only, excluded, ("disk", "ssd"))]
+    assert told == ["not named by --nodelist", "excluded by name", "without label disk=ssd"]

@@ -6,6 +6,7 @@ keeps no state, so that a launcher that was started again can go on with the sam
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from gpu_scheduler.agent.work import Work
@@ -46,18 +47,18 @@ class Ending:
     detail: str = ""
 
 
-class Runner:
+class Runner(ABC):
     """One way to run a job. Without a word of its own it is a process that speaks for itself."""
 
     name = ""
 
+    @abstractmethod
     def missing(self, work: Work) -> str:
         """Why this work cannot run in this way here; "" if it can."""
-        raise NotImplementedError
 
+    @abstractmethod
     def command(self, work: Work, environment: dict[str, str]) -> Command:
         """What to fork."""
-        raise NotImplementedError
 
     def attach_command(self, work: Work) -> tuple[str, ...]:
         """What a person runs to look into the job; empty if that is not possible."""

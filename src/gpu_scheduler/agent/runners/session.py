@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+from abc import abstractmethod
 
 from gpu_scheduler.agent.runners.contract import Command, Ending, Runner
 from gpu_scheduler.agent.runners.process import job_argv, job_files
@@ -81,8 +82,9 @@ class SessionRunner(Runner):
         del work
         return {}
 
+    @abstractmethod
     def _argv(self, work: Work, shim: tuple[str, ...]) -> tuple[str, ...]:
-        raise NotImplementedError
+        """What begins a session that runs the shim."""
 
 
 class TmuxRunner(SessionRunner):
