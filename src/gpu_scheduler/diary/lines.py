@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import sys
 import threading
@@ -54,7 +55,13 @@ class StreamHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def configure(diary: Diary) -> LineFile | None:
-    """Send all lines of this process there, also those of libraries; returns the file."""
+    """Send all lines of this process there, also those of libraries; returns the file.
+
+    A crash of the interpreter or of a library below it leaves where it was in stderr.
+    """
+    with suppress(ValueError, OSError):
+        # Not where stderr is no file, as in a test that captures it.
+        faulthandler.enable()
     file = None
     handler: logging.Handler = StreamHandler(sys.stderr)
     if diary.file:

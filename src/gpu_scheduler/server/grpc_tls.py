@@ -47,10 +47,21 @@ class GrpcCertificates:
         self._current = self._made()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For a port; every new connection gets what holds then."""
+        """For one port; every new connection gets what holds then."""
+        shown = self._current
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            # gRPC asks with every handshake, and replaces what it has by each answer without
+            # regard to handshakes under way: answered with what it has, it crashes under many.
+            nonlocal shown
+            if shown is self._current:
+                return None
+            shown = self._current
+            return shown
+
         return grpc.dynamic_ssl_server_credentials(
-            self._current,
-            lambda: self._current,
+            shown,
+            changed,  # type: ignore[arg-type] # None is for "as before", which its types forgot
             require_client_authentication=bool(self._client_ca),
         )
 

@@ -1,6 +1,7 @@
 """What a process with libraries writes."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,18 @@ def test_nobody_stops_because_nobody_reads_its_log() -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
         ended = subprocess.run([sys.executable, "-c", script], stderr=full, check=False)
     assert ended.returncode == 0
+
+
+def test_a_crash_below_python_leaves_where_it_was(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from gpu_scheduler.diary.lines import Diary, configure\n"
+        "configure(Diary(file=sys.argv[1], take_stderr=True))\n"
+        "def deep(): os.abort()\n"
+        "deep()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "log")], check=False)
+    assert ended.returncode == -signal.SIGABRT
+    told = (tmp_path / "log").read_text()
+    assert "Fatal Python error: Aborted" in told
+    assert "in deep" in told
