@@ -196,14 +196,17 @@ class VirtualNode:
         """Run a command: `act RUN_MS CODES STOP_MS`, with an exit code for each attempt.
 
         `serve RUN_MS CODES STOP_MS WARM_MS` is usable after a while, and after as many attempts as
-        it has codes it goes on for ever.
+        it has codes it goes on for ever. `meet RUN_MS CODES STOP_MS MEMBER` is a gang: when that
+        member fails, the others wait for it until they are stopped.
         """
-        kind, run_ms, codes, stop_ms, *warm_ms = work.argv
+        kind, run_ms, codes, stop_ms, *more = work.argv
         choices = [int(code) for code in filter(None, codes.split(","))]
-        is_endless = kind == "serve" and work.attempt > len(choices)
-        exit_code = 0 if is_endless else choices[min(work.attempt, len(choices)) - 1]
+        is_settled = kind == "serve" and work.attempt > len(choices)
+        exit_code = 0 if is_settled else choices[min(work.attempt, len(choices)) - 1]
+        is_endless = is_settled or (kind == "meet" and exit_code and work.member != int(more[0]))
         run = self._site.audit.began(self.name, work)
-        listens_s = self.loop.time() + sum(map(int, warm_ms)) / 1000
+        warm_ms = int(more[0]) if kind == "serve" else 0
+        listens_s = self.loop.time() + warm_ms / 1000
         process = Process(run, self.machine.boots, exit_code, int(stop_ms), listens_s)
         self._processes[run.key] = process
         if not is_endless:

@@ -15,6 +15,7 @@ CLIMATES = {
     "requeue-before-the-lease-ends": ("node cut off",),
     "requeue-what-is-silent": ("node cut off", "agent frozen"),
     "orders-are-not-repeated": ("connection reset", "agent killed"),
+    "a-failure-is-told-once": ("connection reset", "agent killed"),
     "quotas-are-not-kept": ("connection reset",),
     "arrays-know-no-limit": ("connection reset",),
     "dependencies-are-met-by-any-end": ("connection reset",),

@@ -160,6 +160,13 @@ def orders_are_not_repeated() -> Iterator[None]:
 
 
 @contextmanager
+def a_failure_is_told_once() -> Iterator[None]:
+    """A node that was away when a member failed elsewhere is not told of it when it comes back."""
+    with patch.object(Members, "to_stop_on", lambda *_: []):
+        yield
+
+
+@contextmanager
 def quotas_are_not_kept() -> Iterator[None]:
     """A tenant may have as much as there is."""
     with patch.object(Admission, "_over_quota", lambda *_: None):
@@ -228,6 +235,7 @@ VARIANTS: dict[str, Variant] = {
     "commit-before-all-are-prepared": commit_before_all_are_prepared,
     "no-fencing": no_fencing,
     "orders-are-not-repeated": orders_are_not_repeated,
+    "a-failure-is-told-once": a_failure_is_told_once,
     "quotas-are-not-kept": quotas_are_not_kept,
     "arrays-know-no-limit": arrays_know_no_limit,
     "dependencies-are-met-by-any-end": dependencies_are_met_by_any_end,

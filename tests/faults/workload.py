@@ -151,5 +151,8 @@ def _wish(random: Random, number: int, nodes: int, gpus: int) -> Wish:
         requeue_on_node_loss=random.random() < 0.3,
     )
     after = random.randrange(number) if number and random.random() < 0.15 else None
-    argv = ("act", str(run_ms), codes, str(stop_ms))
+    argv: tuple[str, ...] = ("act", str(run_ms), codes, str(stop_ms))
+    if kind == "gang" and run_ms % 2:
+        # Nothing more is drawn for this, so that a seed stays the world that it was.
+        argv = ("meet", *argv[1:], str(run_ms % len(members)))
     return Wish(f"wish-{number}", replace(job, command=argv), argv, after)

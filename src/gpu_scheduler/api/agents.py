@@ -235,8 +235,7 @@ class Agents:
         for member in members:
             session = self._sessions.get(nodes[member])
             if session is not None:
-                stop = pb.Stop(why=why)
-                session.send(pb.Order(allocation_id=allocation.id, member=member, stop=stop))
+                session.send(_stop(allocation.id, member, why))
 
     def _send_warning(self, order: WarnOrder) -> None:
         running = self._loop.core.book.picture.running.get(order.allocation_id)
@@ -389,7 +388,6 @@ class Agents:
         self._renew(session, hello.boot_ms)
         self.problems[hello.node] = hello.inventory.problem
         self._arrival.set()
-        self._members.reconnected()
         held = {(work.allocation_id, work.member) for work in hello.held}
         repairs = reconcile(self._loop.core.book, hello.node, held, self._committed.ids)
         log.info(
@@ -412,8 +410,10 @@ class Agents:
             self._member_gone(allocation_id, member)
         for allocation_id, member in repairs.unknown:
             self._note_repair("stopped, as it is not known here", allocation_id)
-            stop_unknown = pb.Stop(why="unknown")
-            session.send(pb.Order(allocation_id=allocation_id, member=member, stop=stop_unknown))
+            session.send(_stop(allocation_id, member, "unknown"))
+        for allocation_id, member in self._members.to_stop_on(hello.node):
+            self._note_repair("stopped, as another member has failed", allocation_id)
+            session.send(_stop(allocation_id, member, GANG))
 
     def _note_repair(self, what: str, allocation_id: str) -> None:
         log.warning("repair", what=what, allocation=allocation_id)
@@ -562,6 +562,10 @@ class Agents:
         self._answers.discard(answer)
         if not answer.cancelled() and (error := answer.exception()) is not None:
             log.warning("fact not taken in", error=str(error))
+
+
+def _stop(allocation_id: str, member: int, why: str) -> pb.Order:
+    return pb.Order(allocation_id=allocation_id, member=member, stop=pb.Stop(why=why))
 
 
 def _forget(allocation_id: str, member: int) -> pb.Order:

@@ -43,6 +43,10 @@ class _Attempt:
     told_to_stop: bool = False
     late: str = ""
 
+    @property
+    def has_failed(self) -> bool:
+        return not all(end.went_well for end in self.ends.values())
+
 
 class Members:
     """All attempts that are under way."""
@@ -103,10 +107,20 @@ class Members:
     def to_stop(self, allocation: Allocation) -> list[int]:
         """The members that must stop because another one failed; told once."""
         attempt = self._of(allocation)
-        if attempt.told_to_stop or all(end.went_well for end in attempt.ends.values()):
+        if attempt.told_to_stop or not attempt.has_failed:
             return []
         attempt.told_to_stop = True
         return sorted(attempt.nodes.keys() - attempt.ends.keys())
+
+    def to_stop_on(self, node_id: str) -> list[tuple[str, int]]:
+        """The same for a node that comes back, which may not have heard of it: all, each time."""
+        return [
+            (allocation_id, number)
+            for allocation_id, attempt in self._attempts.items()
+            if attempt.has_failed
+            for number, node in attempt.nodes.items()
+            if node == node_id and number not in attempt.ends
+        ]
 
     def not_over(self, allocation: Allocation) -> list[int]:
         """The members of whose end nothing was heard."""
@@ -133,11 +147,6 @@ class Members:
         """The members that are prepared, and those that have begun, as far as was heard."""
         attempt = self._attempts.get(allocation_id)
         return ([], []) if attempt is None else (sorted(attempt.prepared), sorted(attempt.began))
-
-    def reconnected(self) -> None:
-        """Orders to stop may have been lost with an agent: let them be told again."""
-        for attempt in self._attempts.values():
-            attempt.told_to_stop = False
 
     def clear(self) -> None:
         """Whatever was heard may be wrong: it is told again."""

@@ -50,11 +50,14 @@ def test_the_member_that_failed_by_itself_decides_also_when_its_end_is_told_last
 
 def test_members_that_must_stop_are_told_again_when_their_agent_has_come_back() -> None:
     members, gang = Members(), an_allocation(3)
+    assert members.over(gang, 0, WELL) is None
+    assert members.to_stop_on("n0") == []
     members.over(gang, 1, FAILED)
-    assert members.to_stop(gang) == [0, 2]
-    members.reconnected()
-    members.over(gang, 1, FAILED)
-    assert members.to_stop(gang) == [0, 2]
+    assert members.to_stop(gang) == [2]
+    assert members.to_stop_on("n0") == [("j.1", 2)]
+    assert members.to_stop_on("n1") == []
+    members.over(gang, 2, STOPPED)
+    assert members.to_stop_on("n0") == []
 
 
 def test_a_repeated_report_changes_nothing() -> None:
