@@ -280,7 +280,8 @@ class _Exchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._writer.close()
+        # At once: to take leave by TLS takes longer than some loops live.
+        self._writer.transport.abort()
 
     async def send(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None

@@ -1,7 +1,12 @@
 """The asynchronous client does what the other one does."""
 
 import asyncio
+import gc
+import socket
+import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +15,7 @@ from gpu_scheduler import AsyncClient, JobFailed, NoServer, TimedOut
 from gpu_scheduler.client.connection import check_owner
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.model.errors import UnknownThing
+from tests.certificates import make_certificate
 from tests.unit.client.fake_server import FakeServer, a_server
 
 Story = Callable[[FakeServer, AsyncClient], Awaitable[None]]
@@ -101,3 +107,27 @@ def test_without_a_server_the_client_says_what_to_do(tmp_path: Path) -> None:
 def test_a_server_of_somebody_else_is_not_trusted() -> None:
     with pytest.raises(NoServer, match="uid 12345, neither root nor you"):
         check_owner("/x.sock", 12345)
+
+
+def test_nothing_stays_open_when_a_server_does_not_take_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = make_certificate(tmp_path)
+    monkeypatch.setenv("GPU_SCHEDULER_CA_FILE", str(certificate))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate, key)
+    is_over = threading.Event()
+
+    def answer(listening: socket.socket) -> None:
+        with tls.wrap_socket(listening.accept()[0], server_side=True) as secure:
+            assert secure.recv(1 << 16).startswith(b"GET ")
+            secure.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+            is_over.wait(20)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer, listening)
+        client = AsyncClient(f"https://localhost:{listening.getsockname()[1]}")
+        assert asyncio.run(client.status()) == {}
+        gc.collect()  # what is left open is complained of here
+        is_over.set()
+        answered.result(20)
