@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, unix_connect
 
 from gpu_scheduler.cli.terminal import HEAD
-from tests.cluster import PROGRAM, Cluster, a_cluster
+from tests.cluster import PROGRAM, Cluster, Process, a_cluster
 from tests.terminal import PROMPT, Terminal, a_terminal, needs_tmux
 
 pytestmark = needs_tmux
@@ -191,8 +191,18 @@ def send_often(connection: ClientConnection, data: bytes) -> None:
         connection.send(data)
 
 
+@contextlib.contextmanager
+def frozen(node: Process) -> Iterator[None]:
+    """Until the end of the block it takes nothing."""
+    node.freeze()
+    try:
+        yield
+    finally:
+        node.thaw()
+
+
 def test_who_sends_more_than_is_taken_is_cut_off(cluster: Cluster) -> None:
-    with a_sleeper(cluster) as job:
+    with a_sleeper(cluster, "--label", "which=one") as job:
         address = f"ws://localhost/api/v1/jobs/{job}/terminal"
         with unix_connect(str(cluster.state / "server.sock"), address) as rude:
             assert int(rude.recv(30)) > 0
@@ -201,7 +211,7 @@ def test_who_sends_more_than_is_taken_is_cut_off(cluster: Cluster) -> None:
             asked = b'{"mode": "attach"}'
             rude.send(HEAD.pack(b"o", len(asked)) + asked)
             keys = HEAD.pack(b"d", 1 << 15) + bytes(1 << 15)
-            with pytest.raises(ConnectionClosed) as closed:
+            with frozen(cluster.agents["n1"]), pytest.raises(ConnectionClosed) as closed:
                 send_often(rude, keys)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1008
