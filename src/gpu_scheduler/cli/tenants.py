@@ -25,9 +25,28 @@ FIELDS = (
 )
 
 
-_N: dict[str, Any] = {"metavar": "N"}
 NO_LIMIT = "none"
 ANY_LIMIT = f"'{NO_LIMIT}' takes this or any other limit away"
+LIMITS: tuple[tuple[str, str, Callable[[str], Callable[[str], Any]], str, str], ...] = (
+    ("--max-gpus", "max_gpus", number, "N", f"GPUs at once; {ANY_LIMIT}"),
+    ("--max-gpu-memory", "max_gpu_memory_mb", size_mb, "SIZE", "GPU memory at once"),
+    ("--max-cpus", "max_cpu_cores", number, "N", "CPU cores"),
+    ("--max-memory", "max_memory_mb", size_mb, "SIZE", "memory at once"),
+    ("--max-jobs", "max_concurrent_jobs", whole, "N", "jobs at once"),
+    ("--max-gpu-hours", "max_gpu_hours", number, "N", "GPU time in a period"),
+    ("--max-pending", "max_pending_jobs", whole, "N", "waiting"),
+    ("--user-max-gpus", "user_max_gpus", number, "N", "GPUs of each user"),
+    ("--user-max-jobs", "user_max_jobs", whole, "N", "jobs of each user at once"),
+    ("--user-max-pending", "user_max_pending_jobs", whole, "N", "waiting jobs of each user"),
+    (
+        "--user-max-gpu-hours",
+        "user_max_gpu_hours",
+        number,
+        "N",
+        "GPU time of each user in a period",
+    ),
+)
+"""Flag, field, how it is read, what stands for its value, what it limits."""
 
 
 def register(parser: ArgumentParser) -> None:
@@ -41,74 +60,9 @@ def register(parser: ArgumentParser) -> None:
         metavar="ID",
         help="default: the name if it can be one, else tenant-<number>",
     )
-    add(
-        "--max-gpus",
-        type=_limit(number("--max-gpus")),
-        metavar="N",
-        help=f"GPUs at once; {ANY_LIMIT}",
-    )
-    add(
-        *("--max-gpu-memory",),
-        dest="max_gpu_memory_mb",
-        type=_limit(size_mb("--max-gpu-memory")),
-        metavar="SIZE",
-        help="GPU memory at once",
-    )
-    add(
-        "--max-cpus",
-        dest="max_cpu_cores",
-        type=_limit(number("--max-cpus")),
-        metavar="N",
-        help="CPU cores",
-    )
-    add(
-        "--max-memory",
-        dest="max_memory_mb",
-        type=_limit(size_mb("--max-memory")),
-        metavar="SIZE",
-        help="memory at once",
-    )
-    add(
-        "--max-jobs",
-        dest="max_concurrent_jobs",
-        type=_limit(whole("--max-jobs")),
-        metavar="N",
-        help="jobs at once",
-    )
-    add(
-        "--max-gpu-hours",
-        type=_limit(number("--max-gpu-hours")),
-        metavar="N",
-        help="GPU time in a period",
-    )
-    add(
-        "--max-pending",
-        dest="max_pending_jobs",
-        type=_limit(whole("--max-pending")),
-        **_N,
-        help="waiting",
-    )
+    for flag, field, read, metavar, about in LIMITS:
+        add(flag, dest=field, type=_limit(read(flag)), metavar=metavar, help=about)
     add("--budget-period", choices=("total", "week", "month"), help="how long GPU-hours last")
-    add("--user-max-gpus", type=_limit(number("--user-max-gpus")), **_N, help="GPUs of each user")
-    add(
-        "--user-max-jobs",
-        type=_limit(whole("--user-max-jobs")),
-        **_N,
-        help="jobs of each user at once",
-    )
-    add(
-        "--user-max-pending",
-        dest="user_max_pending_jobs",
-        type=_limit(whole("--user-max-pending")),
-        **_N,
-        help="waiting jobs of each user",
-    )
-    add(
-        "--user-max-gpu-hours",
-        type=_limit(number("--user-max-gpu-hours")),
-        **_N,
-        help="GPU time of each user in a period",
-    )
     add("--tier", dest="priority_tier", choices=TIERS, help="standing among tenants")
     add(
         "--weight",

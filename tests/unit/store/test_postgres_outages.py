@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -37,7 +38,6 @@ def opened(url: str, port: int | None = None, **changes: Any) -> PostgresStore:
     """A store that loses its patience soon."""
     address = address_of(url, connect_timeout_s=1.0, **changes)
     if port is not None:
-        address = address_of(url, connect_timeout_s=1.0, **changes)
         assert isinstance(address.parameters, dict)
         address.parameters["port"] = port
     return PostgresStore(address)
@@ -55,6 +55,16 @@ def proxy(server: OwnPostgres) -> Iterator[Proxy]:
     proxy = Proxy(server.port)
     yield proxy
     proxy.close()
+
+
+@contextmanager
+def lost_on_the_way(proxy: Proxy, what: str, store: PostgresStore) -> Iterator[Future[int]]:
+    """A second commit, of which the request or the answer was lost; nobody gets through since."""
+    proxy.lose = what
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(store.commit, batch(2))
+        assert proxy.lost.wait(LONG_S)
+        yield answer
 
 
 def row(number: int) -> JobRow:
@@ -181,10 +191,7 @@ def test_a_commit_whose_answer_was_lost_is_looked_up_before_anything_is_said(
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    proxy.lose = "answer"
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(store.commit, batch(2))
-        assert proxy.lost.wait(LONG_S)
+    with lost_on_the_way(proxy, "answer", store) as answer:
         until(store.trouble)
         assert not answer.done()
         with pytest.raises(StoreUnavailable):
@@ -205,10 +212,7 @@ def test_a_commit_is_looked_up_also_if_its_writer_was_idle_for_so_long_that_it_w
     store.commit(batch(1))
     with connect(address_of(url), "test") as other:
         other.execute("DELETE FROM writers")
-    proxy.lose = "answer"
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(store.commit, batch(2))
-        assert proxy.lost.wait(LONG_S)
+    with lost_on_the_way(proxy, "answer", store) as answer:
         proxy.refusing = False
         assert answer.result(LONG_S) == 2
     until(lambda: not store.trouble())
@@ -221,10 +225,7 @@ def test_a_database_that_a_newer_program_has_changed_meanwhile_is_not_asked_for_
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    proxy.lose = "answer"
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(store.commit, batch(2))
-        assert proxy.lost.wait(LONG_S)
+    with lost_on_the_way(proxy, "answer", store) as answer:
         with connect(address_of(url), "test") as other:
             other.execute("UPDATE meta SET schema_version = schema_version + 1")
         proxy.refusing = False
@@ -241,10 +242,7 @@ def test_a_commit_that_never_arrived_is_found_out_although_its_connection_still_
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    proxy.lose = "request"
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(store.commit, batch(2))
-        assert proxy.lost.wait(LONG_S)
+    with lost_on_the_way(proxy, "request", store) as answer:
         until(store.trouble)
         assert not answer.done()
         proxy.refusing = False
@@ -263,10 +261,7 @@ def test_a_lost_commit_is_told_from_what_another_server_has_committed_since(
     """The next leader writes while we are cut off; its commits must not be taken for ours."""
     store, other = opened(url, proxy.port), opened(url)
     store.commit(batch(1))
-    proxy.lose = "request"
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(store.commit, batch(2))
-        assert proxy.lost.wait(LONG_S)
+    with lost_on_the_way(proxy, "request", store) as answer:
         other.end_other_writers()
         other.commit(batch(2))
         other.commit(batch(3))
@@ -286,10 +281,7 @@ def test_a_server_that_stops_before_it_knows_says_that_it_does_not_know(
 ) -> None:
     store = opened(url, proxy.port)
     store.commit(batch(1))
-    proxy.lose = "answer"
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(store.commit, batch(2))
-        assert proxy.lost.wait(LONG_S)
+    with lost_on_the_way(proxy, "answer", store) as answer:
         store.hurry()
         with pytest.raises(OutcomeUnknown, match="not known"):
             answer.result(LONG_S)
