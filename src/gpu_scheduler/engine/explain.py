@@ -176,8 +176,10 @@ def _why_closed(node: Node) -> str:
 
 def _sentence(picture: Picture, misses: dict[str, int], members: int) -> str:
     fits = misses.pop("nothing", 0)
-    parts = [f"{count} x {miss}" for miss, count in sorted(misses.items())]
-    text = f"of {len(picture.index.by_id)} nodes: " + ", ".join(parts) if parts else ""
+    nodes = len(picture.index.by_id)
+    parts = [f"{count} x {miss}" if nodes > 1 else miss for miss, count in sorted(misses.items())]
+    where = f"of {nodes} nodes" if nodes > 1 else "the one node"
+    text = f"{where}: {', '.join(parts)}" if parts else ""
     if fits:
         text += f"{'; ' if text else ''}{fits} node(s) could take a member, {members} are wanted"
     return text

@@ -91,7 +91,7 @@ def test_a_job_that_no_plan_has_looked_at_says_what_is_missing() -> None:
     queue = [a_job(number=1, requeue_on_node_loss=True), a_job(number=2, gpus=4, members=2)]
     picture = a_picture(nodes=[a_node(gpus=4)], held=held, queue=queue)
     told = str(explain(picture, Plan(), 1))
-    assert told == "waiting for 1 GPU; of 1 nodes: 1 x too few free GPUs"
+    assert told == "waiting for 1 GPU; the one node: too few free GPUs"
     assert "for each of 2 members" in str(explain(picture, Plan(), 2))
     before = a_picture(nodes=[a_node(gpus=4)], held=held, queue=queue).snapshot()
     assert picture.snapshot() == before
