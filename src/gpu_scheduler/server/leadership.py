@@ -197,7 +197,7 @@ class Leadership:
                 return
 
     async def changed(self) -> None:
-        """Return when somebody else leads than before, or nobody, or it is not clear any more."""
+        """Return when somebody else leads than before, or nobody, or it is clear again who does."""
         await self._changed.wait()
 
     def lose(self, error: SchedulerError) -> None:
@@ -371,13 +371,14 @@ class Leadership:
 
     async def look(self) -> None:
         """Read who leads."""
-        before = self._lead
+        before, was_late = self._lead, self.is_late
         asked = self._clock()
         self._lead = await self._ask(self._lease.look)
         self._looked = asked
         self.trouble = ""
         self._has_seen_one = self._has_seen_one or self._lead.is_held
-        if (before.term, before.is_held) != (self._lead.term, self._lead.is_held):
+        is_another = (before.term, before.is_held) != (self._lead.term, self._lead.is_held)
+        if is_another or (was_late and not self.is_late):
             self.announce()
 
     def _believe(self, asked: float) -> None:

@@ -281,6 +281,27 @@ def test_a_leader_that_has_kept_nothing_for_a_whole_lease_lets_one_lead_that_sta
     asyncio.run(play())
 
 
+def test_who_waits_at_a_standby_hears_of_a_leader_that_was_only_late() -> None:
+    async def play() -> None:
+        table = Table()
+        table.term, table.holder, table.until = 1, "a", table.now + 6.0
+        b = Candidate(table, "b")
+        await b.leadership.look()
+        table.now += 5.0
+        await b.leadership.look()
+        assert b.leadership.is_late
+        waiting = asyncio.create_task(b.leadership.changed())
+        await asyncio.sleep(0)
+        table.until = table.now + 6.0
+        await b.leadership.look()
+        async with asyncio.timeout(LONG_S):
+            await waiting
+        assert not b.leadership.is_late
+        b.leadership.close()
+
+    asyncio.run(play())
+
+
 def test_a_standby_hesitates_only_until_it_has_seen_a_leader() -> None:
     async def play() -> None:
         table = Table()
