@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 from collections.abc import Mapping
 from contextlib import suppress
@@ -72,6 +73,13 @@ def work_devices(
             )
         )
     return tuple(devices)
+
+
+def home_in(environment: Mapping[str, str]) -> str:
+    """The user's home, if there is one; service accounts often have none."""
+    home = environment.get("HOME", "")
+    # A name that cannot even be looked up is none; pathlib would raise.
+    return home if home and os.path.isdir(home) else "/"  # noqa: PTH112
 
 
 def _login(uid: int, user: str) -> dict[str, str]:

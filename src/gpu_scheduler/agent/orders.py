@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_scheduler.agent.chosen import Chosen
+from gpu_scheduler.agent.conda import in_conda
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.environment import PLAIN_PATH, job_environment, work_devices
+from gpu_scheduler.agent.environment import home_in, job_environment, work_devices
 from gpu_scheduler.agent.interfaces import free_port, interface_of, is_free
 from gpu_scheduler.agent.rendezvous import nccl_hints, rendezvous_files
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
-
-CONDA_PLACES = (
-    *("~/miniconda3", "~/miniforge3", "~/mambaforge", "~/anaconda3"),
-    *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3"),
-)
-"""Where conda is when nothing says where: a file of jobs has no shell that has set it up."""
 
 
 class NoSlice(Exception):
@@ -58,7 +52,7 @@ class Orders:
         service_port = self._service_port(order)
         if service_port:
             environment |= {"PORT": str(service_port), "TGPU_SERVICE_PORT": str(service_port)}
-        workdir = start.workdir or _home(environment)
+        workdir = start.workdir or home_in(environment)
         closed = tuple(
             device.path
             for index, device in sorted(self._devices.items())
@@ -71,7 +65,7 @@ class Orders:
             task=start.task if start.HasField("task") else None,
             attempt=start.attempt,
             name=start.name,
-            argv=_in_conda(tuple(start.argv), start.conda, environment),
+            argv=in_conda(start, environment),
             script=start.script,
             workdir=workdir,
             environment=environment,
@@ -222,29 +216,3 @@ def _terminal(start: pb.Start) -> WorkTerminal | None:
         attach_within_ms=terminal.attach_within_ms,
         keep=terminal.keep,
     )
-
-
-def _home(environment: dict[str, str]) -> str:
-    """The user's home, if there is one; service accounts often have none."""
-    home = environment.get("HOME", "")
-    # A name that cannot even be looked up is none; pathlib would raise.
-    return home if home and os.path.isdir(home) else "/"  # noqa: PTH112
-
-
-def _in_conda(argv: tuple[str, ...], conda: str, environment: dict[str, str]) -> tuple[str, ...]:
-    """The command inside a conda environment, found by the submitter's own conda."""
-    if not conda:
-        return argv
-    environment.setdefault("PATH", PLAIN_PATH)
-    where = "-p" if "/" in conda else "-n"
-    return (_conda(environment), "run", "--no-capture-output", where, conda, *argv)
-
-
-def _conda(environment: dict[str, str]) -> str:
-    """As the submitter's shell names it, on the PATH, else where its installers put it."""
-    named = environment.get("CONDA_EXE", "")
-    if named or shutil.which("conda", path=environment["PATH"]):
-        return named or "conda"
-    home = _home(environment)
-    places = [place.replace("~", home, 1) + "/bin/conda" for place in CONDA_PLACES]
-    return next((path for path in places if os.access(path, os.X_OK)), "conda")

@@ -85,6 +85,7 @@ uv environment is there too. `CUDA_VISIBLE_DEVICES` and its kin are left behind:
 chooses the GPUs. `--export NONE` takes nothing along, `--export A,B=c` only that; `HOME`, `USER`
 and `PATH` are then those of a fresh login. `--conda ENV` runs the command in that environment, with
 the conda of the submitter's shell or `PATH`, else one in its home (`~/miniconda3` and the like).
+Where the site says which scripts may run, `ENV` is one of the site's (`security.conda_roots`).
 """,
     "run": """\
 Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, notes to stderr.

@@ -31,7 +31,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     SubmitAll,
 )
-from gpu_scheduler.control.named import jobs_named_in, submissions_in
+from gpu_scheduler.control.named import Rules, as_allowed, jobs_named_in
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.control.together import Kind, joined, neighbours
@@ -80,7 +80,7 @@ class Loop:
         now_ms: Callable[[], int],
         *,
         sweep_ms: int = 1_000,
-        rules: Callable[[Submit | Series], None] | None = None,
+        rules: Rules | None = None,
         writer: Writer | None = None,
     ) -> None:
         """Read everything from the store. `rules` refuses what this site does not want to run.
@@ -411,7 +411,7 @@ class Loop:
         self._recall_ends(message)
         permit.check(self.core.book, caller, message)
         if self._rules is not None:
-            self._check_rules(self._rules, message)
+            message = as_allowed(self.core.book, message, self._rules)
         return self.core.apply(message, now_ms)
 
     def _recall_ends(self, message: Command | Fact) -> None:
@@ -423,18 +423,6 @@ class Loop:
                 if row is not None:
                     tasks = self.store.tasks(job_id) if row.job.array is not None else []
                     recall(book, row, tasks)
-
-    def _check_rules(
-        self, check: Callable[[Submit | Series], None], message: Command | Fact
-    ) -> None:
-        index = 0
-        for submission in submissions_in(self.core.book, message):
-            try:
-                check(submission)
-            except SchedulerError as error:
-                error.index = index + (error.index or 0)
-                raise
-            index += submission.job_count
 
     def _cycle(self) -> Outcome:
         began = perf_counter()

@@ -1,7 +1,11 @@
-"""What a message is about, before it is applied: which jobs it names, and what it would submit."""
+"""What a message is about, before it is applied: which jobs it names, and what it would submit.
+
+And the message as the rules of a site let it be done.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
@@ -16,6 +20,11 @@ from gpu_scheduler.control.messages import (
     Update,
     UpdateService,
 )
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.service import Service
+
+Rules = Callable[[Submit | Series], Submit | Series]
+"""Refuses what a site does not want to run, and says what is to be run otherwise."""
 
 
 def jobs_named_in(message: Command | Fact) -> list[str]:
@@ -46,3 +55,36 @@ def submissions_in(book: Book, message: Command | Fact) -> tuple[Submit | Series
         job = book.lives[message.job_id].job
         return (Submit(replace(job, **dict(message.changes))),)
     return ()
+
+
+def as_allowed(book: Book, message: Command | Fact, rules: Rules) -> Command | Fact:
+    """The message as it is to be done, or a refusal that names the `index` of the first bad job."""
+    asked = submissions_in(book, message)
+    allowed: list[Submit | Series] = []
+    index = 0
+    for submission in asked:
+        try:
+            allowed.append(rules(submission))
+        except SchedulerError as error:
+            error.index = index + (error.index or 0)
+            raise
+        index += submission.job_count
+    is_same = all(one is other for one, other in zip(asked, allowed, strict=True))
+    return message if is_same else _with(message, allowed)
+
+
+def _with(message: Command | Fact, allowed: Sequence[Submit | Series]) -> Command | Fact:
+    """The same message, about these submissions; what changes a waiting job has none."""
+    if isinstance(message, Submit | Series):
+        return allowed[0]
+    if isinstance(message, SubmitAll):
+        return replace(message, submissions=tuple(allowed))
+    if isinstance(message, CreateService):
+        return replace(message, service=_running(message.service, allowed[0]))
+    if isinstance(message, UpdateService):
+        return replace(message, wanted=_running(message.wanted, allowed[0]))
+    return message
+
+
+def _running(service: Service, allowed: Submit | Series) -> Service:
+    return replace(service, launch=allowed.launch or service.launch)

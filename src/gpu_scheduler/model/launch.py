@@ -95,7 +95,8 @@ class Launch:
     was asked for by name; `captured` names a whole environment that is kept apart, as it can hold
     secrets. `script` is the text of a submitted script, run by its own first line with the job's
     command as its arguments. `sweep` names the sweep that the job belongs to, `params` are its
-    place in it. `probe` is how a replica of a service is asked whether it can be used.
+    place in it. `probe` is how a replica of a service is asked whether it can be used. `conda_exe`
+    is set by the rules of a site, and then enters the environment, whatever its submitter has.
     """
 
     argv: tuple[str, ...] = ()
@@ -111,6 +112,7 @@ class Launch:
     image: str = ""
     mounts: tuple[Mount, ...] = ()
     conda: str = ""
+    conda_exe: str = ""
     output: str = ""
     warn_signal: str = ""
     warn_before_ms: int = 0

@@ -1,24 +1,24 @@
 """Which programs may run where only those in certain directories may.
 
-A launch and its captured environment come in; silence, or a refusal that says what to do instead,
-comes out. Paths are judged by their text and by what they resolve to: so nobody but who may write
-to the directories themselves can put something else there after the submission.
+A launch and its captured environment come in; the launch as it is to run, or a refusal that says
+what to do instead, comes out. Paths are judged by their text and by what they resolve to: so nobody
+but who may write to the directories themselves can put something else there after the submission.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_scheduler.agent.environment import PLAIN_PATH
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.server.places import both, lies_in
+from gpu_scheduler.server.site_conda import SiteConda, Unfit
 
-SYSTEM = (
-    *("/usr", "/bin", "/sbin"),
-    *("/opt/conda", "/opt/miniconda3", "/opt/anaconda3", "/opt/miniforge3"),
-)
+SYSTEM = ("/usr", "/bin", "/sbin")
 """Where only root puts programs."""
 INTERPRETERS = frozenset(
     ("python", "bash", "sh", "dash", "zsh", "ksh", "perl", "Rscript", "julia", "node", "ruby")
@@ -49,15 +49,19 @@ REMEMBERED = 1000
 class ScriptRule:
     """`security.allowed_script_paths` of one server."""
 
-    def __init__(self, allowed: Iterable[str]) -> None:
+    def __init__(self, allowed: Iterable[str], conda_roots: Iterable[str] = ()) -> None:
         """Both the text and what it resolves to are allowed, as an admin may write either."""
         self.shown = ", ".join(allowed)
-        self._allowed = _both(allowed)
-        self._trusted = _both((*self._allowed, *SYSTEM))
+        self._allowed = both(allowed)
+        self._trusted = both((*self._allowed, *SYSTEM, *conda_roots))
+        self._conda = SiteConda(conda_roots, self._allowed, self._trusted)
         self._surroundings: dict[str, dict[str, str]] = {}
 
-    def check(self, launch: Launch, captured: Mapping[str, str] | None) -> None:
-        """Refuse a launch. `captured` is None also where the same one came along before."""
+    def check(self, launch: Launch, captured: Mapping[str, str] | None) -> Launch:
+        """Refuse a launch, or say how it runs: a conda environment gets its whole path.
+
+        `captured` is None also where the same one came along before.
+        """
         for is_so, what in (
             (launch.script, "is a script that was submitted as a text"),
             (launch.image, "runs in a container"),
@@ -73,15 +77,19 @@ class ScriptRule:
         around = self._around(launch.captured, captured) | explicit
         search = around.get("PATH", PLAIN_PATH)
         if launch.conda:
-            self._check_conda(launch, around.get("CONDA_EXE", ""), search)
-            # What the environment has comes first there.
-            search = f"{launch.conda}/bin:{search}"
-        program = self._program(launch, launch.argv[0], search)
-        if _lies_in(program, self._allowed):
+            launch = self._in_conda(launch, around.get("CONDA_EXE", ""), search)
+            # What the environment has comes first there, and then the system.
+            search = f"{launch.conda}/bin:{PLAIN_PATH}:{search}"
+        self._check_program(launch, self._program(launch, launch.argv[0], search))
+        return launch
+
+    def _check_program(self, launch: Launch, program: str) -> None:
+        is_interpreter = _plain_name(program) in INTERPRETERS
+        if not is_interpreter and lies_in(program, self._allowed):
             return
-        if not _lies_in(program, self._trusted):
+        if not lies_in(program, self._trusted):
             raise self._refusal(f"the job runs {program}")
-        if _plain_name(program) not in INTERPRETERS:
+        if not is_interpreter:
             raise self._refusal(f"the job runs {program}, which is no interpreter of scripts")
         self._check_argument(launch, program)
 
@@ -98,7 +106,7 @@ class ScriptRule:
         """Tell whether a list names only trusted directories; an empty part is the current one."""
         parts = directories.replace(";", ":").split(":") if directories else []
         return all(
-            part.startswith("/") and "$" not in part and _lies_in(part, self._trusted)
+            part.startswith("/") and "$" not in part and lies_in(part, self._trusted)
             for part in parts
         )
 
@@ -114,26 +122,27 @@ class ScriptRule:
             }
         return dict(self._surroundings.get(name, {"PATH": ""}))
 
-    def _check_conda(self, launch: Launch, named: str, search: str) -> None:
-        """An environment is found by its user's own settings, so only a path says which it is."""
-        place = launch.conda
-        if not place.startswith("/") or ".." in place.split("/"):
-            raise self._refusal(
-                f"the job runs in the conda environment '{place}', and only its whole path would "
-                "say where that is"
-            )
-        if not _lies_in(place, self._trusted):
-            raise self._refusal(f"the job runs in the conda environment {place}")
-        program = self._program(launch, named or "conda", search)
-        if not _lies_in(program, self._trusted):
-            raise self._refusal(f"the job is started by {program}")
+    def _in_conda(self, launch: Launch, named: str, search: str) -> Launch:
+        """The same launch, in the environment that the site means, entered by its own conda."""
+        try:
+            prefix = self._conda.prefix(launch)
+        except Unfit as error:
+            raise self._refusal(str(error)) from None
+        # It runs what it does in this shell, found as any program is.
+        self._program(launch, "bash", PLAIN_PATH)
+        program = self._conda.conda_for(prefix)
+        if not program:
+            program = self._program(launch, named or "conda", search)
+            if not lies_in(program, self._trusted):
+                raise self._refusal(f"the job is started by {program}")
+        return replace(launch, conda=prefix, conda_exe=program)
 
     def _program(self, launch: Launch, word: str, search: str) -> str:
         """The file that will be executed; nobody can put another one before it later."""
         if "/" in word:
             return self._whole(word, launch)
         for directory in search.split(":"):
-            if not _lies_in(directory, self._trusted):
+            if not lies_in(directory, self._trusted):
                 break
             path = f"{directory}/{word}"
             if os.access(path, os.X_OK) and Path(path).is_file():
@@ -161,7 +170,7 @@ class ScriptRule:
                 "must be the script"
             )
         script = self._whole(word, launch)
-        if not _lies_in(script, self._allowed) or not Path(script).is_file():
+        if not lies_in(script, self._allowed) or not Path(script).is_file():
             raise self._refusal(f"the job runs {script}")
 
     def _refusal(self, what: str) -> Forbidden:
@@ -169,17 +178,6 @@ class ScriptRule:
             f"{what}, and only programs and scripts in these directories may run here "
             f"(security.allowed_script_paths): {self.shown}"
         )
-
-
-def _both(directories: Iterable[str]) -> tuple[str, ...]:
-    found = [path for one in directories for path in (one.rstrip("/"), os.path.realpath(one))]
-    return tuple(dict.fromkeys(found))
-
-
-def _lies_in(path: str, directories: tuple[str, ...]) -> bool:
-    """Tell whether both the path as it is written and the file that it means lie in there."""
-    texts = (os.path.normpath(path), os.path.realpath(path))
-    return all(any(Path(text).is_relative_to(one) for one in directories) for text in texts)
 
 
 def _plain_name(program: str) -> str:

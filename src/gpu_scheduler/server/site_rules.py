@@ -1,10 +1,12 @@
 """What the owner of the machine does not want to run, whoever asks.
 
-A submission comes in; silence, or a refusal that names the setting, comes out.
+A submission comes in; the submission as it is to run, or a refusal that names the setting, comes
+out.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from gpu_scheduler.control.messages import Series, Submit
@@ -30,9 +32,9 @@ class SiteRules:
         self._notifications = settings.notifications
         self._forbidden = security.forbidden_environment
         allowed = security.allowed_script_paths
-        self._scripts = ScriptRule(allowed) if allowed else None
+        self._scripts = ScriptRule(allowed, security.conda_roots) if allowed else None
 
-    def check(self, submission: Submit | Series) -> None:
+    def check(self, submission: Submit | Series) -> Submit | Series:
         """Refuse what is against a rule; of many jobs, with the `index` of the first bad one."""
         job = submission.job
         if job.is_gang and not self._gangs:
@@ -47,8 +49,9 @@ class SiteRules:
             check_notify(job, self._notifications)
         if self._forbidden:
             self._check_variables(submission)
-        if self._scripts is not None:
-            _check_scripts(self._scripts, submission)
+        if self._scripts is None:
+            return submission
+        return _check_scripts(self._scripts, submission)
 
     def _check_variables(self, submission: Submit | Series) -> None:
         named = () if submission.launch is None else submission.launch.environment
@@ -87,14 +90,20 @@ class SiteRules:
                     )
 
 
-def _check_scripts(rule: ScriptRule, submission: Submit | Series) -> None:
+def _check_scripts(rule: ScriptRule, submission: Submit | Series) -> Submit | Series:
     jobs = submission.each() if isinstance(submission, Series) else (submission,)
+    allowed = submission.launch
     for index, one in enumerate(jobs):
         if one.launch is None:
             continue
         captured = None if one.environment is None else dict(one.environment.variables)
         try:
-            rule.check(one.launch, captured)
+            allowed = rule.check(one.launch, captured)
         except Forbidden as error:
             error.index = index
             raise
+    if allowed is None or not allowed.conda or submission.launch is None:
+        return submission
+    # Jobs of a series differ in their commands only.
+    site = replace(submission.launch, conda=allowed.conda, conda_exe=allowed.conda_exe)
+    return replace(submission, launch=site)

@@ -88,6 +88,16 @@ def _notifications(settings: Settings) -> None:
     Senders(settings.notifications)
 
 
+def _script_places(settings: Settings) -> None:
+    security = settings.security
+    for name in ("allowed_script_paths", "conda_roots"):
+        for path in getattr(security, name):
+            if not path.startswith("/") or ".." in path.split("/"):
+                raise InvalidRequest(
+                    f"security.{name} has '{path}', and each must be a whole path, such as /data"
+                )
+
+
 def _prices(settings: Settings) -> None:
     prices_of(settings.costs)
 
@@ -101,6 +111,7 @@ RULES: tuple[Rule, ...] = (
     _certificate,
     _issuer,
     _notifications,
+    _script_places,
     _prices,
 )
 RULES_OF_NODES: tuple[Rule, ...] = (check_grpc,)

@@ -367,11 +367,22 @@ class SecuritySettings:
         "of the system (Python, a shell, Perl, R, Julia, Node, Ruby) may run a script from there, "
         "named first, without options. Scripts given as text, containers, and variables that load "
         "code (`LD_*`, `BASH_ENV` ...) are refused; `LD_LIBRARY_PATH`, `PYTHONPATH` and the like "
-        "may name these directories and those of the system. A conda environment must lie in one "
-        "of them too, be named by its whole path, and be entered by a conda from there. It judges "
-        "what is submitted and confines nothing: programs in these directories get any arguments, "
-        "read what their user owns (such as Python packages in the home directory), and whoever "
-        "may write there, or change a symbolic link there later, may run anything.",
+        "may name these directories and those of the system. A conda environment must be one of "
+        "`conda_roots`, or lie in these directories and be named by its whole path. It judges what "
+        "is submitted and confines nothing: programs in these directories, but for interpreters, "
+        "get any arguments, all read what their user owns (such as Python packages in the home "
+        "directory), and whoever may write there, or change a symbolic link there later, may run "
+        "anything.",
+    )
+    conda_roots: tuple[str, ...] = setting(
+        (
+            *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/mambaforge"),
+            "/opt/anaconda3",
+        ),
+        "The conda installations of the site. Where `allowed_script_paths` is set, an environment "
+        "that a job names is sought in their `envs` and nowhere else (`base`: the installation "
+        "itself), is entered by the conda there, and must be one that the job's user cannot "
+        "change; its interpreters run scripts of the allowed directories.",
     )
     max_memory_per_job_gb: float = setting(
         0.0,

@@ -376,7 +376,7 @@ class Order(_message.Message):
     def __init__(self, allocation_id: _Optional[str] = ..., member: _Optional[int] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., warn: _Optional[_Union[Warn, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured", "prepare_only", "prepare_ms", "lease_ms", "probe", "port", "pick_port", "terminal")
+    __slots__ = ("job_id", "task", "attempt", "name", "argv", "script", "workdir", "environment", "uid", "gid", "user", "umask", "runner", "image", "mounts", "conda", "output", "devices", "cpu_milli", "memory_mb", "max_processes", "limit_ms", "warn_signal", "warn_before_ms", "grace_ms", "rendezvous", "captured", "prepare_only", "prepare_ms", "lease_ms", "probe", "port", "pick_port", "conda_exe", "terminal")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +417,7 @@ class Start(_message.Message):
     PROBE_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PICK_PORT_FIELD_NUMBER: _ClassVar[int]
+    CONDA_EXE_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: int
@@ -451,8 +452,9 @@ class Start(_message.Message):
     probe: Probe
     port: int
     pick_port: bool
+    conda_exe: str
     terminal: Terminal
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ..., prepare_only: _Optional[bool] = ..., prepare_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., port: _Optional[int] = ..., pick_port: _Optional[bool] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., name: _Optional[str] = ..., argv: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., workdir: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., uid: _Optional[int] = ..., gid: _Optional[int] = ..., user: _Optional[str] = ..., umask: _Optional[int] = ..., runner: _Optional[str] = ..., image: _Optional[str] = ..., mounts: _Optional[_Iterable[_Union[Mount, _Mapping]]] = ..., conda: _Optional[str] = ..., output: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDevice, _Mapping]]] = ..., cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., max_processes: _Optional[int] = ..., limit_ms: _Optional[int] = ..., warn_signal: _Optional[str] = ..., warn_before_ms: _Optional[int] = ..., grace_ms: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ..., captured: _Optional[bool] = ..., prepare_only: _Optional[bool] = ..., prepare_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., port: _Optional[int] = ..., pick_port: _Optional[bool] = ..., conda_exe: _Optional[str] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
 
 class Terminal(_message.Message):
     __slots__ = ("rows", "columns", "idle_ms", "attach_within_ms", "keep")

@@ -46,6 +46,7 @@ def start_order(
             for mount in launch.mounts
         ],
         conda=launch.conda,
+        conda_exe=launch.conda_exe,
         output=launch.output,
         devices=[
             pb.HeldDevice(

@@ -8,6 +8,7 @@ import pytest
 from gpu_scheduler.agent.chosen import NAME
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found, FoundDevice, FoundSlice
+from gpu_scheduler.agent.environment import PLAIN_PATH
 from gpu_scheduler.agent.interfaces import free_port
 from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -152,3 +153,27 @@ def test_conda_is_the_one_of_the_shell_of_the_path_or_of_its_installer(tmp_path:
     (home / "bin/conda").touch(0o755)
     assert in_conda(tmp_path, home)[0] == "conda"
     assert in_conda(tmp_path, home, CONDA_EXE="/c/bin/conda")[0] == "/c/bin/conda"
+
+
+def test_where_the_site_names_conda_nothing_of_the_users_conda_counts(tmp_path: Path) -> None:
+    start = pb.Start(job_id="job-1", attempt=1, argv=["python", "train.py"])
+    start.conda, start.conda_exe = "/opt/conda/envs/ml", "/opt/conda/bin/conda"
+    start.environment.update(
+        {
+            "PATH": "/home/ben/bin",
+            "LANG": "de",
+            "CONDARC": "/home/ben/rc",
+            "CONDA_EXE": "/home/ben/conda",
+            "CONDA_PREFIX": "/home/ben/env",
+            "CONDA_SHLVL": "1",
+            "_CE_M": "-m",
+            "_CE_CONDA": "evil",
+            "MAMBA_EXE": "/x",
+        }
+    )
+    work = an_agent(tmp_path).work(pb.Order(allocation_id="job-1.1", start=start))
+    assert work.argv[:5] == (start.conda_exe, "run", "--no-capture-output", "-p", start.conda)
+    assert work.environment["PATH"] == f"{PLAIN_PATH}:/home/ben/bin"
+    assert work.environment["LANG"] == "de"
+    assert not {"CONDARC", "CONDA_EXE", "CONDA_PREFIX", "CONDA_SHLVL"} & work.environment.keys()
+    assert not {"_CE_M", "_CE_CONDA", "MAMBA_EXE"} & work.environment.keys()

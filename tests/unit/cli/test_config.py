@@ -102,6 +102,12 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(
             "notifications: {ca_file: /none.pem}", "notifications.ca_file", id="notifications"
         ),
+        pytest.param(
+            "security: {allowed_script_paths: [data]}", "has 'data', and each", id="scripts"
+        ),
+        pytest.param(
+            "security: {conda_roots: [/opt/../home]}", "has '/opt/../home'", id="conda-roots"
+        ),
     ],
 )
 def test_what_a_server_would_refuse_at_its_start_is_refused_by_check_in_the_same_words(

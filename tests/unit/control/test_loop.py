@@ -179,9 +179,10 @@ def test_of_submissions_that_are_alike_each_is_refused_for_itself() -> None:
     with_loop(test)
 
 
-def refuse_n1(submission: Submit | Series) -> None:
+def refuse_n1(submission: Submit | Series) -> Submit | Series:
     if isinstance(submission, Series) and "n1" in submission.names:
         raise InvalidRequest("not n1")
+    return submission
 
 
 def test_submissions_of_two_callers_are_never_one() -> None:
@@ -635,9 +636,10 @@ def test_nobody_learns_about_others_by_depending_on_them() -> None:
 
 
 def test_the_rules_of_the_site_hold_for_changes_too() -> None:
-    def refuse_large(submission: Submit) -> None:
+    def refuse_large(submission: Submit) -> Submit:
         if submission.job.gpu_milli > 2000:
             raise Forbidden("too large")
+        return submission
 
     async def run() -> None:
         disk = Disk()

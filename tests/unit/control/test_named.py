@@ -1,0 +1,70 @@
+"""What the rules of a site make of a message before it is done."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.messages import (
+    Command,
+    CreateService,
+    Series,
+    Submit,
+    SubmitAll,
+    UpdateService,
+)
+from gpu_scheduler.control.named import as_allowed
+from gpu_scheduler.model.errors import Forbidden
+from gpu_scheduler.model.launch import Launch
+from tests.builders import a_job
+from tests.scenarios.test_services import a_service
+from tests.unit.control.test_loop import a_core
+
+ASKED, SETTLED = Launch(argv=("x",), conda="ml"), Launch(argv=("x",), conda="/opt/conda/envs/ml")
+SERVICE = replace(a_service(), launch=ASKED)
+SERIES = Series(a_job(), ASKED, None, ("a", "b"), (("x",), ("x",)))
+
+
+def settle(submission: Submit | Series) -> Submit | Series:
+    return replace(submission, launch=SETTLED)
+
+
+def book() -> Book:
+    return a_core(nodes=[]).book
+
+
+def launches(message: Command) -> list[Launch | None]:
+    if isinstance(message, CreateService):
+        return [message.service.launch]
+    if isinstance(message, UpdateService):
+        return [message.wanted.launch]
+    assert isinstance(message, Submit | Series | SubmitAll)
+    all_ = message.submissions if isinstance(message, SubmitAll) else (message,)
+    return [one.launch for one in all_]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(Submit(a_job(), ASKED), id="one"),
+        pytest.param(SERIES, id="a series"),
+        pytest.param(SubmitAll((Submit(a_job(), ASKED), SERIES)), id="many"),
+        pytest.param(CreateService(SERVICE), id="a service"),
+        pytest.param(UpdateService("svc-1", SERVICE), id="a changed service"),
+    ],
+)
+def test_what_runs_is_what_the_rules_make_of_it(message: Command) -> None:
+    allowed = as_allowed(book(), message, settle)
+    assert set(launches(allowed)) == {SETTLED}
+    assert as_allowed(book(), message, lambda same: same) is message
+
+
+def test_of_many_the_first_that_is_refused_is_named() -> None:
+    def refuse_plain(submission: Submit | Series) -> Submit | Series:
+        if isinstance(submission, Submit):
+            raise Forbidden("no")
+        return submission
+
+    with pytest.raises(Forbidden) as refusal:
+        as_allowed(book(), SubmitAll((SERIES, Submit(a_job(), ASKED))), refuse_plain)
+    assert refusal.value.index == 2
