@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance.conftest import RealServer, end_what_is_left
 from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
+from tests.receivers import HttpReceiver, until
 
 __all__ = ["fake_nvml", "fake_nvml_library"]
 
@@ -32,9 +33,10 @@ SETTINGS = {
 class Box:
     """A server on three fake A100, of which the last is split into two slices."""
 
-    def __init__(self, server: RealServer, nvml: FakeNvml) -> None:
+    def __init__(self, server: RealServer, nvml: FakeNvml, mailbox: HttpReceiver) -> None:
         self.server = server
         self.nvml = nvml
+        self.mailbox = mailbox
 
     def gpu(self, index: int = 0) -> dict[str, Any]:
         with self.server.client() as client:
@@ -54,6 +56,10 @@ class Box:
         with self.server.client() as client:
             page = client.call("GET", "/api/v1/events?limit=1000")
         return [event for event in page["events"] if event["kind"] == kind]
+
+    def told_of(self, job: str) -> list[str]:
+        """What people were told of a job."""
+        return [one["event"] for one in self.mailbox.got if one["job_id"] == job]
 
     def job(self, job: str) -> dict[str, Any]:
         return dict(self.server.json("show", job))
@@ -77,9 +83,13 @@ def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE"):
         server.environment[name] = nvml.env[name]
     try:
-        server.tgpu("up", "--daemon", "--state-dir", state_dir)
-        yield Box(server, nvml)
-        server.stop()
+        with HttpReceiver() as mailbox:
+            target = {"kind": "webhook", "url": mailbox.url, "for_jobs": True}
+            targets = json.dumps({"people": target})
+            server.environment["GPU_SCHEDULER_NOTIFICATIONS_TARGETS"] = targets
+            server.tgpu("up", "--daemon", "--state-dir", state_dir)
+            yield Box(server, nvml, mailbox)
+            server.stop()
     finally:
         end_what_is_left(state_dir)
         shutil.rmtree(state_dir, ignore_errors=True)
@@ -129,6 +139,8 @@ def test_a_job_that_leaves_its_gpu_idle_is_warned_and_stopped_unless_it_may_be_i
     assert "tgpu: its GPUs have been under 5 %" in box.server.tgpu("logs", idle).stdout
     assert box.events("gpu_idle_warning")[-1]["job_id"] == idle
     assert box.job(allowed)["state"] == "running"
+    until(lambda: box.told_of(idle), "its owner is told")
+    assert (box.told_of(idle), box.told_of(allowed)) == (["idle"], [])
 
 
 def test_a_foreign_process_is_shown_and_keeps_the_gpu_until_it_is_gone(box: Box) -> None:

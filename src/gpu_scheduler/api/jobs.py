@@ -244,9 +244,8 @@ def _of_tasks(context: Context, row: JobRow, task: int | None) -> tuple[int | No
 def _warned(context: Context, allocation_id: str) -> str:
     """What a job was told that may end it, as long as that holds."""
     gauge = context.service.core.book.gauges.attempts.get(allocation_id)
-    if gauge is None or not (gauge.over_ms or gauge.idle_warned_ms is not None):
-        return ""
-    return f"; warned: {gauge.warning}"
+    text = "" if gauge is None else gauge.standing_warning
+    return f"; warned: {text}" if text else ""
 
 
 def _end_if_started(context: Context, row: JobRow, start: Foreseen) -> Foreseen:

@@ -8,7 +8,7 @@ from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.notify.outbox import ADDRESSES, Lane
-from gpu_scheduler.notify.readers import only_target
+from gpu_scheduler.notify.readers import default_target
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.wire.notices import TargetForm, TargetList, TargetTested
@@ -22,7 +22,7 @@ async def list_targets(context: Context, call: Call) -> Answer:
     if notifications is None:
         return answer(TargetList([], job_webhooks=False))
     settings = notifications.settings
-    default = settings.default_target or only_target(settings)
+    default = default_target(settings, call.caller.tenant)
     forms = []
     for name, target in settings.targets.items():
         if not _may_know(call.caller, target):

@@ -189,6 +189,7 @@ class JobViews:
                 launch = self._store.launch(row.job.id) or _NO_LAUNCH
                 allocation_id = f"{row.job.id}_{number}.{task.attempt}"
                 form.attach = self._way_in(row.job, launch, allocation_id)
+                form.reason = form.reason or self._warned(allocation_id)
         return form
 
     def _form(self, row: JobRow, job: Job, launch: Launch) -> JobForm:
@@ -260,16 +261,25 @@ class JobViews:
         }
 
     def _why_it_waits(self, row: JobRow) -> str:
-        """Why a queued job has not started, as the last cycle saw it; or that its node is lost."""
+        """Why a queued job has not started, as the last cycle saw it.
+
+        Of one that runs: that its node is lost, or that it was warned.
+        """
         book = self._service.core.book
         life = book.lives.get(row.job.id)
         if row.state in HOLDING and life is not None:
-            return sentence(on_lost_node(book, life))[1]
+            lost = sentence(on_lost_node(book, life))[1]
+            return lost or self._warned(f"{row.job.id}.{row.attempt}")
         if row.state is not JobState.PENDING or life is None or not life.queued:
             return ""
         if self._reasons is None:
             self._reasons = Reasons(book.picture, self._service.last_plan or Plan())
         return sentence(self._reasons.brief(row.job.number))[1]
+
+    def _warned(self, allocation_id: str) -> str:
+        gauge = self._service.core.book.gauges.attempts.get(allocation_id)
+        text = "" if gauge is None else gauge.standing_warning
+        return f"warned: {text}" if text else ""
 
     def _shown(self, job: Job, launch: Launch) -> dict[str, str]:
         is_owner = self._caller.user == job.user

@@ -21,6 +21,8 @@ STATES = {
 LONGEST_NAME = 32
 LOST = "on a lost node since "
 """How the server says that a job is on a node of which nothing is heard."""
+WARNED = "warned: "
+"""How it says that a job that runs was told something that may end it."""
 
 
 def row(job: Mapping[str, Any], now: float) -> list[str]:
@@ -115,8 +117,8 @@ def place_text(job: Mapping[str, Any]) -> str:
     ]
     reason = job.get("reason") or ""
     if places and job.get("state") in ("running", "scheduled", "completed"):
-        lost = reason.partition(";")[0] if reason.startswith(LOST) else ""
-        return " ".join(places) + (f" ({_local(lost)})" if lost else "")
+        told = reason.partition(";")[0] if reason.startswith((LOST, WARNED)) else ""
+        return " ".join(places) + (f" ({_local(told)})" if told else "")
     if places and not reason:
         return " ".join(places)
     return f"({_local(reason)})" if reason else ""

@@ -138,7 +138,7 @@ def _add_order(parser: ArgumentParser) -> None:
         "--notify",
         action="append",
         metavar="WHAT[:WHO]",
-        help="start, end, fail, preempted, idle, memory, all; as end,fail:slack",
+        help="start, end, fail, preempted, idle, memory, all, none; as end,fail:slack",
     )
 
 

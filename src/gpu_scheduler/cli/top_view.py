@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_scheduler.cli import top_state
 from gpu_scheduler.cli.durations import clock_text, size_text, words_of
-from gpu_scheduler.cli.jobs_view import STATES, seconds_at
+from gpu_scheduler.cli.jobs_view import STATES, WARNED, seconds_at
 from gpu_scheduler.cli.output import STATE_COLOURS, counted, visible
 from gpu_scheduler.cli.top_state import State
 
@@ -415,7 +415,10 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
     minutes = job.get("max_runtime_minutes")
     members = job.get("members") or 1
     gpus = f"{job.get('gpus') or 0:g}"
-    where = " ".join(job.get("places") or []) or job.get("reason") or ""
+    why = str(job.get("reason") or "")
+    where = " ".join(job.get("places") or []) or why
+    if running and why.startswith(WARNED):
+        where = f"{where} ({why.partition(';')[0]})"
     return {
         "JOBID": number + tasks,
         "NAME": visible(str(job.get("name") or "-")),

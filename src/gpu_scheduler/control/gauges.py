@@ -51,6 +51,11 @@ class AttemptGauge:
         )
 
     @property
+    def standing_warning(self) -> str:
+        """What it was told that may end it, as long as that holds; else empty."""
+        return self.warning if self.over_ms or self.idle_warned_ms is not None else ""
+
+    @property
     def says_something(self) -> bool:
         """Tell whether there is anything worth a row."""
         measure = self.measure

@@ -36,20 +36,24 @@ OF_JOBS = (
 """What a job can ask for; the others are about the machine or a tenant."""
 
 
+NONE = "none"
+"""How a job says that its owner is to be told nothing that it did not ask for."""
+
+
 @dataclass(frozen=True, slots=True)
 class NotifyRule:
-    """Tell `target` (empty: the default one) about these things."""
+    """Tell `target` (empty: the default one) about these things; about none: see `NONE`."""
 
     notices: tuple[Notice, ...]
     target: str = ""
 
     def __str__(self) -> str:
-        kinds = ",".join(self.notices)
+        kinds = ",".join(self.notices) or NONE
         return f"{kinds}:{self.target}" if self.target else kinds
 
 
 def read_rules(texts: Iterable[str]) -> tuple[NotifyRule, ...]:
-    """Read `end,fail`, `end:TARGET` or `all:https://...`, each thing once."""
+    """Read `end,fail`, `end:TARGET`, `all:https://...` or `none`, each thing once."""
     rules = tuple(dict.fromkeys(_rule(text) for text in texts))
     if len(rules) > MOST_RULES:
         raise InvalidRequest(f"notify has {len(rules)} rules; allowed are {MOST_RULES}")
@@ -58,13 +62,16 @@ def read_rules(texts: Iterable[str]) -> tuple[NotifyRule, ...]:
 
 def _rule(text: str) -> NotifyRule:
     kinds, _, target = text.strip().partition(":")
+    if text.strip().lower() == NONE:
+        return NotifyRule(())
     named = [kind.strip().lower() for kind in kinds.split(",") if kind.strip()]
     allowed = [kind.value for kind in OF_JOBS]
     for kind in named:
         if kind not in (*allowed, "all"):
             raise InvalidRequest(
                 f"notify is '{text[:80]}': there is no '{kind[:40]}'; write some of "
-                f"{', '.join(allowed)} or all, with :TARGET behind, as in end,fail:slack"
+                f"{', '.join(allowed)} or all, with :TARGET behind, as in end,fail:slack, or none "
+                "alone"
             )
     if not named:
         raise InvalidRequest(

@@ -31,6 +31,9 @@ NOTICES: dict[str, tuple[Notice, ...]] = {
 }
 """What an event of a job can be told as; a target that wants both gets the first."""
 WARNINGS = frozenset({"gpu_idle_warning", "gpu_memory_warning"})
+ARRAY_PAUSE_MS = 24 * 3_600_000
+"""Of tasks of one array an owner who did not ask hears no more often than this."""
+MOST_ARRAYS = 10_000
 
 
 class Reader:
@@ -45,6 +48,7 @@ class Reader:
         )
         self._told_always = {kind for target in settings.targets.values() for kind in target.events}
         self._held: dict[tuple[str, int | None], tuple[Placement, ...]] | None = None
+        self._told_arrays: dict[tuple[str, Notice], tuple[int, int]] = {}
 
     def rows(self, events: Iterable[tuple[int, EventRow]], oldest_ms: int) -> list[NoticeRow]:
         """What is to be told of these events, if they are not older than that."""
@@ -81,18 +85,38 @@ class Reader:
         if not self._jobs_may_ask and not self._told_always.intersection(notices):
             return
         row = self._store.job(event.job_id)
-        if row is not None and (wanted := self._wanted(notices, row.job)):
+        if row is not None and (wanted := self._wanted(notices, row.job, sequence, event)):
             yield from self._told(sequence, event, row, wanted)
 
-    def _wanted(self, notices: Sequence[Notice], job: Job) -> dict[str, Notice]:
+    def _wanted(
+        self, notices: Sequence[Notice], job: Job, sequence: int, event: EventRow
+    ) -> dict[str, Notice]:
         """Which target hears of it as what."""
         wanted = dict(self._listeners(notices, job.tenant))
-        for rule in job.notify:
-            target = rule.target or self._settings.default_target or only_target(self._settings)
-            for notice in notices:
-                if notice in rule.notices and target:
+        default = default_target(self._settings, job.tenant)
+        for notice in notices:
+            targets = [rule.target or default for rule in job.notify if notice in rule.notices]
+            if self._is_for_owner(notice, job, sequence, event):
+                targets.append(default)
+            for target in targets:
+                if target:
                     wanted.setdefault(target, notice)
         return wanted
+
+    def _is_for_owner(self, notice: Notice, job: Job, sequence: int, event: EventRow) -> bool:
+        """Tell whether the owner hears of it without having asked."""
+        if notice.value not in self._settings.owner_events or not _leaves_it_to_us(job, notice):
+            return False
+        if event.task is None:
+            return True
+        told = self._told_arrays.get((job.id, notice))
+        if told is not None and event.at_ms - told[1] < ARRAY_PAUSE_MS:
+            # The same event comes again when what it led to could not be kept.
+            return told[0] == sequence
+        if len(self._told_arrays) >= MOST_ARRAYS:
+            del self._told_arrays[next(iter(self._told_arrays))]
+        self._told_arrays[job.id, notice] = (sequence, event.at_ms)
+        return True
 
     def _listeners(self, notices: Sequence[Notice], tenant: str) -> dict[str, Notice]:
         found = {}
@@ -134,23 +158,38 @@ def row_of(key: str, target: str, told: dict[str, Any], at_ms: int) -> NoticeRow
     return NoticeRow(id=notice_id, target=target, at_ms=at_ms, document=text, next_ms=at_ms)
 
 
-def only_target(settings: NotificationSettings) -> str:
-    """The one target that jobs may name, if there is just one."""
-    open_targets = [name for name, target in settings.targets.items() if target.for_jobs]
-    return open_targets[0] if len(open_targets) == 1 else ""
+def _leaves_it_to_us(job: Job, notice: Notice) -> bool:
+    """Tell whether a job says nothing of this itself: neither whom to tell, nor that it is not."""
+    return all(rule.notices and notice not in rule.notices for rule in job.notify)
+
+
+def default_target(settings: NotificationSettings, tenant: str) -> str:
+    """Where a job of this tenant tells what it names no target for; empty if nothing says so."""
+    open_targets = targets_for(settings, tenant)
+    if settings.default_target in open_targets:
+        return settings.default_target
+    own = [name for name in open_targets if settings.targets[name].tenants]
+    return next((names[0] for names in (own, open_targets) if len(names) == 1), "")
+
+
+def targets_for(settings: NotificationSettings, tenant: str) -> list[str]:
+    """The targets that jobs of this tenant may name."""
+    return [
+        name
+        for name, target in settings.targets.items()
+        if target.for_jobs and (not target.tenants or tenant in target.tenants)
+    ]
 
 
 def why_not(rule: NotifyRule, job: Job, settings: NotificationSettings) -> str:
     """Why a job must not ask for this; empty if it may."""
-    open_targets = [
-        name
-        for name, target in settings.targets.items()
-        if target.for_jobs and (not target.tenants or job.tenant in target.tenants)
-    ]
+    if not rule.notices:
+        return ""
+    open_targets = targets_for(settings, job.tenant)
     known = f"can be named here: {', '.join(open_targets)}" if open_targets else "none is set up"
     if rule.target.startswith(("http://", "https://")):
         return _why_no_address(rule.target, settings)
-    target = rule.target or settings.default_target or only_target(settings)
+    target = rule.target or default_target(settings, job.tenant)
     if not target:
         return f"it names no target and there is no default one ({known})"
     if target not in open_targets:

@@ -63,7 +63,8 @@ class Item:
     def allowed(self) -> str:
         """What may be written, for people."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            word = "some of" if self.kind == "list" else "one of"
+            return f"{word} {', '.join(self.choices)}"
         if self.kind == "list":
             return "a list of strings"
         if self.kind == "table":
@@ -131,7 +132,8 @@ class Item:
 
     def _in_range(self, value: Value) -> bool:
         if self.choices:
-            return value in self.choices
+            chosen = value if isinstance(value, tuple) else (value,)
+            return all(one in self.choices for one in chosen)
         if isinstance(value, str):
             return "\0" not in value
         if isinstance(value, dict):

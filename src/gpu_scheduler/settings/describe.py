@@ -156,7 +156,10 @@ def _property(item: Item) -> dict[str, Any]:
     if item.kind == "table":
         return described | {"type": "object", "additionalProperties": _inline(item.form)}
     if item.kind == "list":
-        return described | {"type": "array", "items": {"type": "string"}}
+        kind: dict[str, Any] = {"type": "string"}
+        if item.choices:
+            kind["enum"] = list(item.choices)
+        return described | {"type": "array", "items": kind}
     described["type"] = item.kind
     if item.choices:
         described["enum"] = list(item.choices)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpu_scheduler.model.notice import OF_JOBS
 from gpu_scheduler.settings.access import AuthSettings, TenantEntry
 from gpu_scheduler.settings.cluster import (
     LAST_PORT,
@@ -446,7 +447,14 @@ class NotificationSettings:
     targets: dict[str, Target] = table(Target, "Who can be told, by name.")  # noqa: RUF009
     default_target: str = setting(
         "",
-        "Where `--notify end` goes if it names no target; empty: the only one that is `for_jobs`.",
+        "Where `--notify end` goes if it names no target. Empty, or not for jobs of the tenant: to "
+        "the only `for_jobs` target with this tenant in `tenants`, else the only `for_jobs` one.",
+    )
+    owner_events: tuple[str, ...] = setting(
+        ("idle",),
+        "What owners are told of their jobs without having asked, at the same target; "
+        "`--notify none` wants nothing of it.",
+        choices=tuple(OF_JOBS),
     )
     allow_job_webhooks: bool = setting(
         default=False,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.cli.jobs_view import place_text
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.gpu_rules import Action, GpuRules
-from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent
+from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent, Started
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 from tests.unit.api.lab import ApiLab
 
@@ -153,6 +154,22 @@ def test_a_running_job_that_was_warned_says_so_and_is_measured() -> None:
         assert measured["peak_memory_mb"] == 80_000
         assert measured["energy_wh"] is None
         assert measured["warning"].startswith("it uses 80000 MiB")
+        listed = lab.get("/jobs").json["jobs"][0]
+        assert listed["reason"].startswith("warned: it uses 80000 MiB")
+        assert place_text(listed).startswith("n0[0] (warned: it uses 80000 MiB")
+        lab.tell(DevicesRead("n0", (DeviceRead(index=0),)))
+        assert lab.get("/jobs").json["jobs"][0]["reason"] == ""
+
+
+def test_an_idle_task_of_an_array_says_so() -> None:
+    rules = GpuRules(idle=Action.WARN, idle_ms=0)
+    with ApiLab(limits=Limits(gpu_rules=rules)) as lab:
+        job_id = lab.submit(gpu_count=1, array="0-1")
+        lab.tell(Started(f"{job_id}_0.1"))
+        lab.tell(DevicesRead("n0", (DeviceRead(index=0, utilisation_percent=0),)))
+        told = lab.get(f"/jobs/{job_id}_0").json
+        assert told["reason"].startswith("warned: its GPUs have been under 5 %")
+        assert lab.get(f"/jobs/{job_id}_1").json["reason"] == ""
 
 
 def test_a_gpu_is_paused_and_resumed(lab: ApiLab) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.notice import OF_JOBS, Notice, NotifyRule, read_rules
-from gpu_scheduler.notify.readers import row_of, why_not
+from gpu_scheduler.notify.readers import default_target, row_of, why_not
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.settings.groups import NotificationSettings
 from tests.builders import a_job
@@ -23,9 +23,14 @@ def test_a_rule_names_things_and_perhaps_a_target() -> None:
         NotifyRule(OF_JOBS, "https://x.example/a:b"),
     )
     assert str(read_rules(["fail,end:mail"])[0]) == "end,fail:mail"
+    assert read_rules([" None", "fail"]) == (NotifyRule(()), NotifyRule((Notice.FAIL,)))
+    assert str(read_rules(["none"])[0]) == "none"
 
 
-@pytest.mark.parametrize("text", ["", ":mail", "lunch", "end:two words", "gpu_free", "end:\x1b[1m"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ":mail", "lunch", "none:mail", "none,end", "end:two words", "gpu_free", "end:\x1b[1m"],
+)
 def test_a_rule_that_makes_no_sense_is_refused_with_what_would(text: str) -> None:
     with pytest.raises(InvalidRequest, match="notify is"):
         read_rules([text])
@@ -53,10 +58,20 @@ def test_a_target_of_one_tenant_is_not_for_the_others() -> None:
     settings = NotificationSettings(targets={"mail": MAIL, "vision": VISION})
     assert refusal("end:vision", settings, "vision") == ""
     assert "no target 'vision'" in refusal("end:vision", settings)
-    assert "no default" in refusal("end", settings)
-    assert (
-        refusal("end", NotificationSettings(targets=settings.targets, default_target="mail")) == ""
-    )
+
+
+def test_without_a_target_it_goes_to_the_one_of_the_tenant_or_the_only_one() -> None:
+    targets = {"mail": MAIL, "vision": VISION}
+    settings = NotificationSettings(targets=targets)
+    assert default_target(settings, "vision") == "vision"
+    assert default_target(settings, "nlp") == "mail"
+    named = NotificationSettings(targets=targets, default_target="mail")
+    assert default_target(named, "vision") == "mail"
+    closed = NotificationSettings(targets=targets, default_target="vision")
+    assert default_target(closed, "nlp") == "mail"
+    two = NotificationSettings(targets={"mail": MAIL, "other": MAIL})
+    assert "no default" in refusal("end", two)
+    assert refusal("none", NotificationSettings()) == ""
 
 
 @pytest.mark.parametrize(

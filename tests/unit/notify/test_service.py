@@ -14,6 +14,7 @@ from gpu_scheduler.control.messages import (
     Cancel,
     Ended,
     PauseDevice,
+    Record,
     SetNode,
     SetTenant,
     Started,
@@ -29,7 +30,7 @@ from gpu_scheduler.notify.service import DROPPED, Notifications
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.settings.groups import NotificationSettings
-from gpu_scheduler.store.rows import NoticeRow, Store, Write
+from gpu_scheduler.store.rows import EventRow, NoticeRow, Store, Write
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array
 from tests.receivers import HttpReceiver, SmtpReceiver, a_free_port
@@ -508,23 +509,72 @@ def test_trouble_with_the_machine_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_a_warning_about_idle_gpus_reaches_whoever_asked_for_it(tmp_path: Path) -> None:
-    from gpu_scheduler.control.messages import Record
-    from gpu_scheduler.store.rows import EventRow
+def an_idle_warning(job: str, task: int | None = None) -> Record:
+    data = (("minutes", 30), ("text", "its GPUs were idle for 30 minutes"))
+    kind = "gpu_idle_warning"
+    return Record((EventRow(at_ms=0, kind=kind, job_id=job, task=task, user="ann", data=data),))
 
+
+def test_a_warning_about_idle_gpus_reaches_its_owner_who_did_not_ask(tmp_path: Path) -> None:
     with HttpReceiver() as receiver:
 
         async def test(house: House) -> None:
-            job = await house.submit(name="lazy", user="ann", notify=read_rules(["idle"]))
-            data = (("minutes", 30), ("text", "its GPUs were idle for 30 minutes"))
-            warning = EventRow(at_ms=0, kind="gpu_idle_warning", job_id=job, user="ann", data=data)
-            await house.loop.apply(Record((warning,)))
+            job = await house.submit(name="lazy", user="ann")
+            await house.ran(job)
+            await house.loop.apply(an_idle_warning(job))
             await house.until(lambda: receiver.got, "the warning")
 
         in_house(tmp_path, told(receiver), test)
     (one,) = receiver.got
     assert one["text"].endswith("(lazy) of ann: its GPUs were idle for 30 minutes")
     assert (one["event"], one["minutes"]) == ("idle", 30)
+
+
+@pytest.mark.parametrize(
+    ("notify", "settings", "targets"),
+    [
+        pytest.param([], {}, ["hook"], id="by default"),
+        pytest.param(["fail"], {}, ["hook"], id="who asks for something else"),
+        pytest.param(["idle"], {}, ["hook"], id="who asks for it"),
+        pytest.param(["idle:other"], {"default_target": "hook"}, ["other"], id="elsewhere"),
+        pytest.param(["none"], {}, [], id="who wants nothing"),
+        pytest.param(["none", "fail"], {}, [], id="who wants something else only"),
+        pytest.param([], {"owner_events": ()}, [], id="where the site wants nothing"),
+    ],
+)
+def test_who_hears_of_idle_gpus(
+    tmp_path: Path, notify: list[str], settings: dict[str, Any], targets: list[str]
+) -> None:
+    hook = Target(kind="webhook", url="http://127.0.0.1:1/", for_jobs=True)
+    known = {"hook": hook} if "default_target" not in settings else {"hook": hook, "other": hook}
+    wanted = NotificationSettings(targets=known, **settings)
+
+    async def test(house: House) -> None:
+        job = await house.submit(name="lazy", user="ann", notify=read_rules(notify))
+        await house.loop.apply(an_idle_warning(job))
+        rows = Reader(wanted, house.store).rows(house.store.events(), 0)
+        assert [row.target for row in rows if '"idle"' in row.document] == targets
+        assert len(rows) == len(targets), "starts and ends are nobody's business by default"
+
+    in_house(tmp_path, NotificationSettings(), test)
+
+
+def test_of_the_tasks_of_an_array_an_owner_hears_once(tmp_path: Path) -> None:
+    hook = Target(kind="webhook", url="http://127.0.0.1:1/", for_jobs=True)
+    wanted = NotificationSettings(targets={"hook": hook})
+
+    async def test(house: House) -> None:
+        first = await house.loop.apply(Submit(an_array(id="", tasks="0-9")))
+        second = await house.loop.apply(Submit(an_array(id="", tasks="0-9")))
+        for task in range(5):
+            for outcome in (first, second):
+                await house.loop.apply(an_idle_warning(outcome.jobs[0].id, task))
+        reader = Reader(wanted, house.store)
+        rows = reader.rows(house.store.events(), 0)
+        assert len(rows) == 2
+        assert reader.rows(house.store.events(), 0) == rows, "if they were not kept"
+
+    in_house(tmp_path, NotificationSettings(), test)
 
 
 def test_what_is_held_is_read_once_for_many_events(
