@@ -320,17 +320,30 @@ class Launcher:
         path = str(self._directory / SOCKET)
         give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
         started = False
+        problem, pause = "", RETRY_SECONDS
         while asyncio.get_running_loop().time() < give_up:
             try:
                 return await asyncio.open_unix_connection(path, limit=MOST_LINE_BYTES)
             except (FileNotFoundError, ConnectionRefusedError):
                 if not started or self._child_is_gone():
-                    started = True
-                    self._start_launcher()
-            await asyncio.sleep(RETRY_SECONDS)
+                    problem = self._try_to_start()
+                    started = not problem
+            except OSError as error:
+                # Out of descriptors, perhaps. It must not end whoever waits for the launcher.
+                problem = f": {error}"
+            pause = min(2 * pause, LONGEST_RETRY_SECONDS) if problem else RETRY_SECONDS
+            await asyncio.sleep(pause)
         raise LauncherMissing(
-            f"no launcher answers at {path}; what it said is in {self._directory / LOG}"
+            f"no launcher answers at {path}{problem}; what it said is in {self._directory / LOG}"
         )
+
+    def _try_to_start(self) -> str:
+        """Start a launcher; what went wrong, as a machine can be short of anything for a while."""
+        try:
+            self._start_launcher()
+        except OSError as error:
+            return f", and none can be started: {error}"
+        return ""
 
     def _child_is_gone(self) -> bool:
         """Bury a launcher of ours that has ended; one that we did not start is not our child."""

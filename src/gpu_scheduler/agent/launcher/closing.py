@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from gpu_scheduler.agent.launcher import logs, processes, scratch
+from gpu_scheduler.agent.launcher import engines, logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, end_record, hook_environment
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
@@ -22,8 +22,14 @@ LOOK_AGAIN_MS = 25
 WRITE_AGAIN_MS = 1_000
 REMOVE_AGAIN_MS = 200
 REMOVE_TRIES = 20
+ENGINE_TRIES = 10
+"""So often an engine is asked that may never answer: for about a minute."""
+_ENGINE_FAILED = frozenset({125, 126, 127})
+"""Exit codes of an engine's client that has not seen its container to the end, if there was one."""
 BROKEN = "the launcher failed over this job and ended it; its log tells more"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
+SILENT = "the container engine does not answer, so the exit code is unknown"
+GONE = "its container was removed by somebody else: exit code unknown"
 
 
 class Closer:
@@ -52,7 +58,7 @@ class Closer:
         if runner is None or not ending.ran:
             self._clear(attempt)
         elif command := runner.inspect_command(attempt.work):
-            self._kit.tell_engine(command, lambda _, text: self._inspected(attempt, text))
+            self._inspect(attempt, command)
         else:
             if attempt.is_session:
                 text = scratch.read_small(f"{attempt.work.scratch_dir}/end.json")
@@ -89,22 +95,48 @@ class Closer:
             os.close(attempt.pidfd)
             attempt.pidfd = -1
 
-    def _inspected(self, attempt: Attempt, text: str) -> None:
-        if attempt.runner is not None:
-            ending = attempt.runner.ending(attempt.work, text)
-            if not ending.ran:
-                why = logs.last_line(attempt.work) or ending.detail
-                ending = Ending(ran=False, detail=why)
-            attempt.ending = ending
-        self._clear(attempt)
+    def _inspect(self, attempt: Attempt, command: tuple[str, ...]) -> None:
+        """Who was with the container to its end can wait for the engine; who failed, not for ever.
+
+        An engine that is not there when the job begins should not keep its devices.
+        """
+        client = attempt.ending or Ending()
+        tries = ENGINE_TRIES if client.exit_code in _ENGINE_FAILED else 0
+
+        def answered(well: bool, text: str) -> None:
+            attempt.ending = self._of_container(attempt, client, well, text)
+            self._clear(attempt)
+
+        engines.ask(self._kit, command, answered, tries)
+
+    def _of_container(self, attempt: Attempt, client: Ending, well: bool, text: str) -> Ending:
+        if attempt.runner is None:
+            return client
+        failed = client.exit_code in _ENGINE_FAILED
+        if not well and not (failed and engines.knows_none(text)):
+            return Ending(detail=GONE if engines.knows_none(text) else f"{SILENT}: {text}")
+        ending = attempt.runner.ending(attempt.work, text)
+        if ending.ran:
+            return ending
+        return Ending(ran=False, detail=logs.last_line(attempt.work) or ending.detail)
 
     def _clear(self, attempt: Attempt) -> None:
         runner = attempt.runner
         begun = attempt.said_go or attempt.adopted
         if begun and runner is not None and (command := runner.clear_command(attempt.work)):
-            self._kit.tell_engine(command, lambda *_: self._sweep(attempt))
+            engines.ask(
+                self._kit,
+                command,
+                lambda well, text: self._cleared(attempt, well, text),
+                ENGINE_TRIES,
+            )
         else:
             self._sweep(attempt)
+
+    def _cleared(self, attempt: Attempt, well: bool, text: str) -> None:
+        if not well and not engines.knows_none(text):
+            attempt.details.append(f"its container could not be removed: {text}")
+        self._sweep(attempt)
 
     def _sweep(self, attempt: Attempt) -> None:
         """Look, ask, look, kill, look, until nothing is left.

@@ -14,6 +14,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from gpu_scheduler.agent.launcher.forms import Form, Key
 
@@ -41,6 +42,7 @@ class Journal:
         self._soft: list[tuple[bytes, Done]] = []
         self._file = -1
         self._filled = 0
+        self._has_litter = False
         self.size = 0
         self.unsynced = False
         self.before_sync: Callable[[], None] = lambda: None
@@ -97,6 +99,9 @@ class Journal:
 
     def _write(self, data: bytes) -> str:
         try:
+            if self._has_litter:
+                os.ftruncate(self._file, self.size)
+                self._has_litter = False
             _write_all(self._file, data, self.size)
             if self.size + len(data) > self._filled:
                 self._fill(self.size + len(data))
@@ -116,15 +121,24 @@ class Journal:
             os.ftruncate(self._file, size)
 
     def _cut(self, size: int) -> None:
-        """What could not be written whole leaves no trace."""
-        os.ftruncate(self._file, size)
+        """What could not be written whole leaves no trace, at the latest before the next write.
+
+        A disk that fails may refuse this too; the jobs that run need a launcher all the same.
+        """
         self.size = self._filled = size
+        try:
+            os.ftruncate(self._file, size)
+        except OSError:
+            self._has_litter = True
 
     def _said(self, error: OSError) -> str:
         return f"cannot write {self.path}: {error.strerror}"
 
     def rewrite(self, records: Iterable[Form]) -> None:
-        """Replace the whole file, at once or not at all."""
+        """Replace the whole file, at once or not at all.
+
+        After the rename nothing must fail: from then on only the new file is found again.
+        """
         fresh = self.path + ".new"
         target = os.open(fresh, os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
         try:
@@ -132,14 +146,17 @@ class Journal:
             _write_all(target, data, 0)
             os.fsync(target)
             os.rename(fresh, self.path)
-            sync_directory(self.directory)
         except OSError:
             os.close(target)
+            _drop(fresh)
             raise
         if self._file >= 0:
             os.close(self._file)
         self._file, self.size, self._filled = target, len(data), len(data)
-        self.unsynced = False
+        self.unsynced = self._has_litter = False
+        # Some file systems know no sync of a directory.
+        with suppress(OSError):
+            sync_directory(self.directory)
 
     def open(self) -> None:
         """Append to the file as it is, but for a last line without an end: a record behind that
@@ -193,9 +210,18 @@ def keep_aside(path: str) -> str:
     target = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
         _write_all(target, data, 0)
+    except OSError:
+        _drop(aside)
+        raise
     finally:
         os.close(target)
     return aside
+
+
+def _drop(path: str) -> None:
+    """Half a file is no use, and takes room where there is none."""
+    with suppress(OSError):
+        os.unlink(path)
 
 
 def sync_directory(path: str) -> None:

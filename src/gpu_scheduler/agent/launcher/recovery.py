@@ -29,15 +29,16 @@ def recover(kit: Kit, supervisor: Supervisor) -> None:
     """Read the journal, take over, and write it anew without what was forgotten."""
     os.makedirs(kit.journal.directory, mode=0o700, exist_ok=True)
     found = journal.read(kit.journal.path)
-    aside = ""
-    if found.unreadable or found.torn:
-        aside = journal.keep_aside(kit.journal.path)
-        own_log.warn(f"damaged journal kept as {aside}")
     for record in found.records:
         _replay(kit, record)
+    aside = ""
     try:
+        if found.unreadable or found.torn:
+            aside = journal.keep_aside(kit.journal.path)
+            own_log.warn(f"damaged journal kept as {aside}")
         kit.journal.rewrite(supervisor.records())
     except OSError as error:
+        # It goes on as it is, with what is damaged still in it.
         own_log.warn(f"cannot rewrite the journal: {error}")
         kit.journal.open()
     kit.leases.take_over(kit.boot)
@@ -46,7 +47,8 @@ def recover(kit: Kit, supervisor: Supervisor) -> None:
             kit.loop.call(_take_over, kit, supervisor, attempt)
     kit.leases.look()
     for key in found.bad:
-        _lost(kit, supervisor, key, Ending(detail=f"its record was damaged (kept as {aside})"))
+        kept = aside or kit.journal.path
+        _lost(kit, supervisor, key, Ending(detail=f"its record was damaged (kept as {kept})"))
     for key in found.torn:
         _lost(kit, supervisor, key, Ending(ran=False, detail=NEVER_BEGAN))
     supervisor.look_after()

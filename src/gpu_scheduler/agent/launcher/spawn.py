@@ -138,10 +138,15 @@ class Spawner:
         return True
 
     def collect(self) -> None:
-        """Wait for all that were asked for."""
+        """Wait for all that were asked for.
+
+        Nobody hears of a child before all answers are read: who does may ask for another, whose
+        answer comes last.
+        """
         asked, self._asked = self._asked, []
-        for launch, gate, then in asked:
-            self.call(then, self._answer(launch, gate))
+        answers = [(then, self._answer(launch, gate)) for launch, gate, then in asked]
+        for then, child in answers:
+            self.call(then, child)
 
     def fork_at_gate(self, launch: Launch) -> Spawned:
         """One child, at once. Raises OSError if there can be none."""

@@ -103,6 +103,9 @@ class ContainerRunner(Runner):
             return Ending(ran=False, detail="the container was never made")
         if str(state.get("StartedAt", "")).startswith(_NEVER[:19]):
             return Ending(ran=False, detail=str(state.get("Error") or "the container never began"))
+        if state.get("Running"):
+            # Its code is 0 until it ends; what is left of it is killed now.
+            return Ending(detail="its client ended while the container ran: exit code unknown")
         detail = ""
         if state.get("OOMKilled"):
             detail = f"killed by the kernel: used more than its {work.memory_mb} MB"

@@ -2,12 +2,14 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_scheduler.agent.launcher import journal as journal_module
 from gpu_scheduler.agent.launcher.journal import Journal, keep_aside, read
 
 
@@ -208,3 +210,76 @@ def test_records_behind_a_torn_end_can_be_read(tmp_path: Path) -> None:
     assert found.records == [a_record(1), a_record(3)]
     assert not found.unreadable
     assert not found.torn
+
+
+def failing(number: int) -> Callable[..., None]:
+    """A call that the system refuses."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_a_disk_that_takes_nothing_back_costs_one_record_and_no_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that has become read-only refuses the cut as it refuses the write."""
+    journal = a_journal(tmp_path)
+    journal.append(a_record(1), lambda _: None)
+    journal.commit()
+    heard: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", failing(errno.EIO))
+        patch.setattr(os, "ftruncate", failing(errno.EROFS))
+        journal.append(a_record(2_000_000), heard.append)
+        journal.commit()
+        journal.append(a_record(3), heard.append)
+        journal.commit()
+    said = [text.rpartition(": ")[2] for text in heard]
+    assert said == ["Input/output error", "Read-only file system"]
+    journal.append(a_record(4), heard.append)
+    journal.commit()
+    found = read(journal.path)
+    assert (found.records, found.unreadable, found.torn) == ([a_record(1), a_record(4)], 0, [])
+
+
+def test_records_go_into_the_new_file_also_where_directories_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = a_journal(tmp_path)
+    journal.append(a_record(1), lambda _: None)
+    journal.commit()
+    monkeypatch.setattr(journal_module, "sync_directory", failing(errno.EINVAL))
+    journal.rewrite([a_record(1)])
+    journal.append(a_record(2), lambda _: None)
+    journal.commit()
+    assert read(journal.path).records == [a_record(1), a_record(2)]
+
+
+def test_a_rewrite_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = a_journal(tmp_path)
+    journal.append(a_record(1), lambda _: None)
+    journal.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing(errno.ENOSPC))
+        with pytest.raises(OSError, match="No space"):
+            journal.rewrite([])
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+    journal.append(a_record(2), lambda _: None)
+    journal.commit()
+    assert read(journal.path).records == [a_record(1), a_record(2)]
+
+
+def test_a_copy_that_cannot_be_made_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = a_journal(tmp_path)
+    journal.append(a_record(1), lambda _: None)
+    journal.commit()
+    monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
+    with pytest.raises(OSError, match="No space"):
+        keep_aside(journal.path)
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]

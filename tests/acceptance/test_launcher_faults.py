@@ -1,0 +1,199 @@
+"""What goes wrong around the launcher while jobs run: engines, disks, forks, processes."""
+
+# ruff: noqa: ASYNC110, ASYNC221, ASYNC240
+# The event loop has nothing else to do, and files are what these tests wait for.
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.agent import launcher_client
+from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.runners.container import container_name
+from tests.contract.test_runners import NAME, command, why_no_containers, work_of
+from tests.launching import AS_ROOT, Rig, log_line, with_launcher
+
+
+async def until(true: Callable[[], object], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+# --- the way to the launcher
+
+
+def test_an_agent_that_cannot_start_a_launcher_at_once_tries_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [errno.EAGAIN, errno.ENOMEM, errno.ENOSPC]
+    spawn = os.posix_spawn
+
+    def spawned(*args: Any, **more: Any) -> int:
+        if failures:
+            number = failures.pop()
+            raise OSError(number, os.strerror(number))
+        return spawn(*args, **more)
+
+    async def scenario(rig: Rig) -> None:
+        await rig.hang_up()
+        await rig.launcher.close()
+        agent = await Launcher.connect(rig.directory / "agent")
+        try:
+            async with asyncio.timeout(20):
+                await agent.start(rig.work("job-1.1", "sleep", "1000"))
+                monkeypatch.setattr(launcher_client.os, "posix_spawn", spawned)
+                os.kill(agent.pid, signal.SIGKILL)
+                await until(lambda: not failures)
+                assert [held[0] for held in await agent.held()] == ["job-1.1"]
+        finally:
+            failures.clear()
+            await rig.open()
+            with contextlib.suppress(OSError):
+                await agent.close()
+
+    with_launcher(scenario)
+
+
+# --- containers
+
+
+def with_engine(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    scenario: Callable[[Rig, Path], Awaitable[None]],
+) -> None:
+    """Run with an engine that does not answer questions while the file `broken` is there."""
+    if reason := why_no_containers():
+        pytest.skip(reason)
+    real = shutil.which("podman")
+    script = f"""#!/bin/sh
+case "$*" in *' run '*) exec {real} "$@";; esac
+if test -e {tmp_path}/broken; then
+    echo "$*" >> {tmp_path}/asked; echo 'cannot connect to the engine' >&2; exit 125
+fi
+exec {real} "$@"
+"""
+    (tmp_path / "podman").write_text(script)
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def run(rig: Rig) -> None:
+        await scenario(rig, tmp_path / "broken")
+
+    with_launcher(run)
+
+
+def test_a_container_whose_client_was_killed_has_not_ended_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(rig: Rig, _: Path) -> None:
+        work = work_of(rig, "container", "echo ready; sleep 1000")
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        os.kill((await rig.began(NAME)).pid, signal.SIGKILL)
+        over = await rig.over(NAME)
+        assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+        assert "exit code unknown" in over.detail
+        assert container_name(work) not in await command("podman", "ps", "--all")
+
+    with_engine(monkeypatch, tmp_path, scenario)
+
+
+def test_an_engine_that_does_not_answer_is_not_taken_for_a_job_that_never_ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(rig: Rig, broken: Path) -> None:
+        done = rig.directory / "done"
+        script = f"echo ready; while ! test -e {done}; do sleep 0.02; done; exit 3"
+        work = work_of(rig, "container", script)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        broken.touch()
+        done.touch()
+        asked = tmp_path / "asked"
+        await until(lambda: asked.exists() and asked.read_text().count("inspect") > 1)
+        assert [over for _, _, over in await rig.launcher.held()] == [None]
+        broken.unlink()
+        over = await rig.over(NAME)
+        assert (over.exit_code, over.ran) == (3, True)
+
+    with_engine(monkeypatch, tmp_path, scenario)
+
+
+def test_a_container_that_somebody_removed_has_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(rig: Rig, _: Path) -> None:
+        work = work_of(rig, "container", "echo ready; sleep 1000")
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        await command("podman", "rm", "--force", "--time", "0", container_name(work))
+        over = await rig.over(NAME)
+        assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+        assert "exit code unknown" in over.detail
+
+    with_engine(monkeypatch, tmp_path, scenario)
+
+
+# --- disks
+
+
+@contextlib.asynccontextmanager
+async def small_disk(rig: Rig) -> AsyncIterator[Path]:
+    """The launcher's directory on a file system of its own that is soon full."""
+    if not AS_ROOT:
+        pytest.skip("needs root")
+    await rig.hang_up()
+    await rig.launcher.leave()
+    disk = rig.directory / "agent"
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk]
+    if subprocess.run(mount, check=False).returncode:
+        await rig.open()
+        pytest.skip("cannot mount a small file system here")
+    try:
+        await rig.open()
+        yield disk
+    finally:
+        await rig.close()
+        subprocess.run(["umount", "-l", disk], check=False)
+        await rig.open()
+
+
+def fill(disk: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        (disk / "filler").write_bytes(b"x" * (1 << 20))
+
+
+def test_a_launcher_comes_back_to_a_damaged_journal_on_a_full_disk() -> None:
+    async def scenario(rig: Rig) -> None:
+        async with small_disk(rig) as disk:
+            await rig.launcher.start(rig.work("job-1.1", "sleep", "1000"))
+            await rig.began("job-1.1")
+            fill(disk)
+            journal = disk / "attempts" / "journal"
+            data = journal.read_bytes()
+            torn = b'0badc0de {"kind":"began","allocation_id":"job-2.1","member":0'
+            with journal.open("r+b") as file:
+                file.seek(len(data.rstrip(b"\0")))
+                file.write(torn)
+            try:
+                async with asyncio.timeout(20):
+                    await rig.kill_launcher()
+            finally:
+                (disk / "filler").unlink()
+            assert not list(journal.parent.glob("journal.bad-*"))
+            assert not (await rig.over("job-2.1")).ran
+            held = {name: over for name, _, over in await rig.launcher.held()}
+            assert held["job-1.1"] is None
+
+    with_launcher(scenario)

@@ -1,0 +1,61 @@
+"""Each child that was asked for has its own answer."""
+
+import errno
+import os
+import socket
+from collections import deque
+from functools import partial
+
+from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, Spawner
+from gpu_scheduler.agent.launcher.zygote import Zygote
+
+
+class Forks(Zygote):
+    """Answers in the order of the questions, as the real one does; the first fork fails.
+
+    Each child says its pid at its gate.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        super().__init__(0, channel)
+        self._gates: deque[int] = deque()
+        self._last = 1_000
+
+    def ask(self, gate: int, log: int, group: int) -> None:
+        del log, group
+        self._gates.append(os.dup(gate))
+
+    def answer(self) -> int:
+        gate = self._gates.popleft()
+        self._last += 1
+        if self._last > 1_001:
+            os.write(gate, str(self._last).encode())
+        os.close(gate)
+        if self._last == 1_001:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return self._last
+
+
+def test_a_fork_that_fails_does_not_mix_up_those_that_were_asked_for_with_it() -> None:
+    """Whoever hears of the failure may fork at once, as for an epilog."""
+    heard: dict[str, Spawned | OSError] = {}
+
+    def launch(name: str) -> Launch:
+        return Launch(argv=(name,), environment={})
+
+    def failed(child: Spawned | OSError) -> None:
+        heard["first"] = child
+        heard["epilog"] = spawner.fork_at_gate(launch("epilog"))
+
+    with socket.socket() as channel:
+        spawner = Spawner(Forks(channel))
+        spawner.begin(launch("first"), failed)
+        for name in ("second", "third"):
+            spawner.begin(launch(name), partial(heard.__setitem__, name))
+        spawner.collect()
+    assert isinstance(heard.pop("first"), OSError)
+    assert set(heard) == {"second", "third", "epilog"}
+    for child in heard.values():
+        assert isinstance(child, Spawned)
+        assert child.said() == str(child.pid)
+        child.gate.close()
