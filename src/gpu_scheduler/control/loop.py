@@ -21,6 +21,7 @@ from gpu_scheduler.control import permit
 from gpu_scheduler.control.audit import record
 from gpu_scheduler.control.committer import Committer, Writer
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.followers import Followers
 from gpu_scheduler.control.messages import (
     Command,
     Effect,
@@ -47,15 +48,12 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
-from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Store, Write
+from gpu_scheduler.store.rows import AuditRow, EventRow, Store, Write
 
 MOST_AT_ONCE = 2_000
 """So many messages are applied before their commit, so that nobody waits for long."""
 PAUSE_AFTER_BUG_S = 1.0
-EVENTS_AT_ONCE = 1_000
 MOST_NOTES = 10_000
-LARGEST_BACKLOG = 10_000
-"""A subscriber that is so many events behind is cut off."""
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]
 """Makes rows, from what messages led to, that are kept in the same commit."""
@@ -110,7 +108,7 @@ class Loop:
         self._notes: list[Write] = []
         self.trouble = ""
         self._unreadable: SchedulerError | None = None
-        self._subscribers: set[asyncio.Queue[tuple[int, EventRow] | None]] = set()
+        self._followers = Followers(store)
         self._task: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Future[int] | None = None
         self._asked_at: float | None = None
@@ -194,41 +192,12 @@ class Loop:
         outcome = await self.apply(SubmitAll(tuple(submissions)), caller, also=also_of_each)
         return _one_each(outcome)
 
-    async def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
+    def subscribe(self, after: int | None = None) -> AsyncIterator[tuple[int, EventRow]]:
         """Events with their sequence numbers, from behind `after` (None: from now on), for ever.
 
         Ends when the subscriber falls too far behind, or the loop closes.
         """
-        queue: asyncio.Queue[tuple[int, EventRow] | None] = asyncio.Queue(LARGEST_BACKLOG)
-        seen = self.store.last_event() if after is None else after
-        joined = False
-        try:
-            while True:
-                page = await self._events_behind(seen)
-                for sequence, event in page:
-                    seen = sequence
-                    yield sequence, event
-                if len(page) == EVENTS_AT_ONCE:
-                    continue
-                if joined:
-                    break
-                # New events are kept from here on; those before are in the next page.
-                joined = True
-                self._subscribers.add(queue)
-            if self._closing:
-                return
-            while (item := await queue.get()) is not None:
-                if item[0] > seen:
-                    seen = item[0]
-                    yield item
-        finally:
-            self._subscribers.discard(queue)
-
-    async def _events_behind(self, sequence: int) -> list[tuple[int, EventRow]]:
-        """A page of history, read in a thread: others have their turn, however much there is."""
-        if sequence >= self.store.last_event():
-            return []
-        return await asyncio.to_thread(self.store.events, sequence, EVENTS_AT_ONCE)
+        return self._followers.follow(after)
 
     def note(self, row: AuditRow) -> None:
         """Keep a record with the next commit, at the latest after the next look at the queue.
@@ -264,8 +233,7 @@ class Loop:
             await self._task
         if self._upkeep is not None:
             await asyncio.wait({self._upkeep})
-        for queue in list(self._subscribers):
-            _end(queue)
+        self._followers.close()
         self._writer.close()
 
     async def _run(self) -> None:
@@ -462,7 +430,7 @@ class Loop:
         self.tallies.commit_seconds.add(perf_counter() - began)
         self.tallies.note(writes)
         self._show(writes)
-        self._publish(writes, last)
+        self._followers.publish(writes, last)
 
     def _tell(self, error: SchedulerError | None) -> None:
         for told in self._on_written:
@@ -524,18 +492,6 @@ class Loop:
             except Exception:
                 log.exception("whoever looks at commits has failed")
 
-    def _publish(self, writes: list[Write], last: int) -> None:
-        if not self._subscribers:
-            return
-        events = _events(writes)
-        for sequence, event in enumerate(events, start=last - len(events) + 1):
-            for queue in list(self._subscribers):
-                try:
-                    queue.put_nowait((sequence, event))
-                except asyncio.QueueFull:
-                    self._subscribers.discard(queue)
-                    _end(queue)
-
     def _read_core(self, now_ms: int) -> Core:
         core = self._new_core()
         restore(core.book, self.store, now_ms)
@@ -549,16 +505,6 @@ def _refuse(requests: Sequence[_Request], error: SchedulerError) -> None:
             request.answer.set_exception(error)
 
 
-def _events(writes: list[Write]) -> list[EventRow]:
-    events: list[EventRow] = []
-    for write in writes:
-        if isinstance(write, EventRow):
-            events.append(write)
-        elif isinstance(write, NewJobs):
-            events += write.events()
-    return events
-
-
 def _kind(request: _Request) -> Kind | None:
     """What can be applied together with others; not what somebody keeps rows of their own with."""
     if request.also is None and isinstance(request.message, Series):
@@ -568,10 +514,3 @@ def _kind(request: _Request) -> Kind | None:
 
 def _one_each(outcome: Outcome) -> list[Outcome]:
     return [Outcome(jobs=[job]) for job in outcome.jobs]
-
-
-def _end(queue: asyncio.Queue[tuple[int, EventRow] | None]) -> None:
-    """Tell a subscriber that nothing more comes, also if that costs it its oldest events."""
-    while queue.full():
-        queue.get_nowait()
-    queue.put_nowait(None)
