@@ -28,6 +28,7 @@ def check_rest(world: World) -> None:
     """Judge the end of a run."""
     _check_settled(world)
     _check_acknowledged(world)
+    _check_cancelled(world)
     _check_attempts(world)
     _check_free(world)
     _check_events(world)
@@ -67,6 +68,14 @@ def _check_acknowledged(world: World) -> None:
     submitted = sum(not row.job.service for row in rows.jobs())
     if submitted > len(seen):
         audit.problem(f"{submitted} jobs are stored, and {len(seen)} were submitted")
+
+
+def _check_cancelled(world: World) -> None:
+    """What was cancelled is never started again."""
+    for job_id, before in world.client.cancelled.items():
+        for attempt in world.disk.rows.attempts(job_id):
+            if attempt.allocation_id not in before:
+                world.audit.problem(f"{job_id} was cancelled, and {attempt.allocation_id} began")
 
 
 def _check_attempts(world: World) -> None:

@@ -16,10 +16,12 @@ from unittest.mock import patch
 from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Silence
-from gpu_scheduler.control import services
+from gpu_scheduler.control import commands, services
+from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.members import Members
-from gpu_scheduler.control.messages import NodeFenced, Outcome
+from gpu_scheduler.control.messages import Cancel, NodeFenced, Outcome
 from gpu_scheduler.control.reconcile import Repairs
+from gpu_scheduler.control.stopping import NOT_BEGUN
 from gpu_scheduler.engine.admit import Admission
 from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.model.allocation import Allocation
@@ -167,6 +169,20 @@ def a_failure_is_told_once() -> Iterator[None]:
 
 
 @contextmanager
+def what_is_late_is_not_cancelled() -> Iterator[None]:
+    """A cancel is forgotten of an attempt that is being given up, as it did not begin in time."""
+    cancel = commands.cancel
+
+    def forget(book: Book, command: Cancel, *rest: Any) -> None:
+        task = book.life(command.job_id).only_task
+        if task is None or task.stop_why != NOT_BEGUN:
+            cancel(book, command, *rest)
+
+    with patch.object(commands, "cancel", forget):
+        yield
+
+
+@contextmanager
 def quotas_are_not_kept() -> Iterator[None]:
     """A tenant may have as much as there is."""
     with patch.object(Admission, "_over_quota", lambda *_: None):
@@ -236,6 +252,7 @@ VARIANTS: dict[str, Variant] = {
     "no-fencing": no_fencing,
     "orders-are-not-repeated": orders_are_not_repeated,
     "a-failure-is-told-once": a_failure_is_told_once,
+    "what-is-late-is-not-cancelled": what_is_late_is_not_cancelled,
     "quotas-are-not-kept": quotas_are_not_kept,
     "arrays-know-no-limit": arrays_know_no_limit,
     "dependencies-are-met-by-any-end": dependencies_are_met_by_any_end,

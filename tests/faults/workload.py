@@ -50,8 +50,11 @@ class Client:
     random: Random
     pick: Callable[[], VirtualServer]
     delay_s: Callable[[], float]
+    attempts_of: Callable[[str], frozenset[str]]
+    """The attempts of a job, as they are stored."""
     wishes: list[Wish] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
+    cancelled: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Jobs, and the attempts that each had when its cancel was acknowledged."""
     _number: int = 0
 
     async def ask(self, command: Command) -> str | None:
@@ -89,7 +92,7 @@ class Client:
     async def cancel(self, wish: Wish, at_s: float) -> None:
         await asyncio.sleep(at_s)
         if wish.job_id and await self.ask(Cancel(wish.job_id)) is not None:
-            self.cancelled.append(wish.job_id)
+            self.cancelled[wish.job_id] = self.attempts_of(wish.job_id)
             self.audit.note("cancelled", wish.job_id)
 
     async def confirm_dead(self, node: VirtualNode) -> None:

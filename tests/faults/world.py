@@ -94,7 +94,12 @@ class World:
             for number in range(size.randint(1, 4))
         ]
         self.client = Client(
-            self.loop, self.audit, self._random("people"), self._pick, self.network.delay_s
+            self.loop,
+            self.audit,
+            self._random("people"),
+            self._pick,
+            self.network.delay_s,
+            self._attempts_of,
         )
         everything = len(self.nodes) * gpus * 1000
         self.quotas = {TENANTS[0]: max(1000, everything // 2), TENANTS[1]: everything}
@@ -122,6 +127,11 @@ class World:
     def _stored(self, allocation_id: str) -> Allocation | None:
         found = (a for a in self.disk.rows.allocations() if a.id == allocation_id)
         return next(found, None)
+
+    def _attempts_of(self, job_id: str) -> frozenset[str]:
+        rows = self.disk.rows
+        ended = (attempt.allocation_id for attempt in rows.attempts(job_id))
+        return frozenset((*ended, *(a.id for a in rows.allocations() if a.job_id == job_id)))
 
     def _job_of(self, job_id: str) -> Job | None:
         row = self.disk.rows.job(job_id)

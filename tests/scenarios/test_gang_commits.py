@@ -187,6 +187,27 @@ def test_a_server_that_was_away_for_long_gives_the_gang_up() -> None:
     assert bench.prepared() == []
 
 
+def test_a_gang_that_may_run_has_time_to_say_so_to_a_server_that_was_away_for_long() -> None:
+    bench = Bench()
+    bench.prepared()
+    bench.now_ms = 3_600_000
+    bench.again()
+    assert bench.cycle() == [], "it may run since the hour before, and nobody was there to hear it"
+    assert bench.at(bench.now_ms + 29_999) == []
+    assert bench.at(bench.now_ms + 1) == [StopOrder("j1.1", "not_begun")]
+
+
+def test_a_cancel_is_kept_that_comes_while_a_late_attempt_is_given_up() -> None:
+    for job in ({}, {"members": 1}):
+        bench = Bench(**job)  # type: ignore[arg-type]
+        (stop,) = bench.at(60_000)
+        assert stop == StopOrder("j1.1", "not_begun")
+        bench.tell(Cancel("j1"))
+        bench.again()
+        bench.tell(Ended("j1.1", exit_code=None, ran=False, stopped_by="not_begun"))
+        assert bench.state is JobState.CANCELLED
+
+
 def test_an_elastic_gang_that_loses_a_node_goes_on_with_those_that_are_left() -> None:
     bench = Bench(nodes=4, members=4, min_members=2)
     bench.prepared()

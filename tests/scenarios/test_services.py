@@ -5,19 +5,24 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.api.services import is_reached
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.messages import (
     Cancel,
+    Command,
     CreateService,
     DeleteService,
     Ended,
+    Fact,
     NodeFenced,
     NodeFound,
     NodeSilent,
+    Outcome,
     ReplicaChecked,
     Retry,
     ScaleService,
     SetNode,
+    Started,
     Update,
     UpdateService,
 )
@@ -182,6 +187,26 @@ def test_a_deleted_service_goes_with_its_last_replica() -> None:
     assert lab.store.live_jobs() == []
     with pytest.raises(UnknownThing):
         lab.tell(DeleteService(service_id))
+
+
+class Slow(House):
+    """A lab in which nothing that is ordered ever begins, nor ends by itself."""
+
+    def tell(self, message: Command | Fact) -> Outcome:
+        return Outcome() if isinstance(message, Started) else super().tell(message)
+
+
+def test_a_service_goes_though_its_replica_was_being_given_up_when_it_was_deleted() -> None:
+    limits = Limits(start_timeout_ms=MINUTE)
+    lab = Slow(nodes=[a_node()], limits=limits, obedient=False)
+    lab.do(CreateService(a_service()))
+    lab.at(MINUTE)
+    (first,) = lab.running()
+    assert lab.stopped() == [(f"{first}.1", "not_begun")]
+    lab.do(DeleteService(lab.service().id))
+    lab.do(Ended(f"{first}.1", exit_code=None, ran=False))
+    assert lab.state(first) is JobState.CANCELLED
+    assert lab.store.services() == []
 
 
 def test_a_service_whose_replicas_are_over_can_be_deleted() -> None:
@@ -546,3 +571,21 @@ def test_replicas_that_may_not_wait_are_made_when_they_may() -> None:
         lab.tell(ScaleService(lab.service().id, 2))
     lab.do(Ended(lab.allocation("j1").id))
     assert lab.service().problem == ""
+
+
+def test_a_server_that_has_just_begun_takes_no_endpoint_away() -> None:
+    lab = House(nodes=(a_node(),))
+    lab.do(CreateService(a_service(probe=HTTP)))
+    lab.ready()
+
+    def is_endpoint() -> bool:
+        (replica,) = lab.service().live
+        return is_reached(replica, lab.core.book.picture.index.slot("n0").node)
+
+    assert is_endpoint()
+    lab.restart()
+    assert is_endpoint()
+    lab.tell(NodeSilent("n0", 15 * SECOND))
+    assert not is_endpoint()
+    lab.restart()
+    assert not is_endpoint()

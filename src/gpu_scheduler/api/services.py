@@ -22,7 +22,7 @@ from gpu_scheduler.control.messages import (
     UpdateService,
 )
 from gpu_scheduler.model.errors import InternalError, InvalidRequest, UnknownThing
-from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.wire.services import (
@@ -158,8 +158,11 @@ def _named(context: Context, call: Call) -> Service:
 
 
 def is_reached(replica: Replica, node: Node) -> bool:
-    """Tell whether a replica can be used, as far as is known: its node must be heard of."""
-    return replica.ready and replica.port > 0 and node.state is NodeState.ONLINE
+    """Tell whether a replica can be used, as far as is known: its node must not be silent.
+
+    A server that has just begun has heard of no node yet, and takes no endpoint away for that.
+    """
+    return replica.ready and replica.port > 0 and not node.silent_ms
 
 
 def host_of(node: Node) -> str:
@@ -244,7 +247,7 @@ def _replica(context: Context, service: Service, replica: Replica) -> ReplicaFor
         replica=replica.index,
         job_id=replica.job_id,
         state="stopping" if replica.leaving else state,
-        ready=replica.ready and node is not None and node.state is NodeState.ONLINE,
+        ready=replica.ready and node is not None and not node.silent_ms,
         is_current=replica.generation == service.generation,
         node="" if node is None else node.id,
         host="" if node is None else host_of(node),

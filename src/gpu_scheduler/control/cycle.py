@@ -171,7 +171,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
             protected=task.protected,
         )
     )
-    set_attempt_timers(book, allocation, limit_ms)
+    set_attempt_timers(book, allocation, limit_ms, now_ms)
     book.count_queued(job, -1)
     gpu_milli = allocation.gpu_milli
     book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
@@ -190,11 +190,13 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     outcome.effects.append(StartOrder(allocation, job))
 
 
-def set_attempt_timers(book: Book, allocation: Allocation, limit_ms: int) -> None:
+def set_attempt_timers(
+    book: Book, allocation: Allocation, limit_ms: int, listening_ms: int
+) -> None:
     """What is due in the life of an attempt: its limit, and by when it must have begun."""
     if not book.limits.nodes_keep_limits:
         book.set_timer(allocation.start_ms + limit_ms, LIMIT, allocation.id)
-    set_start_timers(book, allocation)
+    set_start_timers(book, allocation, listening_ms)
 
 
 def _commit_eviction(book: Book, eviction: Eviction, now_ms: int, outcome: Outcome) -> None:

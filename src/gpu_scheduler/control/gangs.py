@@ -26,17 +26,21 @@ BEGUN = "begun"
 """The timer of an attempt that may run and has not begun."""
 
 
-def set_start_timers(book: Book, allocation: Allocation) -> None:
-    """By when an attempt must be prepared or have begun, counted from what is stored."""
+def set_start_timers(book: Book, allocation: Allocation, listening_ms: int) -> None:
+    """By when an attempt must be prepared or have begun, counted from what is stored.
+
+    Who has listened only since `listening_ms` may not have heard yet that it has begun.
+    """
     limits = book.limits
     if allocation.is_held_back and limits.prepare_timeout_ms:
         due_ms = allocation.start_ms + limits.prepare_timeout_ms
         book.set_timer(due_ms, PREPARED, allocation.id)
     elif allocation.meeting is not None and limits.gang_start_timeout_ms:
-        due_ms = allocation.meeting.at_ms + limits.gang_start_timeout_ms
+        due_ms = max(allocation.meeting.at_ms, listening_ms) + limits.gang_start_timeout_ms
         book.set_timer(due_ms, BEGUN, allocation.id)
     elif not allocation.spans_nodes and limits.start_timeout_ms:
-        book.set_timer(allocation.start_ms + limits.start_timeout_ms, BEGUN, allocation.id)
+        due_ms = max(allocation.start_ms, listening_ms) + limits.start_timeout_ms
+        book.set_timer(due_ms, BEGUN, allocation.id)
 
 
 def commit(book: Book, fact: Prepared, now_ms: int, outcome: Outcome) -> None:
@@ -51,7 +55,7 @@ def commit(book: Book, fact: Prepared, now_ms: int, outcome: Outcome) -> None:
     meeting = Meeting(at_ms=now_ms, port=fact.port, hosts=fact.hosts)
     allocation = replace(running.allocation, meeting=meeting)
     book.picture.revise(replace(running, allocation=allocation))
-    set_start_timers(book, allocation)
+    set_start_timers(book, allocation, now_ms)
     outcome.writes += [
         allocation,
         EventRow(

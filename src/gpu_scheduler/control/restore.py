@@ -351,7 +351,7 @@ def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
             protected=task.protected,
         )
     )
-    set_attempt_timers(book, allocation, limit_ms)
+    set_attempt_timers(book, allocation, limit_ms, now_ms)
     task.members = len(allocation.placements)
     book.predictor.begin(job, allocation.start_ms)
 

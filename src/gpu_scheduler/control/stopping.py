@@ -19,7 +19,10 @@ LEASE = "lease"
 
 
 def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
-    """Order an attempt to stop, once. The first reason counts; a cancel beats a preemption."""
+    """Order an attempt to stop, once.
+
+    The first reason counts, but a cancel beats those after which there would be another attempt.
+    """
     found = book.running(allocation_id)
     if found is None:
         return
@@ -31,7 +34,7 @@ def stop(book: Book, allocation_id: str, why: str, outcome: Outcome) -> None:
         task.stop_why = why
         if life.job.service:
             book.unsettled_services[life.job.service] = None
-    elif task.stop_why == PREEMPTED and why == CANCELLED:
+    elif why == CANCELLED and (task.stop_why in {PREEMPTED, NOT_BEGUN} or life.job.service):
         task.stop_why = CANCELLED
     else:
         return
