@@ -16,12 +16,15 @@ class Session:
     """One agent, as long as its stream lasts. `ordered` is what it was told to start in it.
 
     `hello` says who it is, and `heard_s` when it last said something, by the event loop's clock.
+    Once it `is_closed`, nothing more is granted to it, and nothing that it says is heard: its agent
+    says all of it again on its next stream.
     """
 
     node: str
     hello: pb.Hello = field(default_factory=pb.Hello)
     heard_s: float = 0.0
     is_welcome: bool = False
+    is_closed: bool = False
     ordered: set[str] = field(default_factory=set)
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
@@ -31,6 +34,7 @@ class Session:
 
     def close(self) -> None:
         """Let the stream end when all before has been sent."""
+        self.is_welcome, self.is_closed = False, True
         self.outbox.put_nowait(None)
 
 

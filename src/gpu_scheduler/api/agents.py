@@ -101,7 +101,7 @@ class Agents:
         self.problems: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
         self._members = Members()
-        self._committed = Committed(loop)
+        self._committed = Committed(loop, self._members.forget)
         self._gangs = Gangs(
             loop, self._members, self, self._tell, self._member_over, self._committed
         )
@@ -347,9 +347,8 @@ class Agents:
             return
         log.warning("agent is silent", node=session.node, seconds=round(silent_s, 1))
         # Nothing is granted to it from here on.
-        session.is_welcome = False
-        self._silence.suspect(session.node)
         session.close()
+        self._silence.suspect(session.node)
 
     def _tell_of_silence(self, fact: Fact) -> None:
         self._tell(fact)
@@ -368,6 +367,8 @@ class Agents:
         try:
             await self._welcome(session, hello)
             async for message in requests:
+                if session.is_closed:
+                    break
                 self._hear(session, message)
         except SchedulerError as error:
             log.warning("agent refused", node=session.node, error=str(error))
@@ -377,6 +378,8 @@ class Agents:
     async def _welcome(self, session: Session, hello: pb.Hello) -> None:
         """Take the agent in, then say so: one that is refused must not think that all is well."""
         await self._loop.apply(node_found(hello, hello.inventory))
+        if session.is_closed:
+            return
         welcome = pb.Welcome(
             version=__version__,
             protocol=agreed_protocol(hello.protocol, hello.least_protocol, who=hello.node),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.allocation import Allocation
@@ -10,13 +10,17 @@ from gpu_scheduler.store.rows import RemovedAllocation, Write
 
 
 class Committed:
-    """The ids of all that is held, as of the last commit; `met` are gangs that may run."""
+    """The ids of all that is held, as of the last commit; `met` are gangs that may run.
 
-    def __init__(self, loop: Loop) -> None:
+    Whoever keeps something of attempts hears with `ended` that it can be forgotten.
+    """
+
+    def __init__(self, loop: Loop, ended: Callable[[str], None] = lambda _: None) -> None:
         """Read them once, and listen."""
         self.ids: set[str] = set()
         self.met: set[str] = set()
         self._loop = loop
+        self._ended = ended
         self._add(loop.store.allocations())
         loop.on_committed(self._note)
         loop.on_reload(self._reload)
@@ -41,3 +45,4 @@ class Committed:
             elif isinstance(write, RemovedAllocation):
                 self.ids.discard(write.id)
                 self.met.discard(write.id)
+                self._ended(write.id)

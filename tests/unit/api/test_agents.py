@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.silence import Patience
 from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import SetTenant
 from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.versions import PROTOCOL
-from tests.builders import a_core
+from tests.builders import a_core, a_tenant
 
 
 class FullDisk(MemoryStore):
@@ -56,3 +59,37 @@ def test_an_agent_is_welcome_only_once_it_has_been_taken_in(
     store: MemoryStore, heard: list[str]
 ) -> None:
     assert said_to_an_agent(store, most=1) == heard
+
+
+def test_what_is_left_of_a_stream_that_was_given_up_is_not_heard() -> None:
+    """An agent that was frozen has still to read what we said, so its stream is still open."""
+
+    async def run() -> None:
+        thawed, said = asyncio.Event(), asyncio.Event()
+        inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
+
+        async def requests() -> AsyncIterator[pb.AgentMessage]:
+            yield pb.AgentMessage(hello=pb.Hello(node="n0", protocol=PROTOCOL, inventory=inventory))
+            await thawed.wait()
+            said.set()
+            yield pb.AgentMessage(inventory=inventory)
+
+        store = MemoryStore()
+        loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        context: Any = None
+        agents = Agents(loop, patience=Patience(suspect_s=0.05, lost_s=60))
+        stream = agents.session(requests(), context)
+        async with asyncio.timeout(10):
+            assert (await anext(stream)).HasField("welcome")
+            events = loop.subscribe(0)
+            while (await anext(events))[1].kind != "node_silent":
+                pass
+            thawed.set()
+            await said.wait()
+            await loop.apply(SetTenant(a_tenant()))  # comes after all that was said before
+        assert store.nodes()[0].state is NodeState.SUSPECT
+        await stream.aclose()  # type: ignore[attr-defined]
+        await loop.close()
+
+    asyncio.run(run())

@@ -6,7 +6,8 @@ import pytest
 
 from gpu_scheduler.control.committed import Committed
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Ended, NodeFound, Prepared, Submit
+from gpu_scheduler.control.members import Members
+from gpu_scheduler.control.messages import Ended, NodeFenced, NodeFound, Prepared, Submit
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.store.memory import MemoryStore
@@ -47,6 +48,22 @@ def test_allocations_are_known_from_their_commit_to_the_commit_of_their_end() ->
         assert committed.ids == {held} == Committed(loop).ids
         await loop.apply(Ended(held, exit_code=0))
         assert committed.ids == {allocation.id for allocation in store.allocations()} == set()
+        await loop.close()
+
+    asyncio.run(play())
+
+
+def test_nothing_is_kept_of_the_members_of_an_attempt_whose_node_is_dead() -> None:
+    async def play() -> None:
+        loop = Loop(MemoryStore(), a_core, lambda: 1_000)
+        members = Members()
+        Committed(loop, members.forget)
+        loop.start()
+        held = await one_held(loop)
+        members.began(loop.store.allocations()[0], 0)
+        assert members.progress(held) == ([], [0])
+        await loop.apply(NodeFenced("n0"))
+        assert members.progress(held) == ([], [])
         await loop.close()
 
     asyncio.run(play())
