@@ -10,7 +10,7 @@ the store, and whoever waited for it is told that nothing was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -53,6 +53,7 @@ from gpu_scheduler.store.rows import AuditRow, EventRow, Store, Write
 MOST_AT_ONCE = 2_000
 """So many messages are applied before their commit, so that nobody waits for long."""
 PAUSE_AFTER_BUG_S = 1.0
+MISTAKE = "the scheduler made a mistake; see its log"
 MOST_NOTES = 10_000
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]
@@ -240,18 +241,20 @@ class Loop:
         while True:
             await self._sleep()
             if self._notes and not self._must_work():
-                await self._keep_notes()
+                await self._carefully(self._keep_notes)
             while self._must_work() or self._is_cycle_due():
-                try:
-                    await self._step()
-                except Exception:
-                    # A bug must cost one batch, not the scheduler.
-                    log.exception("a batch failed, nothing of it was done")
-                    mistake = InternalError("the scheduler made a mistake; see its log")
-                    await self._take_back(mistake)
-                    await asyncio.sleep(PAUSE_AFTER_BUG_S)
+                await self._carefully(self._step)
             if self._closing and not self._requests:
                 return
+
+    async def _carefully(self, work: Callable[[], Awaitable[None]]) -> None:
+        """A bug must cost one batch, not the scheduler."""
+        try:
+            await work()
+        except Exception:
+            log.exception("a batch failed, nothing of it was done")
+            await self._take_back(InternalError(MISTAKE))
+            await asyncio.sleep(PAUSE_AFTER_BUG_S)
 
     def _must_work(self) -> bool:
         return bool(self._requests) and (self._is_urgent or self._closing)
@@ -292,8 +295,7 @@ class Loop:
             if self._is_over(error):
                 self._depose(error)
                 return
-            self.trouble = str(error)
-            self._notes = notes + self._notes
+            self._failed(error, notes)
 
     async def _step(self) -> None:
         """One batch: apply, decide, commit, answer."""
@@ -410,11 +412,16 @@ class Loop:
                 self._depose(error)
                 return False
             log.warning("commit failed, nothing of it was done", error=str(error))
-            self.trouble = str(error)
-            self._notes = notes + self._notes
+            self._failed(error, notes)
             await self._take_back(error)
             return False
         return True
+
+    def _failed(self, error: SchedulerError, notes: list[Write]) -> None:
+        """Nothing was kept; records are tried again, unless one may be what cannot be kept."""
+        self.trouble = str(error)
+        if not isinstance(error, InternalError):
+            self._notes = notes + self._notes
 
     async def _write(self, writes: list[Write]) -> None:
         began = self._asked_at = perf_counter()
@@ -471,10 +478,14 @@ class Loop:
             try:
                 self.core = await self._writer.run(partial(self._read_core, self._now_ms()))
                 break
-            except SchedulerError as unreadable:
+            except Exception as error:
+                # Also a bug: it may only be that another server writes meanwhile.
+                unreadable = error if isinstance(error, SchedulerError) else InternalError(MISTAKE)
                 if self._unreadable is None:
-                    log.error("the store cannot be read", error=str(unreadable))  # noqa: TRY400
+                    is_bug = unreadable is not error
+                    log.exception("the store cannot be read", error=str(error), exc_info=is_bug)
                 self._unreadable = unreadable
+                self._tell(unreadable)
                 waiting, self._requests = self._requests, []
                 _refuse(waiting, unreadable)
                 if self._closing:
@@ -482,7 +493,10 @@ class Loop:
                 await asyncio.sleep(PAUSE_AFTER_BUG_S)
         self._unreadable = None
         for reload in self._on_reload:
-            reload()
+            try:
+                reload()
+            except Exception:
+                log.exception("whoever believes in the core has not begun anew")
 
     def _show(self, writes: list[Write]) -> None:
         """What is kept is kept, whatever those who look at it make of it."""

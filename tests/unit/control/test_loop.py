@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from threading import Event
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from gpu_scheduler.control.messages import (
     SubmitAll,
     Update,
 )
+from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.errors import (
     ClusterError,
@@ -45,7 +47,7 @@ from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.rows import EventRow, NewJobs, Write
+from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Write
 from tests.builders import a_core, a_job, a_node, a_request, after, an_array
 
 VISION = frozenset({"vision"})
@@ -261,6 +263,68 @@ def test_a_store_that_cannot_be_read_either_is_asked_until_it_can(
         assert (bench.store.unreadable, bench.reloads) == (0, 1)
 
     with_loop(test)
+
+
+def test_a_bug_while_all_is_read_again_does_not_end_the_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
+    told: list[SchedulerError | None] = []
+
+    async def test(bench: Bench) -> None:
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        reads = iter([KeyError("job-1"), KeyError("job-1")])
+
+        def allocations() -> list[Allocation]:
+            for error in reads:
+                raise error
+            return []
+
+        bench.loop.on_written(told.append)
+        bench.loop._on_reload.insert(0, fail)
+        monkeypatch.setattr(bench.store, "allocations", allocations)
+        bench.store.full = True
+        with pytest.raises(StoreUnavailable):
+            await bench.loop.apply(a_submission(gpus=1))
+        await bench.reloaded.wait()
+        bench.store.full = False
+        assert (await bench.loop.apply(a_submission(gpus=1))).jobs[0].id == "job-1"
+
+    with_loop(test)
+    kinds = [StoreUnavailable, InternalError, InternalError, NoneType]
+    assert [type(error) for error in told] == kinds, "whoever leads hears of it"
+
+
+class Picky(Disk):
+    """A store that cannot keep what has an A in it, and makes a mistake over a B."""
+
+    def commit(self, writes: list[Write]) -> int:
+        targets = {write.target for write in writes if isinstance(write, AuditRow)}
+        if "A" in targets:
+            raise InternalError("a row cannot be kept")
+        if "B" in targets:
+            raise ZeroDivisionError
+        return super().commit(writes)
+
+
+@pytest.mark.parametrize("target", ["A", "B"])
+def test_a_record_that_cannot_be_kept_costs_only_itself(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.control.loop.PAUSE_AFTER_BUG_S", 0.0)
+
+    async def test(bench: Bench) -> None:
+        bench.loop.note(AuditRow(1, "ada", "", "", "try", target, "refused"))
+        while not (bench.loop.trouble or bench.reloads):  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.001)
+        bench.loop.note(AuditRow(1, "ada", "", "", "try", target, "refused"))
+        with pytest.raises(InternalError):
+            await bench.loop.apply(a_submission(gpus=1))
+        await bench.loop.apply(a_submission(gpus=1))
+
+    with_loop(test, Picky())
 
 
 class SlowToRead(Disk):
