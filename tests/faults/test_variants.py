@@ -16,7 +16,7 @@ CLIMATES = {
     "requeue-what-is-silent": ("node cut off", "agent frozen"),
     "orders-are-not-repeated": ("connection reset", "agent killed"),
     "a-failure-is-told-once": ("connection reset", "agent killed"),
-    "what-is-late-is-not-cancelled": ("disk of a node slow", "node cut off"),
+    "what-is-late-is-not-cancelled": ("network slow", "disk of a node slow"),
     "quotas-are-not-kept": ("connection reset",),
     "arrays-know-no-limit": ("connection reset",),
     "dependencies-are-met-by-any-end": ("connection reset",),

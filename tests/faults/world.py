@@ -22,6 +22,7 @@ from unittest.mock import patch
 import structlog
 
 from gpu_scheduler.agent.checks import Watched
+from gpu_scheduler.control.stopping import NOT_BEGUN
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import Job
@@ -39,6 +40,9 @@ from tests.faults.workload import TENANTS, Client, wishes_of
 PATIENCE_S = 2 * 3600.0
 """After the last fault everything must have settled in this time, all of it virtual."""
 LOOK_S = 5.0
+IMPATIENT_S = 0.5
+LATE_S = 120.0
+"""So long after the last fault somebody still looks for what is late."""
 REST_S = 90.0
 """So long after that, everybody knows who leads."""
 
@@ -207,10 +211,23 @@ class World:
                 tasks.append(
                     self.loop.create_task(client.pause(wish, at_s + random.uniform(0, 20)))
                 )
+        tasks.append(self.loop.create_task(self._lose_patience()))
         for number, offer in enumerate(self.offers):
             chances = self._random(f"service {number}")
             tasks.append(self.loop.create_task(have(client, offer, chances, self.stormy_s)))
         return tasks
+
+    async def _lose_patience(self) -> None:
+        """Half of the jobs that are given up, as they have not begun in time, are cancelled."""
+        random, seen = self._random("patience"), set[str]()
+        while self.loop.time() < self.stormy_s + LATE_S:
+            await asyncio.sleep(IMPATIENT_S)
+            late = [r.job.id for r in self.disk.rows.live_jobs() if r.stop_why == NOT_BEGUN]
+            for wish in self.client.wishes:
+                if wish.job_id in late and wish.job_id not in seen:
+                    seen.add(wish.job_id)
+                    if random.random() < 0.5:
+                        await self.client.cancel(wish, 0)
 
 
 def run_world(seed: int, *, keep_trace: bool = False, climate: tuple[str, ...] = ()) -> Verdict:
