@@ -5,6 +5,7 @@ A prolog lets a test hold back or refuse single members, by files of their numbe
 
 import json
 import os
+import re
 import shlex
 import socket
 import sys
@@ -21,7 +22,7 @@ PROGRAM = Path(__file__).parents[1] / "examples" / "all_reduce.py"
 PROLOG = """#!/bin/sh
 touch {place}/came.$TGPU_MEMBER
 while [ -e {place}/hold.$TGPU_MEMBER ]; do sleep 0.02; done
-[ ! -e {place}/refuse.$TGPU_MEMBER ] || {{ echo "no licence here"; exit 1; }}
+! rm {place}/refuse.$TGPU_MEMBER 2>/dev/null || {{ echo "no licence here"; exit 1; }}
 """
 NODES = ("n0", "n1", "n2", "n3")
 PATIENCE = "GPU_SCHEDULER_GANGS_PREPARE_TIMEOUT_S"
@@ -207,13 +208,29 @@ def test_no_member_runs_before_the_last_one_is_prepared(stage: Stage) -> None:
 
 
 def test_a_member_that_cannot_be_prepared_fails_the_gang_with_node_and_cause(stage: Stage) -> None:
+    job, *_ = stage.submit("--chdir", str(stage.place / "nowhere")).split()
+    shown = stage.until(job, "failed")
+    assert re.match(r"could not be started: member \d on n\d: .*nowhere", shown["reason"])
+    assert stage.ran(job) == []
+
+
+def test_a_gang_whose_prolog_fails_on_a_node_runs_elsewhere_and_that_node_is_set_aside(
+    stage: Stage,
+) -> None:
     (stage.place / "refuse.1").touch()
     job = stage.submit()
-    shown = stage.until(job, "failed")
-    node = stage.nodes(job)[1]
-    assert f"member 1 on {node}: the prolog" in shown["reason"]
-    assert "no licence here" in shown["reason"]
-    assert stage.ran(job) == []
+    shown = stage.until(job, "completed", "failed")
+    assert shown["state"] == "completed", shown
+    first, second = stage.attempts(job)
+    node = {p["member"]: p["node"] for p in first["allocation"]}[1]
+    assert first["detail"].startswith(f"member 1 on {node}: the prolog ")
+    assert first["detail"].endswith("exit code 1: no licence here")
+    assert node not in {p["node"] for p in second["allocation"]}
+    assert stage.ran(job) == ["2.0", "2.1", "2.2"]
+    aside = {n["id"]: n["closed"]["reason"] for n in stage.cluster.nodes() if n["closed"]}
+    assert aside == {node: f"the prolog of job {job[4:]} failed: exit code 1: no licence here"}
+    stage.cluster.tgpu("nodes", "uncordon", node)
+    stage.cluster.wait_for_nodes()
 
 
 def test_an_agent_that_comes_back_while_a_gang_waits_does_not_say_that_it_runs(

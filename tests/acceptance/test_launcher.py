@@ -453,7 +453,9 @@ def test_a_prolog_that_fails_or_hangs_keeps_the_job_from_running() -> None:
         await rig.launcher.start_many([failing, hanging])
         first, second = await rig.over("job-1.1"), await rig.over("job-2.1")
         assert first.detail == "the prolog 'sh' failed: exit code 3: no disk"
-        assert second.detail == "the prolog 'sleep' failed: it ran out of time"
+        assert second.detail == "the prolog 'sleep' failed: it took longer than 0.2 s"
+        assert first.prolog_failed == "exit code 3: no disk"
+        assert second.prolog_failed == "it took longer than 0.2 s"
         assert (first.ran, second.ran) == (False, False)
         assert not (rig.directory / "ran").exists()
 
@@ -466,6 +468,28 @@ def test_a_stop_during_the_prolog_ends_it() -> None:
         await rig.launcher.stop("job-1.1", 0, "cancelled")
         over = await rig.over("job-1.1")
         assert (over.ran, over.stopped_by) == (False, "cancelled")
+        assert not over.prolog_failed
+
+    with_launcher(scenario)
+
+
+def test_an_epilog_that_fails_is_told_apart_from_how_the_job_ended() -> None:
+    async def scenario(rig: Rig) -> None:
+        long = "echo $(seq 1000); exit 4"
+        over = await rig.run(rig.work("job-1.1", "true", epilog=("sh", "-c", long)))
+        assert (over.exit_code, over.ran, over.prolog_failed) == (0, True, "")
+        assert over.epilog_failed.startswith("exit code 4: 1 2 3")
+        assert len(over.epilog_failed) == 300
+
+    with_launcher(scenario)
+
+
+def test_work_whose_launcher_died_during_the_prolog_has_not_begun_and_can_be_tried_again() -> None:
+    async def scenario(rig: Rig) -> None:
+        await rig.launcher.start(rig.work("job-1.1", "touch", "ran", prolog=("sleep", "1000")))
+        await rig.kill_launcher()
+        over = await rig.over("job-1.1")
+        assert (over.ran, over.stopped_by) == (False, "not_begun")
 
     with_launcher(scenario)
 

@@ -143,6 +143,7 @@ _LIFE: dict[str, st.SearchStrategy[Any]] = {
     "resume_ms": TIME,
     "protected": st.booleans(),
     "stop_why": TEXT,
+    "prolog_failures": COUNT,
 }
 
 
@@ -384,6 +385,7 @@ ROWS: dict[str, st.SearchStrategy[Any]] = {
             reason=TEXT,
             drains=st.booleans(),
             requeue_ms=st.none() | TIME,
+            is_fault=st.booleans(),
         ),
         found_labels=pairs(),
         given_labels=st.lists(st.tuples(TEXT, st.none() | TEXT), max_size=3).map(tuple),

@@ -77,6 +77,7 @@ class Audit:
         self.counts: dict[str, int] = {}
         self.is_closed = False
         self._prepared: set[Key] = set()
+        self.failed_prologs: set[str] = set()
         self.stored: Callable[[str], Allocation | None] = lambda _: None
         """What is committed of an allocation, asked when one of its processes begins."""
         self.job_of: Callable[[str], Job | None] = lambda _: None
@@ -124,12 +125,21 @@ class Audit:
         self._check_dependencies(run)
         self._check_gang(run)
         self._check_port(run)
+        if run.key[0] in self.failed_prologs:
+            self.problem(f"{run.key[0]} began on {run.node}, and a prolog of it had failed")
         return run
 
     def prepared(self, key: Key) -> None:
         """A member of a gang over several nodes is ready, and waits for the others."""
         self.note("prepared", *key)
         self._prepared.add(key)
+
+    def prolog_failed(self, node: str, key: Key) -> None:
+        """A prolog has failed: nothing of this attempt may run, here or elsewhere."""
+        self.note("prolog failed", node, *key)
+        self.failed_prologs.add(key[0])
+        for run in self.member_runs(key[0]):
+            self.problem(f"{key[0]} ran on {run.node}, and the prolog of member {key[1]} failed")
 
     def ended(self, run: Run, exit_code: int | None, signal: int | None) -> None:
         """A process is gone."""

@@ -25,6 +25,7 @@ Key = tuple[str, int]
 SYNC_S = 0.1
 LEASE = "lease"
 NOT_BEGUN = "not_begun"
+BAD_HOOK = "exit code 3"
 NEVER_BEGAN = "the launcher died before the command began"
 RESTARTED = "the machine was restarted: exit code unknown"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
@@ -198,8 +199,17 @@ class ModelLauncher:
         self._journal.sync()
         attempt.is_recorded = True
         self._answer(attempt)
-        if attempt.over is None:
+        if attempt.over is None and not self._prolog_fails(attempt):
             self._meet(attempt)
+
+    def _prolog_fails(self, attempt: Attempt) -> bool:
+        """The command of a member whose prolog fails never runs."""
+        if not attempt.work.prolog or "prolog" not in self.node.broken_hooks:
+            return False
+        self.node.prolog_failed(attempt.key)
+        detail = f"the prolog 'check' failed: {BAD_HOOK}"
+        self._close(attempt, None, None, ran=False, detail=detail, prolog_failed=BAD_HOOK)
+        return True
 
     def _answer(self, attempt: Attempt) -> None:
         for done in attempt.recorded:
@@ -337,6 +347,7 @@ class ModelLauncher:
         *,
         ran: bool = True,
         detail: str = "",
+        prolog_failed: str = "",
     ) -> None:
         """Write the end down, then tell it."""
         if attempt.over is not None:
@@ -352,6 +363,8 @@ class ModelLauncher:
             run_ms=0,
             stopped_by=attempt.stopped_by,
             detail=detail,
+            prolog_failed=prolog_failed,
+            epilog_failed=BAD_HOOK if ran and "epilog" in self.node.broken_hooks else "",
         )
         self._journal.write("end", attempt.key, attempt.over)
         self._sync_later()
@@ -401,7 +414,7 @@ class ModelLauncher:
             self._later(0.0, self._close_unknown, attempt, detail)
 
     def _never_began(self, attempt: Attempt) -> None:
-        if attempt.work.prepare_ms:
+        if attempt.work.prepare_ms or attempt.work.prolog:
             attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         self._close(attempt, None, None, ran=False, detail=NEVER_BEGAN)
 

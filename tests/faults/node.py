@@ -88,6 +88,9 @@ class VirtualNode:
         self.machine = VirtualMachine(site.loop)
         self.is_on = False
         self.slow_disk = 1.0
+        self.prolog: tuple[str, ...] = ()
+        self.broken_hooks: set[str] = set()
+        """Which of prolog and epilog fail here."""
         self.busy = random.choice((0.0, 0.1, 0.5))
         """How often its launcher does not read at once what it is told."""
         self.launcher: ModelLauncher | None = None
@@ -151,6 +154,7 @@ class VirtualNode:
             dir=str(directory),
             logs_dir=str(directory / "logs"),
             scratch_dir=str(directory / "scratch"),
+            prolog=self.prolog,
         )
         devices = tuple(
             FoundDevice(index=index, uuid=f"{self.name}-{index}", model="A100", memory_mb=GPU_MB)
@@ -218,6 +222,13 @@ class VirtualNode:
             process.is_alive and process.run.port == port and process.listens_s <= self.loop.time()
             for process in self._processes.values()
         )
+
+    def mend(self) -> None:
+        """Hooks go well again."""
+        self.broken_hooks.clear()
+
+    def prolog_failed(self, key: Key) -> None:
+        self._site.audit.prolog_failed(self.name, key)
 
     def prepared(self, key: Key) -> None:
         self._site.audit.prepared(key)

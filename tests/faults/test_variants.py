@@ -23,6 +23,8 @@ CLIMATES = {
     "ports-are-not-remembered": ("agent killed",),
     "one-replica-too-many": ("agent killed",),
     "services-are-deleted-without-their-replicas": ("server killed",),
+    "a-failed-prolog-fails-the-job": ("server killed",),
+    "nodes-with-bad-hooks-are-kept": ("server killed",),
 }
 """The faults that bring each of them to light soonest."""
 MOST_WORLDS = 60

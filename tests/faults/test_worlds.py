@@ -36,7 +36,8 @@ def test_worlds_are_full_of_faults_and_of_work() -> None:
     assert counts["fault"] > 200
     assert counts["began"] > 200
     assert counts["acknowledged"] > 200
-    for kind in ("server dies", "agent dies", "launcher dies", "power off", "cancelled"):
+    deaths = ("server dies", "agent dies", "launcher dies", "power off")
+    for kind in (*deaths, "cancelled", "prolog failed"):
         assert counts[kind] > 5, kind
 
 

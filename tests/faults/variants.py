@@ -16,7 +16,7 @@ from unittest.mock import patch
 from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Silence
-from gpu_scheduler.control import commands, services
+from gpu_scheduler.control import commands, hooks, nodes, services
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.members import Members
 from gpu_scheduler.control.messages import Cancel, NodeFenced, Outcome
@@ -241,6 +241,20 @@ def services_are_deleted_without_their_replicas() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def a_failed_prolog_fails_the_job() -> Iterator[None]:
+    """A job whose prolog failed on its node has failed."""
+    with patch.object(hooks, "kept_from_running", lambda *_: False):
+        yield
+
+
+@contextmanager
+def nodes_with_bad_hooks_are_kept() -> Iterator[None]:
+    """Where a hook failed the next job is started as well."""
+    with patch.object(nodes, "set_aside", lambda *_: None):
+        yield
+
+
 VARIANTS: dict[str, Variant] = {
     "acknowledge-before-commit": acknowledge_before_commit,
     "forget-before-commit": forget_before_commit,
@@ -259,6 +273,8 @@ VARIANTS: dict[str, Variant] = {
     "ports-are-not-remembered": ports_are_not_remembered,
     "one-replica-too-many": one_replica_too_many,
     "services-are-deleted-without-their-replicas": services_are_deleted_without_their_replicas,
+    "a-failed-prolog-fails-the-job": a_failed_prolog_fails_the_job,
+    "nodes-with-bad-hooks-are-kept": nodes_with_bad_hooks_are_kept,
 }
 
 

@@ -28,6 +28,7 @@ from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import Job
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk
+from tests.faults.hooks import Hooks
 from tests.faults.network import Connection, Network
 from tests.faults.node import Site, VirtualNode
 from tests.faults.rest import check_rest, is_settled
@@ -110,7 +111,9 @@ class World:
         self.audit.rules.tenant_milli.update(self.quotas)
         self.client.wishes = wishes_of(self._random("wishes"), len(self.nodes), gpus)
         self.offers = offers_of(self._random("services"), len(self.nodes), gpus)
-        self.disk.look = Watch(self).look
+        self.hooks = Hooks(self, self._random("hook"))
+        services = Watch(self)
+        self.disk.look = lambda: (services.look(), self.hooks.look())
         self._admins: list[asyncio.Task[None]] = []
         place = Place(
             self.loop, self.network, self.disk, self.nodes, self.servers, self._confirm_dead
@@ -169,6 +172,7 @@ class World:
         await self.client.set_up(self.quotas)
         self.weather.schedule(self.stormy_s)
         people = self._people()
+        hooks = self.loop.create_task(self.hooks.live())
         await asyncio.sleep(self.stormy_s)
         await self._until(
             lambda: all(task.done() for task in people + self._admins) and not unfit(self)
@@ -178,8 +182,10 @@ class World:
         for offer in self.offers:
             await delete(self.client, offer)
         await self._until(lambda: is_settled(self))
+        hooks.cancel()
         await asyncio.sleep(REST_S)
         check_rest(self)
+        self.hooks.check_rest()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Return when it is so, or nobody would wait any longer."""

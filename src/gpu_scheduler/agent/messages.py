@@ -24,6 +24,8 @@ def fact_of(report: Report) -> pb.Fact:
                 run_ms=report.run_ms,
                 stopped_by=report.stopped_by,
                 detail=report.detail,
+                prolog_failed=report.prolog_failed,
+                epilog_failed=report.epilog_failed,
             )
         )
     else:

@@ -117,7 +117,8 @@ class Over:
     `exit_code` and `signal` are apart; both None means that the end was not seen (the launcher had
     died) and is never guessed. `ran` is False if the command never ran, with the reason in
     `detail`. `stopped_by` is the launcher's own ground for stopping it: timeout, or the one given
-    with the order to stop.
+    with the order to stop. `prolog_failed` and `epilog_failed` say how the site's own commands
+    around it failed, and are empty if they did not.
     """
 
     allocation_id: str
@@ -129,6 +130,8 @@ class Over:
     run_ms: int
     stopped_by: str = ""
     detail: str = ""
+    prolog_failed: str = ""
+    epilog_failed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -500,6 +500,8 @@ class Agents:
             stopped_by=over.stopped_by if over.stopped_by in GROUNDS else "",
             detail=over.detail,
             at_ms=fact.at_ms,
+            prolog_failed=over.prolog_failed,
+            epilog_failed=over.epilog_failed,
         )
         if over.stopped_by == LEASE:
             detail = "; ".join(filter(None, (LEASE_ENDED, over.detail)))
@@ -525,17 +527,7 @@ class Agents:
             return
         self._members.forget(allocation.id)
         saved_ms = max(0, checkpoint_ms - allocation.start_ms) if checkpoint_ms else 0
-        answer = self._tell(
-            Ended(
-                ended.allocation_id,
-                exit_code=ended.exit_code,
-                signal=ended.signal,
-                progress_ms=saved_ms,
-                stopped_by=ended.stopped_by,
-                detail=ended.detail,
-                ran=ended.ran,
-            )
-        )
+        answer = self._tell(replace(ended, progress_ms=saved_ms))
         answer.add_done_callback(lambda done: self._forget_members(allocation, done))
 
     def _forget_members(self, allocation: Allocation, answer: asyncio.Future[Outcome]) -> None:

@@ -27,7 +27,7 @@ from gpu_scheduler.model.readings import DeviceProcess, DeviceReading
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.model.trouble import trouble_of
+from gpu_scheduler.model.trouble import trouble_of, trouble_of_node
 from gpu_scheduler.store.rows import UsageRow
 from gpu_scheduler.wire.answers import (
     ClusterStatus,
@@ -168,7 +168,7 @@ def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
                 jobs=use.jobs,
                 users=use.users,
                 paused=device.paused,
-                why=trouble_of(device),
+                why=trouble_of(device) or trouble_of_node(slot.node),
                 mig=[f"{count} x {profile}" for profile, count in device.mig_slices],
             )
             _add_reading(form, readings.get(device.index), sees, running)

@@ -156,6 +156,23 @@ def _nodes(nodes: list[Slot]) -> Iterator[Finding]:
         online = len(nodes) - len(lost)
         detail = f"{online} of {len(nodes)} nodes are online; away: {', '.join(lost[:MOST_TOLD])}"
         yield Finding("nodes", DEGRADED, detail, remedy)
+    yield from _set_aside(nodes)
+
+
+def _set_aside(nodes: list[Slot]) -> Iterator[Finding]:
+    """What a hook wrote may be meant for admins only, so that it is not told here."""
+    faulty = [slot.node.id for slot in nodes if slot.node.closed and slot.node.closed.is_fault]
+    for node_id in faulty[:MOST_TOLD]:
+        yield Finding(
+            "nodes",
+            DEGRADED,
+            f"node {node_id} was set aside, as a prolog or epilog failed there",
+            f"'tgpu nodes show {node_id}' says how it failed; mend that, then use the node again "
+            f"with 'tgpu nodes uncordon {node_id}'",
+        )
+    if len(faulty) > MOST_TOLD:
+        more = f"{len(faulty) - MOST_TOLD} further nodes were set aside"
+        yield Finding("nodes", DEGRADED, more, "'tgpu nodes' shows all of them")
 
 
 def _gpus(context: Context, nodes: list[Slot]) -> Iterator[Finding]:

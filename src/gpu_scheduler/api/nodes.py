@@ -204,6 +204,7 @@ def _closed(node: Node) -> ClosedForm | None:
         since=write_time(closed.since_ms),
         drains=closed.drains,
         requeue_at=write_time(closed.requeue_ms),
+        is_fault=closed.is_fault,
     )
 
 

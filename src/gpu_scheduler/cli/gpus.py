@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpu_scheduler.cli.durations import size_text
@@ -42,9 +43,8 @@ def run(args: Namespace) -> int:
     nodes = {gpu.get("node") for gpu in gpus}
     named = len(nodes) > 1
     print_table(HEADINGS, (row(gpu, named=named) for gpu in gpus), right=RIGHT)
-    for gpu in gpus:
-        if gpu.get("why"):
-            print(f"GPU {_name(gpu, named=named)}: {visible(str(gpu['why']))}")
+    for line in _whys(gpus, named=named):
+        print(line)
     return 0
 
 
@@ -73,6 +73,17 @@ def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
         _figure(gpu.get("power_watts") or None, " W"),
         ", ".join([*_jobs(gpu), *_others(gpu)]),
     ]
+
+
+def _whys(gpus: Iterable[dict[str, Any]], *, named: bool) -> Iterator[str]:
+    """Why devices take no new work; those of one node for one reason share a line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for gpu in gpus:
+        if gpu.get("why"):
+            key = (str(gpu.get("node")), str(gpu["why"]))
+            alike.setdefault(key, []).append(_name(gpu, named=named))
+    for (_, why), names in alike.items():
+        yield f"GPU{'s' * (len(names) > 1)} {', '.join(names)}: {visible(why)}"
 
 
 def _name(gpu: dict[str, Any], *, named: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from typing import Any
 
 from gpu_scheduler.cli.durations import duration, size_text, words_of
@@ -110,10 +111,13 @@ def _list(args: Namespace) -> int:
     if args.json:
         print_json({"nodes": list(nodes)})
     else:
-        silent = any(node.get("silent_since") for node in nodes)
-        headings = (*HEADINGS, "SILENT") if silent else HEADINGS
-        rows = ([*_row(node), *([_silent_for(node)] if silent else [])] for node in nodes)
-        print_table(headings, rows, right=(*RIGHT, "SILENT"))
+        more: dict[str, Callable[[dict[str, Any]], str]] = {}
+        if any(node.get("silent_since") for node in nodes):
+            more["SILENT"] = _silent_for
+        if any(_reason(node) != "-" for node in nodes):
+            more["WHY"] = _reason
+        rows = ([*_row(node), *(cell(node) for cell in more.values())] for node in nodes)
+        print_table((*HEADINGS, *more), rows, right=(*RIGHT, "SILENT"))
     return 0
 
 
@@ -144,6 +148,12 @@ def _silent_for(node: dict[str, Any]) -> str:
     """For how long nothing is heard of it."""
     since = seconds_at(node.get("silent_since"))
     return "-" if since is None else words_of(max(0.0, time.time() - since))
+
+
+def _reason(node: dict[str, Any]) -> str:
+    """Why it takes no new work, if somebody has said so."""
+    closed = node.get("closed")
+    return (visible(closed["reason"]) if closed else "") or "-"
 
 
 def _labels(node: dict[str, Any]) -> str:

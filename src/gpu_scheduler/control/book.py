@@ -40,12 +40,14 @@ class Limits:
 
     With `nodes_keep_limits` the nodes themselves stop jobs at their time limits, also while nobody
     reaches them; else the core orders it. An attempt that has not begun after `start_timeout_ms`
-    (0: any time) is given up and tried again, `max_misstarts` times. A gang over several nodes has
-    `prepare_timeout_ms` until all its members are prepared, then `gang_start_timeout_ms` to begin.
-    A device above `hot_above_c` (0: never) gets no new work until it is `hot_hysteresis_c` below.
-    One on which `quarantine_after` (0: never) attempts in a row died within `quarantine_within_ms`
-    is set aside. Jobs that ask for it get leases of `lease_ms` (0: none) on nodes that keep them;
-    what ran on a node that is dead waits again, interactive jobs apart, if `requeue_after_death`.
+    (0: any time) is given up and tried again, `max_misstarts` times; one whose prolog failed
+    `max_prolog_failures` times in a row, and with `hook_failure_drains` its node is drained. A gang
+    over several nodes has `prepare_timeout_ms` until all its members are prepared, then
+    `gang_start_timeout_ms` to begin. A device above `hot_above_c` (0: never) gets no new work until
+    it is `hot_hysteresis_c` below. One on which `quarantine_after` (0: never) attempts in a row
+    died within `quarantine_within_ms` is set aside. Jobs that ask for it get leases of `lease_ms`
+    (0: none) on nodes that keep them; what ran on a node that is dead waits again, interactive jobs
+    apart, if `requeue_after_death`.
     """
 
     max_queued_tasks: int = 1_000_000
@@ -55,6 +57,8 @@ class Limits:
     prepare_timeout_ms: int = 0
     gang_start_timeout_ms: int = 0
     max_misstarts: int = 5
+    max_prolog_failures: int = 3
+    hook_failure_drains: bool = True
     backoff_ms: int = 10_000
     max_backoff_ms: int = 10 * MINUTE_MS
     hot_above_c: int = 0

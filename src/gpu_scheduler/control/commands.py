@@ -249,7 +249,7 @@ def _revive(book: Book, life: JobLife, now_ms: int) -> None:
         check_pending(book, [(job, 1)])
         task = life.task(None)
         task.move_to(JobState.PENDING)
-        task.failures = task.misstarts = 0
+        task.failures = task.misstarts = task.prolog_failures = 0
         task.stop_why = ""
         book.count_queued(job, 1)
     del book.ended[job.id]

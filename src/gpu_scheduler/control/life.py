@@ -25,7 +25,7 @@ class TaskLife:
 
     `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
     when its pause after a failure ends, and 0 if it does not pause; `members` is with how many it
-    started last.
+    started last; `prolog_failures` is how often in a row a prolog kept it from running.
     """
 
     __slots__ = (
@@ -39,6 +39,7 @@ class TaskLife:
         "members",
         "misstarts",
         "preemptions",
+        "prolog_failures",
         "protected",
         "resume_ms",
         "served_ms",
@@ -55,6 +56,7 @@ class TaskLife:
         self.attempt = attempt
         self.failures = 0
         self.misstarts = 0
+        self.prolog_failures = 0
         self.members = 0
         self.preemptions = 0
         self.protected = False
@@ -321,6 +323,7 @@ class JobLife:
             since_ms=since_ms,
             protected=life.protected,
             stop_why=life.stop_why,
+            prolog_failures=life.prolog_failures,
             met=met,
         )
 
@@ -344,6 +347,7 @@ class JobLife:
             resume_ms=task.resume_ms,
             protected=task.protected,
             stop_why=task.stop_why,
+            prolog_failures=task.prolog_failures,
         )
 
     def _met_dependencies(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.control.messages import Ended
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.hooks import EPILOG, PROLOG, HookFailure
 
 GANG = "gang"
 """Why a member is stopped when another one has failed."""
@@ -27,6 +28,8 @@ class MemberEnd:
     stopped_by: str = ""
     detail: str = ""
     at_ms: int = 0
+    prolog_failed: str = ""
+    epilog_failed: str = ""
 
     @property
     def went_well(self) -> bool:
@@ -89,6 +92,8 @@ class Members:
         decisive = min(
             failed,
             key=lambda number: (
+                # Where a prolog failed nothing of the attempt has run, whatever else was wrong.
+                not attempt.ends[number].prolog_failed,
                 attempt.ends[number].stopped_by == GANG,
                 attempt.ends[number].at_ms,
             ),
@@ -102,6 +107,7 @@ class Members:
             ran=found.ran,
             stopped_by="" if found.stopped_by == GANG else found.stopped_by,
             detail=attempt.late or _told(attempt, decisive),
+            hooks=_hooks(attempt),
         )
 
     def to_stop(self, allocation: Allocation) -> list[int]:
@@ -167,6 +173,8 @@ class Members:
 def _told(attempt: _Attempt, number: int) -> str:
     """How the attempt ended; of a gang, with whose end that was."""
     end = attempt.ends[number]
+    if len(attempt.nodes) == 1 and end.prolog_failed:
+        return f"node {attempt.nodes[number]}: {end.detail}"
     if len(attempt.nodes) == 1 or end.went_well:
         return end.detail
     what = end.detail
@@ -175,3 +183,14 @@ def _told(attempt: _Attempt, number: int) -> str:
     elif not what and end.signal is not None:
         what = f"signal {end.signal}"
     return f"member {number} on {attempt.nodes[number]}: {what}" if what else ""
+
+
+def _hooks(attempt: _Attempt) -> tuple[HookFailure, ...]:
+    """Which hooks failed, the first of each kind on each node."""
+    found: dict[tuple[str, str], HookFailure] = {}
+    for number, end in sorted(attempt.ends.items()):
+        for hook, how in ((PROLOG, end.prolog_failed), (EPILOG, end.epilog_failed)):
+            node_id = attempt.nodes[number]
+            if how:
+                found.setdefault((node_id, hook), HookFailure(node_id, hook, how))
+    return tuple(found.values())

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_scheduler.control.node_messages import ConfirmDead, NodeCommand
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.hooks import HookFailure
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
@@ -348,8 +349,8 @@ class Ended:
     """An attempt ended. `progress_ms` is what of its run time the next attempt need not repeat.
 
     Without exit code and signal, how it ended is not known, and `detail` says why. If it never
-    `ran`, it was refused and will be each time. If it is `lost`, its order never arrived, so it can
-    be ordered again as if nothing had been.
+    `ran`, it was refused and will be each time, unless one of the `hooks` that failed is to blame.
+    If it is `lost`, its order never arrived, so it can be ordered again as if nothing had been.
     """
 
     allocation_id: str
@@ -360,6 +361,7 @@ class Ended:
     detail: str = ""
     ran: bool = True
     lost: bool = False
+    hooks: tuple[HookFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ from gpu_scheduler.store.rows import EventRow, RemovedNode
 
 DRAIN = "drain"
 """The kind of the timer of a drain; its name is the node's."""
+OURSELVES = "gpu-scheduler"
+"""Who closes a node when no person does."""
 OWN_LABELS = "tgpu."
 MOST_LABELS = 100
 LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
@@ -99,6 +101,17 @@ def is_drained(book: Book, slot: Slot) -> bool:
     """Tell whether a node was to be drained, and is."""
     closed = slot.node.closed
     return closed is not None and closed.drains and not book.picture.by_node.get(slot.ordinal)
+
+
+def set_aside(book: Book, node_id: str, reason: str, now_ms: int, outcome: Outcome) -> None:
+    """A node does jobs no good: it is drained until somebody has looked after it.
+
+    One that takes no new work already stays as people left it.
+    """
+    slot = book.picture.index.by_id.get(node_id)
+    if slot is not None and slot.node.closed is None:
+        closed = Closed(since_ms=now_ms, by=OURSELVES, reason=reason, drains=True, is_fault=True)
+        _close(book, slot, closed, "node_set_aside", outcome)
 
 
 def _slot(book: Book, node_id: str) -> Slot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from gpu_scheduler.control import fleet, nodes, services
+from gpu_scheduler.control import fleet, hooks, nodes, services
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.eligible import (
     BACKOFF,
@@ -73,6 +73,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     task.stop_why = task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
     fact = _of_a_gang(running, task, fact)
     state = _state_after(book, life, task, fact, elapsed_ms)
+    fact = hooks.with_count(task, fact, state)
     is_kept = state is JobState.COMPLETED or life.job.service
     progress_ms = elapsed_ms if is_kept else min(elapsed_ms, fact.progress_ms)
     measured = _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
@@ -81,25 +82,28 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     outcome.writes.append(_attempt_row(book, running.allocation, fact, state, why, now_ms))
     outcome.writes += measured
     fleet.settle(book, running.allocation, now_ms, outcome)
+    hooks.note(book, life, number, fact, now_ms, outcome)
     nodes.ended(book, running.allocation, now_ms, outcome)
     fleet.note_end(
         book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
     )
-    run_ms = None if task.stop_why or life.job.service else task.attained_ms + elapsed_ms
-    book.predictor.end(life.job, run_ms, now_ms)
+    is_no_run = task.stop_why or life.job.service or hooks.kept_from_running(task, fact)
+    book.predictor.end(life.job, None if is_no_run else task.attained_ms + elapsed_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
     services.look_again(book, life.job.service)
-    if state in {JobState.PREEMPTED, JobState.PENDING}:
-        if state is JobState.PREEMPTED:
-            task.attained_ms += progress_ms
-            # Only what gave way to others counts among those that its tenant allows.
-            task.preemptions += not is_nodes_fault
-        pauses = state is JobState.PENDING and not fact.lost
+    if state is JobState.PREEMPTED:
+        task.attained_ms += progress_ms
+        # Only what gave way to others counts among those that its tenant allows.
+        task.preemptions += not is_nodes_fault
+        pauses = False
+    elif state is JobState.PENDING:
+        pauses = not fact.lost and not hooks.goes_elsewhere(book, task, fact)
         if life.job.service and pauses:
             services.note_restart(book, life.job.id, _how_ended(fact, why), now_ms, outcome)
-        _requeue(book, life, number, task, pauses, now_ms, outcome)
+    else:
+        _end_task(book, life, number, state, why, now_ms, outcome)
         return
-    _end_task(book, life, number, state, why, now_ms, outcome)
+    _requeue(book, life, number, task, pauses, now_ms, outcome)
 
 
 def _end_task(  # noqa: PLR0917
@@ -140,6 +144,10 @@ def _state_after(
     book: Book, life: JobLife, task: TaskLife, fact: Ended, elapsed_ms: int
 ) -> JobState:
     """What became of the task; of a replica its service decides."""
+    if hooks.kept_from_running(task, fact):
+        return hooks.state_after(book, life, task)
+    if fact.ran:
+        task.prolog_failures = 0
     service = book.services.get(life.job.service) if life.job.service else None
     if service is not None and task.stop_why != CANCELLED:
         return _replica_became(service, task, fact, elapsed_ms)
@@ -330,8 +338,9 @@ def _pause_ms(book: Book, life: JobLife, task: TaskLife) -> int:
     """How long to wait after a failure: twice as long each time, up to a bound."""
     service = book.services.get(life.job.service)
     if service is not None:
-        return service.restart.pause_ms(task.failures)
-    delay_ms = book.limits.backoff_ms << max(0, task.failures + task.misstarts - 1)
+        return service.restart.pause_ms(task.failures + task.prolog_failures)
+    ends = task.failures + task.misstarts + task.prolog_failures
+    delay_ms = book.limits.backoff_ms << max(0, ends - 1)
     return min(delay_ms, book.limits.max_backoff_ms)
 
 

@@ -322,6 +322,7 @@ def _fill_task(task: TaskLife, row: JobRow | TaskRow) -> None:
     task.start_ms = row.start_ms
     task.first_start_ms = row.first_start_ms
     task.stop_why = row.stop_why
+    task.prolog_failures = row.prolog_failures
     task.exit_code = row.exit_code
     task.signal = row.signal
 

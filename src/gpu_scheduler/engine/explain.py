@@ -171,6 +171,8 @@ def _why_closed(node: Node) -> str:
     """Why a node takes no work at all."""
     if node.state is not NodeState.ONLINE or node.closed is None:
         return OFFLINE
+    if node.closed.is_fault:
+        return "set aside as a prolog or epilog failed there"
     return "being drained" if node.closed.drains else "cordoned"
 
 

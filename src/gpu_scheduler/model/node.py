@@ -136,9 +136,10 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """People let a node take no new work. If it `drains`, it is to be empty.
+    """A node takes no new work, as people decided, or as the scheduler found a fault with it.
 
-    What still runs there at `requeue_ms` is stopped and waits again; None lets it end by itself.
+    If it `drains`, it is to be empty. What still runs there at `requeue_ms` is stopped and waits
+    again; None lets it end by itself.
     """
 
     since_ms: int
@@ -146,6 +147,7 @@ class Closed:
     reason: str = ""
     drains: bool = False
     requeue_ms: int | None = None
+    is_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

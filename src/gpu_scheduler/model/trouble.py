@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_scheduler.model.job import called
-from gpu_scheduler.model.node import Device, ForeignUse, Health
+from gpu_scheduler.model.node import Device, ForeignUse, Health, Node
 
 
 def trouble_of(device: Device) -> str:
@@ -20,6 +20,15 @@ def trouble_of(device: Device) -> str:
         # The reading of now stands beside it; it has to be well below the threshold again.
         return f"it became hot ({device.temperature_c} C) and rests until it has cooled down"
     return ""
+
+
+def trouble_of_node(node: Node) -> str:
+    """Why a node that is there takes no new work; empty if it does."""
+    closed = node.closed
+    if closed is None:
+        return ""
+    who = "set aside" if closed.is_fault else f"closed by {closed.by or 'nobody'}"
+    return f"its node is {who}" + (f": {closed.reason}" if closed.reason else "")
 
 
 def _taken(use: ForeignUse) -> str:

@@ -17,6 +17,7 @@ _TROUBLE = {
     "gpu_quarantined": "GPU {gpu} of {node} was set aside: jobs kept dying on it at once",
     "gpu_leak": "GPU {gpu} of {node} is not free although its job has ended",
     "node_silent": "nothing is heard of node {node} any more",
+    "node_set_aside": "node {node} was set aside and gets no new work: {reason}",
 }
 _OF_WARNINGS = ("minutes", "used_mb", "given_mb", "service", "replica", "restarts")
 TROUBLE = frozenset(_TROUBLE)
@@ -97,7 +98,7 @@ def said_of_replica(notice: Notice, event: EventRow, user: str) -> str:
 def of_machine(event: EventRow) -> dict[str, Any]:
     """About a GPU or a node."""
     data = {name: str(value) for name, value in event.data}
-    facts = {"gpu": data.get("gpu", "?"), "node": data.get("node", "?")}
+    facts = {name: data.get(name, "?") for name in ("gpu", "node", "reason")}
     return {
         "text": _TROUBLE[event.kind].format(**facts),
         "event": Notice.TROUBLE.value,

@@ -58,6 +58,8 @@ def limits_of(settings: Settings) -> Limits:
         prepare_timeout_ms=round(settings.gangs.prepare_timeout_s * 1000),
         gang_start_timeout_ms=round(settings.gangs.start_timeout_s * 1000),
         max_misstarts=settings.jobs.max_assignment_attempts,
+        max_prolog_failures=settings.jobs.max_prolog_failures,
+        hook_failure_drains=settings.jobs.hook_failure_drains,
         usage_half_life_ms=round(settings.policy.usage_half_life_hours * HOUR_MS),
         gpu_rules=gpu_rules_of(settings.gpu),
         lease_ms=round(settings.nodes.lease_s * 1000),

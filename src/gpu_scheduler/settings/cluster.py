@@ -125,7 +125,7 @@ class GangSettings:
     """Jobs whose members run on several nodes and start together."""
 
     prepare_timeout_s: float = setting(
-        60.0,
+        90.0,
         "A gang over several nodes whose members are not all prepared by then is given up and "
         "tried again.",
         least=1,

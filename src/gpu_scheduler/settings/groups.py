@@ -265,7 +265,7 @@ class JobSettings:
     max_assignment_attempts: int = setting(
         5,
         "How often a job is tried that was not begun in time. What is refused at its start (a "
-        "prolog that fails, a program that is not there) is not tried again.",
+        "program that is not there) is not tried again.",
         least=1,
         most=100,
     )
@@ -301,11 +301,33 @@ class JobSettings:
         1, "How many rotated logs of an attempt are kept.", least=0, most=100
     )
     prolog: tuple[str, ...] = setting(
-        (), "Command that the server's user runs before each attempt; it must succeed."
+        (),
+        "Command that the server's user runs before each attempt. If it fails, the job does not "
+        "run there and waits again.",
     )
-    epilog: tuple[str, ...] = setting((), "Command that the server's user runs after each attempt.")
+    epilog: tuple[str, ...] = setting(
+        (),
+        "Command that the server's user runs after each attempt. How the job ended does not "
+        "depend on it.",
+    )
     hook_timeout_s: float = setting(
-        60.0, "A prolog or epilog that takes longer is stopped.", least=1, most=3600
+        60.0,
+        "A prolog or epilog that takes longer is stopped, and has failed. Less than "
+        "`gangs.prepare_timeout_s`, in which the prologs of a gang must be over.",
+        least=1,
+        most=3600,
+    )
+    max_prolog_failures: int = setting(
+        3,
+        "After so many failed prologs in a row a job has failed. Before that it waits again and "
+        "keeps its retries.",
+        least=1,
+        most=100,
+    )
+    hook_failure_drains: bool = setting(
+        True,
+        "Whether a node whose prolog or epilog failed gets no new work until somebody has looked "
+        "after it (`tgpu nodes uncordon`).",
     )
 
 

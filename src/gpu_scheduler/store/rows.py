@@ -34,7 +34,7 @@ class JobRow:
     its begin time, before its dependencies were met and in a pause does not count. `met` are the
     dependencies (by job id) that hold it back no more. `expected_ms` is its expected run time as
     frozen when it was queued, `since_ms` when it was queued (0: it is not), `resume_ms` when its
-    pause after a failure ends.
+    pause after a failure ends, `prolog_failures` how often in a row a prolog kept it from running.
     """
 
     job: Job
@@ -56,6 +56,7 @@ class JobRow:
     since_ms: int = 0
     protected: bool = False
     stop_why: str = ""
+    prolog_failures: int = 0
     met: tuple[str, ...] = ()
     tasks: tuple[tuple[JobState, IntervalSet], ...] = ()
 
@@ -81,6 +82,7 @@ class TaskRow:
     resume_ms: int = 0
     protected: bool = False
     stop_why: str = ""
+    prolog_failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,20 +252,24 @@ class Began(_message.Message):
     def __init__(self, pid: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
-    __slots__ = ("exit_code", "signal", "ran", "run_ms", "stopped_by", "detail")
+    __slots__ = ("exit_code", "signal", "ran", "run_ms", "stopped_by", "detail", "prolog_failed", "epilog_failed")
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     RAN_FIELD_NUMBER: _ClassVar[int]
     RUN_MS_FIELD_NUMBER: _ClassVar[int]
     STOPPED_BY_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    PROLOG_FAILED_FIELD_NUMBER: _ClassVar[int]
+    EPILOG_FAILED_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
     signal: int
     ran: bool
     run_ms: int
     stopped_by: str
     detail: str
-    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
+    prolog_failed: str
+    epilog_failed: str
+    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ..., prolog_failed: _Optional[str] = ..., epilog_failed: _Optional[str] = ...) -> None: ...
 
 class Saved(_message.Message):
     __slots__ = ()

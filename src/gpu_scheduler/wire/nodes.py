@@ -11,13 +11,17 @@ Reason = Annotated[str, Meta(max_length=256)]
 
 
 class ClosedForm(Struct):
-    """A node takes no new work; if it drains, what still runs at `requeue_at` waits again."""
+    """A node takes no new work; if it drains, what still runs at `requeue_at` waits again.
+
+    `is_fault`: nobody decided that, but a prolog or epilog failed there.
+    """
 
     by: str
     reason: str
     since: str | None
     drains: bool
     requeue_at: str | None
+    is_fault: bool = False
 
 
 class AdapterForm(Struct):

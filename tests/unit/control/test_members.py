@@ -5,6 +5,7 @@ from dataclasses import replace
 from gpu_scheduler.control.members import MemberEnd, Members
 from gpu_scheduler.control.messages import Ended
 from gpu_scheduler.model.allocation import Allocation, Meeting
+from gpu_scheduler.model.hooks import EPILOG, PROLOG, HookFailure
 from tests.builders import on
 
 WELL = MemberEnd(exit_code=0, signal=None)
@@ -123,3 +124,42 @@ def test_after_the_commit_it_is_who_did_not_begin_that_is_late() -> None:
     gang = replace(over_nodes(2), meeting=Meeting(at_ms=5, port=4711, hosts=("a", "b")))
     members.began(gang, 0)
     assert members.note_late(gang, (), 1_500) == "member 1 on n1 did not begin within 1.5 s"
+
+
+# --- hooks
+
+NO_DISK = MemberEnd(
+    exit_code=None, signal=None, ran=False, detail="the prolog failed", prolog_failed="exit code 3"
+)
+
+
+def test_a_prolog_that_failed_is_told_with_its_node() -> None:
+    ended = Members().over(an_allocation(1), 0, NO_DISK)
+    assert ended == Ended(
+        "j.1",
+        exit_code=None,
+        ran=False,
+        detail="node n0: the prolog failed",
+        hooks=(HookFailure("n0", PROLOG, "exit code 3"),),
+    )
+
+
+def test_a_prolog_that_failed_decides_whatever_else_kept_members_from_running() -> None:
+    members, gang = Members(), over_nodes(3)
+    earlier = replace(FAILED, exit_code=None, ran=False, detail="no such directory", at_ms=1)
+    assert members.over(gang, 0, earlier) is None
+    assert members.over(gang, 1, replace(NO_DISK, at_ms=2)) is None
+    ended = members.over(gang, 2, replace(STOPPED, stopped_by="gang", epilog_failed="signal 9"))
+    assert ended is not None
+    assert ended.detail == "member 1 on n1: the prolog failed"
+    assert ended.hooks == (
+        HookFailure("n1", PROLOG, "exit code 3"),
+        HookFailure("n2", EPILOG, "signal 9"),
+    )
+
+
+def test_of_several_members_on_a_node_the_first_speaks_for_its_hooks() -> None:
+    members, gang = Members(), an_allocation(3)
+    ends = [members.over(gang, number, NO_DISK) for number in range(3)]
+    assert ends[2] is not None
+    assert ends[2].hooks == (HookFailure("n0", PROLOG, "exit code 3"),)

@@ -47,6 +47,7 @@ class Attempt:
         "empty_looks",
         "ended_ms",
         "ending",
+        "epilog_failed",
         "gate",
         "group",
         "job_pid",
@@ -62,6 +63,7 @@ class Attempt:
         "pid",
         "pidfd",
         "prepared",
+        "prolog_failed",
         "recorded",
         "records",
         "runner",
@@ -99,6 +101,8 @@ class Attempt:
         self.ended_ms = 0
         self.ending: Ending | None = None
         self.details: list[str] = []
+        self.prolog_failed = ""
+        self.epilog_failed = ""
         self.stopped_by = ""
         self.warned = False
         self.termed = False

@@ -26,6 +26,7 @@ ENGINE_TRIES = 10
 """So often an engine is asked that may never answer: for about a minute."""
 _ENGINE_FAILED = frozenset({125, 126, 127})
 """Exit codes of an engine's client that has not seen its container to the end, if there was one."""
+MOST_TOLD = 300
 BROKEN = "the launcher failed over this job and ended it; its log tells more"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
 SILENT = "the container engine does not answer, so the exit code is unknown"
@@ -178,6 +179,7 @@ class Closer:
 
         def done(well: bool, output: str) -> None:
             if not well:
+                attempt.epilog_failed = output
                 attempt.details.append(f"the epilog {work.epilog[0]!r} failed: {output}")
             self._over(attempt)
 
@@ -202,6 +204,8 @@ class Closer:
             run_ms=max(0, attempt.ended_ms - attempt.began_ms) if ran else 0,
             stopped_by=attempt.stopped_by,
             detail="; ".join(dict.fromkeys(filter(None, details))),
+            prolog_failed=_short(attempt.prolog_failed),
+            epilog_failed=_short(attempt.epilog_failed),
         )
         self.settle(attempt, over)
 
@@ -232,6 +236,11 @@ class Closer:
 
         # The server makes it durable anyway, and the disk takes longer than many a job.
         self._kit.journal.append_softly(record, written)
+
+
+def _short(text: str) -> str:
+    """One line for people; a hook may have written a lot."""
+    return " ".join(text.split())[:MOST_TOLD]
 
 
 def _told(attempt: Attempt) -> dict[str, str]:

@@ -43,6 +43,7 @@ class Errands:
         os.close(launch.log)
         say_go(child.gate)
         run = _Run(self._loop, child.pid, reader, done)
+        run.timeout_ms = timeout_ms
         run.timer = self._loop.after(timeout_ms, run.out_of_time)
         run.refusal = lambda: refusal(child.gate) or ""
         run.close_gate = child.gate.close
@@ -62,6 +63,7 @@ class _Run:
         self._done = done
         self._output = b""
         self._late = False
+        self.timeout_ms = 0
         self.timer: Timer | None = None
         self.refusal: Callable[[], str] = str
         self.close_gate: Callable[[], None] = lambda: None
@@ -92,7 +94,7 @@ class _Run:
         code = os.waitstatus_to_exitcode(status)
         text = self._output.decode(errors="replace").strip()
         if self._late:
-            self._done(False, "it ran out of time")
+            self._done(False, f"it took longer than {self.timeout_ms / 1000:g} s")
         elif refused:
             self._done(False, refused)
         elif code:

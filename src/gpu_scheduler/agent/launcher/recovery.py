@@ -112,8 +112,8 @@ def _take_over(kit: Kit, supervisor: Supervisor, attempt: Attempt) -> None:
     attempt.adopted = True
     if attempt.pid == 0:
         attempt.began_ms = now_ms()
-        if attempt.work.prepare_ms:
-            # Nothing of the gang has run, so that it can be tried again.
+        if attempt.work.prepare_ms or attempt.work.prolog:
+            # Nothing of it has run, so that it can be tried again.
             attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         supervisor.closer.ended(attempt, Ending(ran=False, detail=NEVER_BEGAN))
         return

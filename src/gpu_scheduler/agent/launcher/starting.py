@@ -98,6 +98,7 @@ class Starter:
             if attempt.stopped_by:
                 self._refuse(attempt, "")
             elif not well:
+                attempt.prolog_failed = output
                 self._refuse(attempt, f"the prolog {work.prolog[0]!r} failed: {output}")
             else:
                 self._spawn(attempt, lambda _: None)

@@ -1,0 +1,121 @@
+"""A real cluster whose prolog or epilog fails: what users and admins see, and the way back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster import Cluster, a_cluster
+
+HOOK = """#!/bin/sh
+! rm {place}/{name}.fails 2>/dev/null || {{ echo "no disk"; exit 3; }}
+! rm {place}/{name}.hangs 2>/dev/null || sleep 1000
+"""
+
+
+class Site:
+    """Two nodes with one GPU each; a hook fails as often as it is told to, wherever it runs."""
+
+    def __init__(self, cluster: Cluster, place: Path) -> None:
+        self.cluster = cluster
+        self._place = place
+
+    def break_hook(self, name: str, how: str = "fails") -> None:
+        (self._place / f"{name}.{how}").touch()
+
+    def run(self, *options: str) -> dict[str, Any]:
+        """A job to its end, with its attempts."""
+        job = self.cluster.submit("--gpus", 1, *options, "--", "true")
+        self.cluster.until(lambda: self.cluster.states(job) & {"completed", "failed"}, "its end")
+        with self.cluster.client() as client:
+            return dict(client.get(job)) | {"attempts": client.attempts(job)["attempts"]}
+
+    def set_aside(self) -> dict[str, str]:
+        """The nodes that were set aside, and why."""
+        closed = {node["id"]: node["closed"] for node in self.cluster.nodes()}
+        return {name: told["reason"] for name, told in closed.items() if told and told["is_fault"]}
+
+    def give_back(self) -> None:
+        for node in self.set_aside():
+            self.cluster.tgpu("nodes", "uncordon", node)
+        self.cluster.wait_for_nodes()
+
+
+@pytest.fixture(scope="module")
+def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    place = tmp_path_factory.mktemp("hooks")
+    for name in ("prolog", "epilog"):
+        hook = place / name
+        hook.write_text(HOOK.format(place=place, name=name))
+        hook.chmod(0o755)
+    settings = {f"jobs_{name}": str(place / name) for name in ("prolog", "epilog")}
+    with a_cluster("n0", "n1", gpus="1xH100", jobs_hook_timeout_s="1", **settings) as cluster:
+        yield Site(cluster, place)
+
+
+@pytest.fixture
+def site(whole_site: Site) -> Iterator[Site]:
+    yield whole_site
+    whole_site.give_back()
+
+
+def test_a_job_whose_prolog_fails_runs_on_another_node_and_everybody_sees_why(site: Site) -> None:
+    site.break_hook("prolog")
+    job = site.run()
+    first, second = job["attempts"]
+    node, other = (attempt["allocation"][0]["node"] for attempt in (first, second))
+    assert (job["state"], job["reason"]) == ("completed", "")
+    assert first["detail"].startswith(f"node {node}: the prolog ")
+    assert first["detail"].endswith("failed: exit code 3: no disk")
+    assert node != other
+    why = f"the prolog of job {job['id'][4:]} failed: exit code 3: no disk"
+    assert site.set_aside() == {node: why}
+    cluster = site.cluster
+    shown = [line.split("\t") for line in cluster.tgpu("nodes").splitlines()]
+    assert {(row[0], row[1], row[-1]) for row in shown[1:]} == {
+        (node, "drained", why),
+        (other, "online", "-"),
+    }
+    assert f"drained (by gpu-scheduler: {why})" in cluster.tgpu("nodes", "show", node)
+    assert f"GPU {node}:0: its node is set aside: {why}" in cluster.tgpu("gpus")
+    health = cluster.json("health")
+    (finding,) = [one for one in health["reasons"] if node in one["detail"]]
+    assert "no disk" not in str(finding)
+    assert f"tgpu nodes uncordon {node}" in finding["remedy"]
+
+
+def test_a_node_stays_set_aside_when_the_server_dies_and_works_again_when_it_is_given_back(
+    site: Site,
+) -> None:
+    site.break_hook("prolog")
+    (node,) = {attempt["allocation"][0]["node"] for attempt in site.run()["attempts"][:1]}
+    site.cluster.server.kill()
+    site.cluster.start_server()
+    site.cluster.wait_for_nodes(node, state="drained")
+    pinned = site.cluster.submit("--gpus", 1, "-w", node, "--", "true")
+    told = site.cluster.tgpu("explain", pinned)
+    assert "set aside as a prolog or epilog failed there" in told
+    site.give_back()
+    site.cluster.until(lambda: site.cluster.states(pinned) == {"completed"}, "it runs there")
+
+
+def test_a_prolog_that_hangs_is_stopped_and_its_job_runs_elsewhere(site: Site) -> None:
+    site.break_hook("prolog", "hangs")
+    job = site.run()
+    assert job["state"] == "completed"
+    assert job["attempts"][0]["detail"].endswith("failed: it took longer than 1 s")
+    assert len(site.set_aside()) == 1
+
+
+def test_an_epilog_that_fails_leaves_the_job_as_it_ended_and_sets_its_node_aside(
+    site: Site,
+) -> None:
+    site.break_hook("epilog")
+    job = site.run()
+    assert (job["state"], job["exit_code"], len(job["attempts"])) == ("completed", 0, 1)
+    assert job["reason"].endswith("failed: exit code 3: no disk")
+    node = job["attempts"][0]["allocation"][0]["node"]
+    assert site.set_aside() == {
+        node: f"the epilog of job {job['id'][4:]} failed: exit code 3: no disk"
+    }

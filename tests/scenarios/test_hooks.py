@@ -1,0 +1,298 @@
+"""Prologs and epilogs that fail: whose fault that is, and what follows for job and node."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Command,
+    Ended,
+    Fact,
+    Retry,
+    RunCycle,
+    Started,
+    StartOrder,
+    Submit,
+)
+from gpu_scheduler.control.node_messages import Cordon, Drain, Uncordon
+from gpu_scheduler.control.restore import restore
+from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.hooks import EPILOG, PROLOG, HookFailure
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array, Job
+from gpu_scheduler.model.node import Closed, NodeState
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.store.rows import EventRow
+from tests.builders import a_cluster, a_core, a_job
+
+HOW = "exit code 3: no disk"
+KEPT = Limits(backoff_ms=1_000, hook_failure_drains=False)
+
+
+class Bench:
+    """A core whose orders nobody follows: the test says what the nodes say."""
+
+    def __init__(self, nodes: int = 4, limits: Limits | None = None, **job: Any) -> None:
+        self.limits = limits or Limits(backoff_ms=1_000)
+        self.core = a_core(nodes=a_cluster(nodes=nodes, gpus=1), limits=self.limits)
+        self.store = MemoryStore()
+        self.store.commit([slot.node for slot in self.core.book.picture.index.by_id.values()])
+        self.now_ms = 0
+        self.submit(a_job(number=1, **job))
+
+    def submit(self, job: Job) -> None:
+        self.tell(Submit(job))
+        self.cycle()
+
+    def tell(self, message: Command | Fact) -> None:
+        outcome = self.core.apply(message, self.now_ms)
+        self.store.commit([*outcome.writes, *self.core.ledger_writes()])
+
+    def cycle(self) -> None:
+        for _ in range(10):
+            outcome = self.core.apply(RunCycle(), self.now_ms)
+            self.store.commit([*outcome.writes, *self.core.ledger_writes()])
+            if not any(isinstance(effect, StartOrder) for effect in outcome.effects):
+                return
+
+    def at(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.cycle()
+
+    def again(self) -> None:
+        """The server is started again, or another one takes over, and the nodes come back."""
+        self.core = Core(self.core.book.policy, self.core.book.predictor, self.limits)
+        restore(self.core.book, self.store, self.now_ms)
+        for slot in list(self.core.book.picture.index.by_id.values()):
+            self.core.book.picture.set_node(replace(slot.node, state=NodeState.ONLINE))
+        self.cycle()
+
+    def prolog_fails(self, *members: int) -> str:
+        """The prolog fails for these members of what runs; says where the first of them was."""
+        nodes = {p.member: p.node_id for p in self.allocation.placements}
+        blamed = [nodes[member] for member in members or (0,)]
+        hooks = tuple(HookFailure(node, PROLOG, HOW) for node in dict.fromkeys(blamed))
+        detail = f"node {blamed[0]}: the prolog '/etc/prolog' failed: {HOW}"
+        end = Ended(self.allocation.id, exit_code=None, ran=False, detail=detail, hooks=hooks)
+        self.tell(end)
+        self.cycle()
+        return blamed[0]
+
+    def ends(self, **how: Any) -> None:
+        self.tell(Started(self.allocation.id))
+        self.tell(Ended(self.allocation.id, **how))
+        self.cycle()
+
+    @property
+    def allocation(self) -> Allocation:
+        (found,) = self.store.allocations()
+        return found
+
+    @property
+    def where(self) -> str:
+        return self.allocation.placements[0].node_id
+
+    def job(self) -> Any:
+        row = self.store.job("j1")
+        assert row is not None
+        return row
+
+    def closed(self, node_id: str) -> Closed | None:
+        return next(node for node in self.store.nodes() if node.id == node_id).closed
+
+    def events(self, *kinds: str) -> list[EventRow]:
+        return [row for _, row in self.store.events(0) if row.kind in kinds]
+
+
+# --- the job
+
+
+def test_a_job_whose_prolog_failed_starts_at_once_on_another_node() -> None:
+    bench = Bench(retries=1)
+    node = bench.prolog_fails()
+    assert bench.where != node
+    assert bench.allocation.attempt == 2
+    assert (bench.job().state, bench.job().failures) == (JobState.SCHEDULED, 0)
+    (attempt,) = bench.store.attempts("j1", None)
+    assert attempt.detail == f"node {node}: the prolog '/etc/prolog' failed: {HOW}"
+
+
+def test_a_prolog_that_failed_uses_up_none_of_the_retries_of_the_user() -> None:
+    bench = Bench(retries=1)
+    bench.prolog_fails()
+    bench.ends(exit_code=1)
+    assert bench.job().state is JobState.PENDING
+    bench.at(10_000)
+    bench.ends(exit_code=1)
+    assert bench.job().state is JobState.FAILED
+    assert bench.job().attempt == 3
+
+
+def test_after_three_failed_prologs_in_a_row_the_job_has_failed_and_says_why() -> None:
+    bench = Bench(retries=5)
+    for _ in range(2):
+        bench.prolog_fails()
+    node = bench.prolog_fails()
+    assert bench.job().state is JobState.FAILED
+    assert bench.job().reason == (
+        f"could not be started: node {node}: the prolog '/etc/prolog' failed: {HOW}; "
+        "a prolog failed 3 times in a row, so it is not tried again"
+    )
+
+
+def test_prologs_that_failed_before_an_attempt_that_ran_do_not_count() -> None:
+    bench = Bench(nodes=6, retries=1)
+    for _ in range(2):
+        bench.prolog_fails()
+    bench.ends(exit_code=1)
+    bench.at(10_000)
+    bench.prolog_fails()
+    assert bench.job().state is JobState.SCHEDULED
+
+
+def test_a_restart_forgets_neither_the_count_nor_the_node() -> None:
+    bench = Bench()
+    first = bench.prolog_fails()
+    bench.again()
+    second = bench.prolog_fails()
+    bench.again()
+    assert bench.where not in {first, second}
+    bench.prolog_fails()
+    assert bench.job().state is JobState.FAILED
+    assert bench.closed(first) is not None
+    assert bench.closed(second) is not None
+
+
+def test_a_retry_by_hand_begins_to_count_anew() -> None:
+    bench = Bench(nodes=6)
+    for _ in range(3):
+        bench.prolog_fails()
+    bench.tell(Retry("j1"))
+    bench.cycle()
+    bench.prolog_fails()
+    assert bench.job().state is JobState.SCHEDULED
+
+
+def test_a_task_of_an_array_waits_again_and_the_count_outlives_a_restart() -> None:
+    bench = Bench(array=Array(tasks=IntervalSet.parse("0")))
+    bench.prolog_fails()
+    bench.again()
+    bench.prolog_fails()
+    bench.again()
+    bench.prolog_fails()
+    assert bench.job().state is JobState.FAILED
+    assert len(bench.store.attempts("j1", 0)) == 3
+
+
+def test_a_gang_waits_again_as_a_whole_and_only_the_node_at_fault_is_set_aside() -> None:
+    bench = Bench(members=2)
+    node = bench.prolog_fails(1)
+    assert [n.id for n in bench.store.nodes() if n.closed] == [node]
+    assert node not in {p.node_id for p in bench.allocation.placements}
+    assert len(bench.allocation.placements) == 2
+
+
+@pytest.mark.parametrize("limits", [None, KEPT], ids=["drained", "kept"])
+def test_a_job_that_was_cancelled_during_its_prolog_is_cancelled(limits: Limits | None) -> None:
+    bench = Bench(limits=limits)
+    bench.tell(Cancel("j1"))
+    bench.prolog_fails()
+    assert bench.job().state is JobState.CANCELLED
+
+
+def test_where_nodes_are_kept_the_next_attempt_waits_longer_each_time() -> None:
+    bench = Bench(nodes=1, limits=KEPT)
+    bench.prolog_fails()
+    assert bench.job().state is JobState.PENDING
+    assert bench.closed("n0") is None
+    bench.at(999)
+    assert bench.job().state is JobState.PENDING
+    bench.at(1_000)
+    bench.prolog_fails()
+    bench.at(2_999)
+    assert bench.job().state is JobState.PENDING
+    bench.at(3_000)
+    assert bench.job().state is JobState.SCHEDULED
+
+
+def test_what_a_node_says_of_a_prolog_after_the_job_began_does_not_undo_its_run() -> None:
+    bench = Bench()
+    bench.tell(Started(bench.allocation.id))
+    bench.prolog_fails()
+    assert bench.job().state is JobState.FAILED
+
+
+# --- the node
+
+
+def test_a_node_whose_prolog_failed_takes_no_work_and_says_why() -> None:
+    bench = Bench(nodes=1)
+    bench.prolog_fails()
+    closed = bench.closed("n0")
+    assert closed is not None
+    assert (closed.drains, closed.is_fault, closed.by) == (True, True, "gpu-scheduler")
+    assert closed.reason == f"the prolog of job j1 failed: {HOW}"
+    assert bench.job().state is JobState.PENDING
+    kinds = [row.kind for row in bench.events("hook_failed", "node_set_aside", "node_drained")]
+    assert kinds == ["hook_failed", "node_set_aside", "node_drained"]
+    (told,) = bench.events("hook_failed")
+    assert (told.job_id, dict(told.data)) == ("j1", {"node": "n0", "hook": PROLOG, "detail": HOW})
+    why = explain(bench.core.book.picture, Plan(), 1)
+    assert str(why) == "no node takes work: 1 x set aside as a prolog or epilog failed there"
+
+
+def test_a_node_that_is_given_back_runs_what_waited_for_it() -> None:
+    bench = Bench(nodes=1)
+    bench.prolog_fails()
+    bench.tell(Uncordon("n0"))
+    bench.cycle()
+    assert (bench.where, bench.allocation.attempt) == ("n0", 2)
+    bench.ends(exit_code=0)
+    assert bench.job().state is JobState.COMPLETED
+
+
+@pytest.mark.parametrize("said", [Cordon("n0", "ann", "fan"), Drain("n0", "ann", "fan")], ids=str)
+def test_what_a_person_decided_about_a_node_stays(said: Cordon | Drain) -> None:
+    bench = Bench(nodes=1)
+    bench.tell(said)
+    bench.prolog_fails()
+    closed = bench.closed("n0")
+    assert closed is not None
+    assert (closed.by, closed.reason, closed.is_fault) == ("ann", "fan", False)
+
+
+def test_a_person_who_drains_a_node_that_was_set_aside_takes_it_over_with_its_reason() -> None:
+    bench = Bench(nodes=1)
+    bench.prolog_fails()
+    bench.tell(Drain("n0", "ann"))
+    closed = bench.closed("n0")
+    assert closed is not None
+    assert (closed.by, closed.is_fault) == ("ann", False)
+    assert closed.reason == f"the prolog of job j1 failed: {HOW}"
+
+
+def test_an_epilog_that_fails_sets_its_node_aside_and_leaves_the_end_of_the_job_alone() -> None:
+    bench = Bench(nodes=1)
+    hooks = (HookFailure("n0", EPILOG, "exit code 1"),)
+    bench.ends(exit_code=0, detail="the epilog 'sh' failed: exit code 1", hooks=hooks)
+    assert bench.job().state is JobState.COMPLETED
+    closed = bench.closed("n0")
+    assert closed is not None
+    assert closed.reason == "the epilog of job j1 failed: exit code 1"
+    assert [dict(row.data)["hook"] for row in bench.events("hook_failed")] == [EPILOG]
+
+
+def test_a_failed_epilog_after_a_failed_prolog_is_told_and_closes_the_node_once() -> None:
+    bench = Bench(nodes=1)
+    hooks = (HookFailure("n0", PROLOG, HOW), HookFailure("n0", EPILOG, "exit code 1"))
+    bench.tell(Ended(bench.allocation.id, exit_code=None, ran=False, detail="no", hooks=hooks))
+    assert len(bench.events("hook_failed")) == 2
+    assert len(bench.events("node_set_aside")) == 1
+    assert bench.job().state is JobState.PENDING
