@@ -294,3 +294,34 @@ def test_mig_slices_are_given_out_one_by_one(box: Box) -> None:
     box.until(lambda: box.server.tgpu("logs", jobs[2]).stdout.strip() == given[0])
     refused = box.server.tgpu("submit", "--mig", "7g.80gb", "--gpus", "1", "--", "true", code=2)
     assert "no node offers 1 x MIG 7g.80gb" in refused.stderr
+
+
+def test_mig_is_divided_anew_while_jobs_run(box: Box) -> None:
+    script = "echo $CUDA_VISIBLE_DEVICES; exec sleep 300"
+
+    def on_a_slice(profile: str) -> str:
+        words = ("--mig-profile", profile, "--gpus", "1", "--", "sh", "-c", script)
+        return box.server.submit(*words)
+
+    def slice_of(job: str) -> str:
+        box.until(lambda: box.server.tgpu("logs", job).stdout.strip() != "")
+        return box.server.tgpu("logs", job).stdout.split()[0]
+
+    try:
+        loser = on_a_slice("3g.40gb")
+        assert slice_of(loser).endswith("a000")
+        box.nvml.split(2, "1g.10gb", "3g.40gb", era=1)
+        box.until(lambda: "cannot be trusted" in box.server.tgpu("logs", loser).stdout)
+        told = box.server.tgpu("logs", loser).stdout
+        assert "its MIG slice 3g.40gb is not there any more" in told
+        assert box.job(loser)["state"] == "running"
+        # Both new slices are given out, also the one like that which is gone.
+        assert slice_of(on_a_slice("1g.10gb")).endswith("a001")
+        assert slice_of(on_a_slice("3g.40gb")).endswith("a001")
+        next_one = on_a_slice("3g.40gb")
+        box.server.tgpu("cancel", loser)
+        box.until(lambda: box.job(loser)["state"] == "cancelled")
+        box.until(lambda: "A100 (1 x 1g.10gb, 1 x 3g.40gb)" in box.server.tgpu("gpus").stdout)
+        assert box.job(next_one)["state"] == "pending", "what is gone is nobody's"
+    finally:
+        box.nvml.split(2, "3g.40gb", "3g.40gb")

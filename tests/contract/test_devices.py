@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from gpu_scheduler.agent.devices.detect import NoDevices, Wanted, detect
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.inventory import DeviceSource, DevicesUnreadable
 from gpu_scheduler.agent.devices.nvml import NvmlSource
+from gpu_scheduler.agent.devices.rescan import Rescan
 from gpu_scheduler.agent.devices.smi import SmiSource
 from gpu_scheduler.agent.devices.watch import Watcher
 from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
@@ -283,3 +285,52 @@ def test_a_foreign_process_is_seen_with_its_user_and_a_job_of_ours_is_not_foreig
     assert processes[theirs].command == "sleep"
     assert processes[theirs].user == Host().process(os.getpid())[0]
     assert processes[theirs].memory_mb == 2048
+
+
+SLICES = """
+import json, pynvml as n
+n.nvmlInit()
+seen = {}
+for i in range(n.nvmlDeviceGetCount()):
+    h = n.nvmlDeviceGetHandleByIndex(i)
+    if n.nvmlDeviceGetMigMode(h)[0]:
+        seen[i] = []
+        for place in range(n.nvmlDeviceGetMaxMigDeviceCount(h)):
+            try:
+                part = n.nvmlDeviceGetMigDeviceHandleByIndex(h, place)
+            except n.NVMLError_NotFound:
+                continue
+            seen[i].append(n.nvmlDeviceGetUUID(part))
+print(json.dumps(seen))
+"""
+
+
+def test_the_binding_and_gpustat_see_the_same_while_mig_is_divided_anew(
+    fake_nvml: FakeNvml,
+) -> None:
+    source = NvmlSource(HOST)
+    found = source.find()
+    watcher = Watcher(source, found, lambda _: None)
+    watcher.rescan = Rescan(source.find, found, tuple)
+
+    def seen_by(*words: str) -> Any:
+        command = [sys.executable, *words]
+        done = subprocess.run(
+            command, env=fake_nvml.env, capture_output=True, text=True, check=True
+        )
+        return json.loads(done.stdout)
+
+    for profiles, era in ((("3g.40gb", "3g.40gb"), 0), (("1g.10gb", "3g.40gb"), 1), ((), 0)):
+        if profiles:
+            fake_nvml.split(5, *profiles, era=era)
+        else:
+            fake_nvml.unsplit(5)
+        watcher.look()
+        now = watcher.find_again()
+        assert now is not None
+        ours = {str(d.index): sorted(d.mig_uuids) for d in now.devices if d.mig_slices}
+        assert ours == {gpu: sorted(uuids) for gpu, uuids in seen_by("-c", SLICES).items()}
+        assert [gpu["uuid"] for gpu in seen_by("-m", "gpustat", "--json")["gpus"]] == [
+            device.uuid for device in now.devices
+        ]
+    source.close()

@@ -20,7 +20,8 @@ from gpu_scheduler.control.node_messages import (
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
-from gpu_scheduler.model.node import Closed, Device, Node
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.node import Closed, Device, DeviceMode, Health, Node
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.states import JobState
 from tests.builders import MINUTE, a_cluster, a_core, a_job
@@ -264,3 +265,66 @@ def test_a_device_that_is_added_is_used_at_once() -> None:
     more = Device(index=1, uuid="box-1", model="A100", memory_mb=80_000)
     lab.do(replace(found("box"), devices=(*found("box").devices, more)))
     assert lab.running() == ["j1", "j2"]
+
+
+# --- devices that are split otherwise
+
+
+SMALL, LARGE = "1g.10gb", "3g.40gb"
+
+
+def split(small: int = 0, large: int = 0) -> NodeFound:
+    """Node `box` with one GPU that is split by MIG; split into nothing, it is whole."""
+    pieces = tuple((name, count) for name, count in ((SMALL, small), (LARGE, large)) if count)
+    mode = DeviceMode.MIG if pieces else DeviceMode.WHOLE
+    device = Device(index=0, uuid="a", model="A100", memory_mb=80_000, mode=mode, mig_slices=pieces)
+    return replace(found("box"), devices=(device,))
+
+
+def on_a_slice(number: int, profile: str) -> Job:
+    return a_job(number=number, gpus=1, mig_profile=profile)
+
+
+def test_slices_that_are_made_are_used_at_once_beside_those_that_are_held() -> None:
+    lab = Lab(nodes=[])
+    lab.do(split(large=2))
+    lab.submit(on_a_slice(1, LARGE))
+    lab.do(split(small=2, large=1))
+    lab.submit(on_a_slice(2, SMALL), on_a_slice(3, SMALL))
+    assert lab.running() == ["j1", "j2", "j3"]
+    assert node(lab, "box").devices[0].health is Health.HEALTHY
+
+
+def test_slices_that_are_destroyed_are_not_given_out() -> None:
+    lab = Lab(nodes=[])
+    lab.do(split(small=3))
+    lab.submit(on_a_slice(1, SMALL))
+    lab.do(split(small=2))
+    lab.submit(on_a_slice(2, SMALL), on_a_slice(3, SMALL))
+    assert lab.running() == ["j1", "j2"]
+
+
+def test_a_slice_that_is_destroyed_under_a_job_is_gone_when_the_job_is_over() -> None:
+    lab = Lab(nodes=[])
+    lab.do(split(large=1))
+    lab.submit(on_a_slice(1, LARGE))
+    lab.do(split(small=1))
+    lab.submit(on_a_slice(2, SMALL), on_a_slice(3, LARGE))
+    assert lab.running() == ["j1", "j2"]
+    lab.ends("j1")
+    assert lab.running() == ["j2"]
+    assert node(lab, "box").devices[0].mig_slices == ((SMALL, 1),)
+
+
+def test_a_device_that_is_split_no_more_is_whole_when_its_last_job_is_over() -> None:
+    lab = Lab(nodes=[])
+    lab.do(split(large=1))
+    lab.submit(on_a_slice(1, LARGE))
+    lab.do(split())
+    # What is read of the device itself does not bring its old slices back.
+    lab.do(DevicesRead("box", (DeviceRead(index=0),)))
+    assert node(lab, "box").devices[0].health is Health.UNHEALTHY
+    lab.ends("j1")
+    lab.submit(a_job(number=2, gpus=1))
+    assert lab.running() == ["j2"]
+    assert node(lab, "box").devices[0].health is Health.HEALTHY

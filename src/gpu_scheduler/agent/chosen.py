@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from gpu_scheduler.agent.slices import Key, Slice
+
 NAME = "chosen.json"
-Key = tuple[str, int]
-"""Allocation id and member."""
 
 
 class Chosen:
@@ -25,7 +25,7 @@ class Chosen:
         self._file = directory / NAME
         self.ports: dict[str, int] = {}
         self.of_services: set[str] = set()
-        self.slices: dict[Key, dict[int, str]] = {}
+        self.slices: dict[Key, dict[int, Slice]] = {}
         self._read()
 
     def set_port(self, allocation_id: str, port: int, *, of_service: bool = False) -> None:
@@ -35,23 +35,25 @@ class Chosen:
             self.of_services.add(allocation_id)
         self._write()
 
-    def set_slices(self, key: Key, uuids: dict[int, str]) -> None:
+    def set_slices(self, key: Key, slices: dict[int, Slice]) -> None:
         """Nobody else gets these."""
-        self.slices[key] = uuids
+        self.slices[key] = slices
         self._write()
 
     def forget(self, allocation_id: str, member: int) -> None:
         """The work is over for good."""
         port = self.ports.pop(allocation_id, None)
         self.of_services.discard(allocation_id)
-        uuids = self.slices.pop((allocation_id, member), None)
-        if port is not None or uuids is not None:
+        slices = self.slices.pop((allocation_id, member), None)
+        if port is not None or slices is not None:
             self._write()
 
-    def free_slices(self, allocation_id: str, member: int) -> None:
-        """Others may have its slices."""
-        if self.slices.pop((allocation_id, member), None) is not None:
-            self._write()
+    def free_slices(self, allocation_id: str, member: int) -> bool:
+        """Others may have its slices; tells whether it had any."""
+        if self.slices.pop((allocation_id, member), None) is None:
+            return False
+        self._write()
+        return True
 
     def free_port_of_service(self, allocation_id: str) -> None:
         """Others may have its port, if it is that of a replica; a gang's is forgotten with it."""
@@ -67,7 +69,7 @@ class Chosen:
         before = len(self.ports) + len(self.slices)
         self.ports = {name: port for name, port in self.ports.items() if name in names}
         self.of_services &= names
-        self.slices = {key: uuids for key, uuids in self.slices.items() if key in keys}
+        self.slices = {key: slices for key, slices in self.slices.items() if key in keys}
         if len(self.ports) + len(self.slices) != before:
             self._write()
 
@@ -76,8 +78,12 @@ class Chosen:
         try:
             known = json.loads(self._file.read_text(encoding="utf-8"))
             ports = {str(name): int(port) for name, port in known["ports"].items()}
+            profiles = known.get("profiles", {})
             slices = {
-                (str(name), int(member)): {int(index): str(uuid) for index, uuid in uuids}
+                (str(name), int(member)): {
+                    int(index): Slice(str(uuid), str(profiles.get(uuid, "")))
+                    for index, uuid in uuids
+                }
                 for name, member, uuids in known["slices"]
             }
             of_services = {str(name) for name in known.get("services", ())}
@@ -87,10 +93,21 @@ class Chosen:
 
     def _write(self) -> None:
         """On a full disk it is only remembered, which is better than no job at all."""
-        slices = [[*key, list(uuids.items())] for key, uuids in self.slices.items()]
+        slices = [
+            [*key, [(index, one.uuid) for index, one in held.items()]]
+            for key, held in self.slices.items()
+        ]
+        profiles = {one.uuid: one.profile for held in self.slices.values() for one in held.values()}
         fresh = self._file.with_name(f"{NAME}.new")
         with suppress(OSError):
             services = sorted(self.of_services)
-            text = json.dumps({"ports": self.ports, "services": services, "slices": slices})
+            text = json.dumps(
+                {
+                    "ports": self.ports,
+                    "services": services,
+                    "slices": slices,
+                    "profiles": profiles,
+                }
+            )
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(self._file)

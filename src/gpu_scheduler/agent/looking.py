@@ -40,6 +40,7 @@ class Looker:
     async def run(self) -> None:
         """Look until cancelled."""
         interval_s = self._watcher.settings.monitor_interval_s
+        must_find = False
         while True:
             self._asked.clear()
             waiting, self._waiting = self._waiting, []
@@ -52,6 +53,10 @@ class Looker:
                 if not answer.done():
                     answer.set_result(telemetry)
             await asyncio.sleep(LEAST_PAUSE_S)
+            if self._watcher.must_find and not must_find:
+                must_find = True
+                continue
+            must_find = False
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._asked.wait()

@@ -76,6 +76,14 @@ def inventory_of(found: Found) -> pb.Inventory:
     )
 
 
+def lost_slice(node: str, index: int, profile: str) -> str:
+    """What a job is told whose MIG slice was destroyed under it, in the words of a lost GPU."""
+    return (
+        f"GPU {index} of {node} cannot be trusted any more: its MIG slice {profile} is not there "
+        "any more"
+    ).replace("  ", " ")
+
+
 def telemetry_of(telemetry: Telemetry) -> pb.Telemetry:
     """What was measured."""
     return pb.Telemetry(

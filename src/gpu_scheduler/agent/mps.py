@@ -21,6 +21,7 @@ from typing import Protocol
 
 import structlog
 
+from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.environment import PLAIN_PATH, WHOLE_MILLI
 from gpu_scheduler.agent.launcher.processes import all_pids, user_of
 from gpu_scheduler.agent.launcher_client import OrderRefused
@@ -230,6 +231,17 @@ class Mps:
         with contextlib.suppress(OSError):
             fresh.write_text(json.dumps(form), encoding="utf-8")
             fresh.replace(self._state)
+
+
+def mps_of(config: AgentConfig, launcher: Messenger, *, is_real: bool) -> Mps:
+    """Those of one agent. Devices that are not real have no driver, and so no service of it."""
+    return Mps(
+        launcher,
+        program=shutil.which(PROGRAM) if is_real else None,
+        sharing=config.sharing if is_real else NEVER,
+        place=Path(config.scratch_dir).parent / "mps",
+        state=Path(config.dir) / "mps.json",
+    )
 
 
 def _shared_device(work: Work) -> WorkDevice | None:

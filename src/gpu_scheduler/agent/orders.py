@@ -13,6 +13,7 @@ from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.environment import home_in, job_environment, work_devices
 from gpu_scheduler.agent.interfaces import free_port, interface_of, is_free
 from gpu_scheduler.agent.rendezvous import nccl_hints, rendezvous_files
+from gpu_scheduler.agent.slices import Key, Slice, lost_slices, offered
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -33,9 +34,11 @@ class Orders:
         self._config = config
         self.set_found(found)
         self._chosen = Chosen(Path(config.dir))
+        self._told_lost: list[tuple[Key, int, Slice]] = []
 
     def set_found(self, found: Found) -> None:
         """What the node has, now that it has changed; work that is under way keeps what it has."""
+        self._found = found
         self._devices = {device.index: device for device in found.devices}
         self._adapters = found.fabric.adapters
 
@@ -116,10 +119,24 @@ class Orders:
         """The work is over for good."""
         self._chosen.forget(allocation_id, member)
 
-    def released(self, allocation_id: str, member: int) -> None:
-        """The work is over, and what it had is free: the next may come before it is forgotten."""
-        self._chosen.free_slices(allocation_id, member)
+    def released(self, allocation_id: str, member: int) -> bool:
+        """The work is over, and what it had is free: the next may come before it is forgotten.
+
+        Tells whether it had MIG slices.
+        """
         self._chosen.free_port_of_service(allocation_id)
+        return self._chosen.free_slices(allocation_id, member)
+
+    def offered(self) -> Found:
+        """What the server may count on: what there is, and slices that are held and gone."""
+        return offered(self._found, self._chosen.slices)
+
+    def newly_lost(self) -> list[tuple[Key, int, Slice]]:
+        """Work whose MIG slice is not there any more, and of which device that was; each once."""
+        lost = list(lost_slices(self._found, self._chosen.slices))
+        new = [one for one in lost if one not in self._told_lost]
+        self._told_lost = lost
+        return new
 
     def keep_only(self, held: Iterable[tuple[str, int]]) -> None:
         """Nothing but this work is under way."""
@@ -182,9 +199,9 @@ class Orders:
         key = (order.allocation_id, order.member)
         slices_of = self._chosen.slices
         if key in slices_of:
-            return slices_of[key]
-        taken = {uuid for slices in slices_of.values() for uuid in slices.values()}
-        mine: dict[int, str] = {}
+            return {index: one.uuid for index, one in slices_of[key].items()}
+        taken = {one.uuid for slices in slices_of.values() for one in slices.values()}
+        mine: dict[int, Slice] = {}
         for held in order.start.devices:
             device = self._devices.get(held.index)
             if held.mig_profile and device is not None:
@@ -199,10 +216,10 @@ class Orders:
                     raise NoSlice(
                         f"no slice {held.mig_profile} of GPU {held.index} is free on this node"
                     )
-                mine[held.index] = free[0]
+                mine[held.index] = Slice(free[0], held.mig_profile)
         if mine:
             self._chosen.set_slices(key, mine)
-        return mine
+        return {index: one.uuid for index, one in mine.items()}
 
 
 def _terminal(start: pb.Start) -> WorkTerminal | None:

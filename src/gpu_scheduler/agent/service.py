@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
 import uuid
 from collections.abc import Coroutine
 from dataclasses import replace
@@ -27,8 +26,8 @@ from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.looking import Looker
 from gpu_scheduler.agent.machine import Machine, ThisMachine
-from gpu_scheduler.agent.messages import fact_of, inventory_of, telemetry_of
-from gpu_scheduler.agent.mps import NEVER, PROGRAM, Mps, MpsFailed
+from gpu_scheduler.agent.messages import fact_of, inventory_of, lost_slice, telemetry_of
+from gpu_scheduler.agent.mps import MpsFailed, mps_of
 from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
 from gpu_scheduler.agent.probing import Prober
 from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
@@ -75,15 +74,15 @@ class Agent:
         self._machine: Machine = machine or ThisMachine()
         self._connect = connect or Servers(config.targets)
         self._launcher = launcher
-        self._found = found
         self._looker = (
             None if watcher is None else Looker(watcher, self._hear_devices, self._hear_found)
         )
-        self._mps = _mps(config, launcher, found)
+        self._mps = mps_of(config, launcher, is_real=found.detection != DECLARED)
         self._has_sensors = found.detection != DECLARED
         self._indices: dict[Key, tuple[int, ...]] = {}
         self._clearing: set[Key] = set()
         self._orders = Orders(config, found)
+        self._found = self._orders.offered()
         self._terminals = Terminals(self._orders.scratch_dir, self._runs, self._send)
         self._prober = Prober(Path(config.dir), self._tell_ready, self._machine.wall_ms)
         self._known: dict[Key, list[Report]] = {}
@@ -104,6 +103,7 @@ class Agent:
 
     async def run(self) -> None:
         """Work until cancelled."""
+        self._tell_lost()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._hear_launcher())
             tasks.create_task(self._serve())
@@ -157,7 +157,8 @@ class Agent:
                 return
             told.append(report)
         if isinstance(report, Over):
-            self._orders.released(report.allocation_id, report.member)
+            if self._orders.released(report.allocation_id, report.member):
+                self._offer_if_changed()
             self._prober.over((report.allocation_id, report.member))
         self._tell(report)
         if isinstance(report, Began):
@@ -189,9 +190,22 @@ class Agent:
 
     def _hear_found(self, found: Found) -> None:
         """Devices have come or gone: from now on work is done with what is there."""
-        self._found = found
         self._orders.set_found(found)
-        self._send(pb.AgentMessage(inventory=inventory_of(found)))
+        self._offer_if_changed()
+        self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        """Work whose MIG slice was destroyed under it is told, once."""
+        for key, index, lost in self._orders.newly_lost():
+            text = lost_slice(self._config.node, index, lost.profile)
+            self._in_background(self._launcher.warn(*key, text))
+
+    def _offer_if_changed(self) -> None:
+        """Tell what there is now, before anything can be given out that is not."""
+        offered = self._orders.offered()
+        if offered != self._found:
+            self._found = offered
+            self._send(pb.AgentMessage(inventory=inventory_of(offered)))
 
     def _hear_devices(self, telemetry: Telemetry) -> None:
         self._telemetry = pb.AgentMessage(telemetry=telemetry_of(telemetry))
@@ -551,18 +565,6 @@ def _still_true(reports: list[Report]) -> list[Report]:
     """What a server must hear that may know nothing: who has begun is not held back any more."""
     is_on = any(not isinstance(report, Prepared) for report in reports)
     return [report for report in reports if not (is_on and isinstance(report, Prepared))]
-
-
-def _mps(config: AgentConfig, launcher: Launcher, found: Found) -> Mps:
-    """Declared devices have no driver, and so no service of it."""
-    is_real = found.detection != DECLARED
-    return Mps(
-        launcher,
-        program=shutil.which(PROGRAM) if is_real else None,
-        sharing=config.sharing if is_real else NEVER,
-        place=Path(config.scratch_dir).parent / "mps",
-        state=Path(config.dir) / "mps.json",
-    )
 
 
 def _words_of(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 
 from gpu_scheduler.control import sharing
@@ -92,10 +92,12 @@ def settle(book: Book, allocation: Allocation, now_ms: int, outcome: Outcome) ->
 def _with_what_is_held(book: Book, known: Node, node: Node) -> Node:
     """The new hardware, with all that running jobs hold of the old one until they have ended.
 
-    A device that is gone or is another one now stays as it was, and gets no new work.
+    A device that is gone or is another one now stays as it was, and gets no new work. One that is
+    only split otherwise by MIG keeps the slices that are held beside the new ones.
     """
     devices = {device.index: device for device in node.devices}
     before = {device.index: device for device in known.devices}
+    slices: Counter[tuple[int, str]] = Counter()
     cpu_milli = memory_mb = 0
     slot = book.picture.index.slot(known.id)
     for entry in book.picture.by_node.get(slot.ordinal, {}).values():
@@ -105,9 +107,13 @@ def _with_what_is_held(book: Book, known: Node, node: Node) -> Node:
             cpu_milli += placement.cpu_milli
             memory_mb += placement.memory_mb
             for share in placement.devices:
-                old = before[share.index]
-                if not _is_same_device(old, devices.get(share.index)):
+                old, new = before[share.index], devices.get(share.index)
+                if share.mig_profile and _is_split_anew(old, new):
+                    slices[share.index, share.mig_profile] += 1
+                elif not _is_same_device(old, new):
                     devices[share.index] = replace(old, health=Health.UNHEALTHY, why=GONE)
+    for (index, profile), count in sorted(slices.items()):
+        devices[index] = _with_slices(devices[index], profile, count)
     return replace(
         node,
         cpu_milli=max(node.cpu_milli, cpu_milli),
@@ -146,12 +152,29 @@ def _is_same_device(old: Device, new: Device | None) -> bool:
     )
 
 
+def _is_split_anew(old: Device, new: Device | None) -> bool:
+    """Tell whether it is the same device, split by MIG before and now."""
+    return new is not None and (
+        (old.uuid, old.model, old.memory_mb, old.mode)
+        == (new.uuid, new.model, new.memory_mb, new.mode)
+    )
+
+
+def _with_slices(device: Device, profile: str, least: int) -> Device:
+    """The device with at least so many slices of a profile."""
+    counts = dict(device.mig_slices)
+    counts[profile] = max(counts.get(profile, 0), least)
+    return replace(device, mig_slices=tuple(sorted(counts.items())))
+
+
 def read(book: Book, fact: DevicesRead, now_ms: int, outcome: Outcome) -> None:
     """Readings change who may get a device; temperatures alone are not worth a write."""
     node = book.picture.index.slot(fact.node_id).node
     by_index = {reading.index: reading for reading in fact.readings}
     devices = tuple(
-        after_reading(device, by_index.get(device.index), book.limits, book.by_allocation)
+        device
+        if device.why == GONE
+        else after_reading(device, by_index.get(device.index), book.limits, book.by_allocation)
         for device in node.devices
     )
     if devices != node.devices:
@@ -242,6 +265,8 @@ def _as_before(device: Device, before: Device | None) -> Device:
     """A device as it was found, with what was decided or measured about it earlier."""
     if before is None or before.uuid != device.uuid:
         return device
+    if before.why == GONE:
+        before = replace(before, health=Health.HEALTHY, why="")
     return replace(
         device,
         paused=before.paused,

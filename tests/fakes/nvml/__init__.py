@@ -88,13 +88,25 @@ class FakeNvml:
             values |= {f"gpu.{index}.{key}": value for key, value in _a100(index).items()}
         self.change(values)
 
-    def split(self, index: int, *profiles: str) -> None:
-        """Turn MIG on, with one slice of each profile named."""
-        self.gpu(index, mig=1)
+    def split(self, index: int, *profiles: str, era: int = 0) -> None:
+        """Turn MIG on, with one slice of each profile named; those of another era are others.
+
+        Slices that were there at other places are destroyed.
+        """
+        values: dict[str, object] = dict.fromkeys(self._slices(index))
+        values[f"gpu.{index}.mig"] = 1
         for place, profile in enumerate(profiles):
             size_mb = int(profile.partition(".")[2].removesuffix("gb")) * 1024 - 512
-            uuid = f"MIG-{index:04d}{place:04d}-58ce-5a9a-8f9a-dbc22a66a000"
-            self.change({f"gpu.{index}.slice.{place}": f"{profile}|{uuid}|{size_mb}"})
+            uuid = f"MIG-{index:04d}{place:04d}-58ce-5a9a-8f9a-dbc22a66a{era:03d}"
+            values[f"gpu.{index}.slice.{place}"] = f"{profile}|{uuid}|{size_mb}"
+        self.change(values)
+
+    def unsplit(self, index: int) -> None:
+        """Destroy all slices and turn MIG off."""
+        self.change({**dict.fromkeys(self._slices(index)), f"gpu.{index}.mig": 0})
+
+    def _slices(self, index: int) -> list[str]:
+        return [key for key in self.values if key.startswith(f"gpu.{index}.slice.")]
 
 
 def _a100(index: int) -> dict[str, object]:

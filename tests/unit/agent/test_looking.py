@@ -22,6 +22,7 @@ class Scene:
         self.settings = WatchSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
         self._sights = list(sights)
         self.changed: Found | None = None
+        self.must_find = False
         self.looks = 0
         self.heard: list[Telemetry] = []
         self.found: list[Found] = []
@@ -97,3 +98,24 @@ def test_devices_that_came_or_went_are_told_before_anything_is_read_of_them() ->
 
     scene.during(after_a_look)
     assert scene.found == [Found(cpu_milli=1000, memory_mb=1000)]
+
+
+def test_a_look_that_shows_other_slices_is_followed_by_a_search_at_once() -> None:
+    new = Found(cpu_milli=1, memory_mb=1)
+
+    class Divided(Scene):
+        def look(self) -> Telemetry:
+            self.must_find = self.looks == 0
+            self.changed = new if self.must_find else None
+            return super().look()
+
+    async def run() -> Found:
+        told: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+        looker = Looker(cast(Watcher, Divided(sight())), lambda _: None, told.set_result)
+        running = asyncio.create_task(looker.run())
+        try:
+            return await asyncio.wait_for(told, 10)
+        finally:
+            running.cancel()
+
+    assert asyncio.run(run()) == new

@@ -49,6 +49,11 @@ class FoundDevice:
     numa_node: int = -1
     cpus: tuple[int, ...] = ()
 
+    @property
+    def mig_uuids(self) -> frozenset[str]:
+        """Its MIG slices."""
+        return frozenset(uuid for piece in self.mig_slices for uuid in piece.uuids)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -86,7 +91,7 @@ class Reading:
     `xids` are the errors that the driver reported since the last look, `ecc_errors` the uncorrected
     ones since the driver was loaded. `fault` says why the device cannot work at this moment (lost,
     waits for a reset); empty if nothing stands against it. With `needs_reset`, its end is the sign
-    that the device was reset.
+    that the device was reset. `mig_uuids` are the MIG slices that there are now.
     """
 
     index: int
@@ -103,6 +108,7 @@ class Reading:
     fault: str = ""
     needs_reset: bool = False
     processes: tuple[Process, ...] = ()
+    mig_uuids: tuple[str, ...] | None = None
 
     @property
     def healthy(self) -> bool:

@@ -394,6 +394,10 @@ def _mig_parts(handle: Any) -> Iterator[Any]:
             yield part
 
 
+def _mig_uuids(handle: Any) -> tuple[str, ...]:
+    return tuple(_string(_ask(pynvml.nvmlDeviceGetUUID, part)) for part in _mig_parts(handle))
+
+
 def _profile(part: Any, parent: Any) -> str:
     """A profile by its size, as '1g.10gb': memory comes in eighths of the whole device."""
     facts, whole = _ask(pynvml.nvmlDeviceGetAttributes_v2, part), _memory(parent)
@@ -426,7 +430,9 @@ def _reading(card: _Card, xids: list[int], host: Host) -> Reading:
     handle = card.handle
     memory = _memory(handle)
     load = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    fault, needs_reset = _standing_fault(card)
+    is_split = _mig_is_on(handle)
+    slices = _mig_uuids(handle) if is_split else ()
+    fault, needs_reset = _standing_fault(handle, is_empty=is_split and not slices)
     return Reading(
         index=card.device.index,
         utilisation_percent=load.gpu if load is not None else None,
@@ -447,6 +453,7 @@ def _reading(card: _Card, xids: list[int], host: Host) -> Reading:
         fault=fault,
         needs_reset=needs_reset,
         processes=_processes(handle, host),
+        mig_uuids=slices,
     )
 
 
@@ -469,16 +476,15 @@ def _throttle_reasons(handle: Any) -> int:
     return int(reasons or 0) & ~int(pynvml.nvmlClocksEventReasonGpuIdle)
 
 
-def _standing_fault(card: _Card) -> tuple[str, bool]:
+def _standing_fault(handle: Any, *, is_empty: bool) -> tuple[str, bool]:
     """What stands against the device for as long as it is so, and whether only a reset ends it."""
-    handle = card.handle
     action = _field(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
     if action:
         return f"the driver asks to {_REMEDIES.get(action, 'recover the GPU')}", True
     rows = _ask(pynvml.nvmlDeviceGetRemappedRows, handle)
     if rows is not None and rows[3]:
         return "a bad memory row could not be replaced; the GPU needs service", True
-    if _mig_is_on(handle) and not card.device.mig_slices and not any(_mig_parts(handle)):
+    if is_empty:
         return "MIG mode is on and no slice was made", False
     return "", False
 

@@ -1,7 +1,8 @@
 """Devices that come and go while the agent runs.
 
 The kernel's list of GPUs is looked at often, as that costs nothing; the driver is asked for all
-devices again only when that list has changed, or somebody says so.
+devices again only when that list has changed, or somebody says so: a person, or a reading that
+shows other MIG slices.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Rescan:
     def ask(self) -> None:
         """Look at the next opportunity, whatever the kernel says."""
         self._asked = True
+
+    @property
+    def is_asked(self) -> bool:
+        """Tell whether somebody waits for it."""
+        return self._asked
 
     def look(self) -> Found | None:
         """What is there now, if that is not what was there; may take as long as a driver takes."""

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.agent.devices.host import Host, cpu_list, plain_bus_id
@@ -26,7 +26,8 @@ from gpu_scheduler.agent.devices.inventory import (
 from gpu_scheduler.agent.devices.islands import join_islands, link_gbps
 from gpu_scheduler.model.gpu_models import MODELS, short_model
 
-STATIC = ("index", "uuid", "name", "pci.bus_id", "memory.total", "mig.mode.current")
+MIG_MODE = "mig.mode.current"
+STATIC = ("index", "uuid", "name", "pci.bus_id", "memory.total", MIG_MODE)
 STATIC_ONCE = ("driver_version",)
 DYNAMIC = (
     "uuid",
@@ -68,12 +69,14 @@ class SmiSource:
         self._timeout_s = timeout_s
         self._fields: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._devices: tuple[FoundDevice, ...] | None = None
+        self._can_split = False
 
     def find(self) -> Found:
         rows = self._query_gpus((*STATIC, *STATIC_ONCE))
-        split = any(row.get("mig.mode.current") == "Enabled" for row in rows)
-        slices = self._slices() if split else {}
-        devices = [_device(row, slices, self._host) for row in rows]
+        modes = {row.get(MIG_MODE) for row in rows}
+        self._can_split = bool(modes & {"Enabled", "Disabled"})
+        slices = self._slices() if "Enabled" in modes else None
+        devices = [_device(row, slices or {}, self._host) for row in rows]
         devices.sort(key=lambda device: (device.pci_bus_id, device.index))
         topology = self._topology() if len(devices) > 1 else {}
         self._devices = tuple(_placed(devices, topology))
@@ -94,8 +97,12 @@ class SmiSource:
             return []
         rows = {row["uuid"]: row for row in self._query_gpus(DYNAMIC)}
         processes = self._processes()
+        slices = self._slices() if self._can_split else None
         return [
-            _reading(device, rows[device.uuid], processes[device.uuid])
+            replace(
+                _reading(device, rows[device.uuid], processes[device.uuid]),
+                mig_uuids=None if slices is None else _mig_uuids(slices.get(device.uuid, ())),
+            )
             if device.uuid in rows
             else _missing(device.index)
             for device in devices
@@ -136,9 +143,10 @@ class SmiSource:
                 )
         return found
 
-    def _slices(self) -> dict[str, tuple[FoundSlice, ...]]:
+    def _slices(self) -> dict[str, tuple[FoundSlice, ...]] | None:
+        """By device; None if that cannot be learnt now."""
         code, text = self._run("-L")
-        return {} if code else parse_slices(text)
+        return None if code else parse_slices(text)
 
     def _topology(self) -> dict[int, Topology]:
         code, text = self._run("topo", "-m")
@@ -233,6 +241,10 @@ def _topology_row(words: list[str], gpus: list[str], tail: list[str]) -> Topolog
         cpus=cpus,
         numa_node=int(numa) if numa else -1,
     )
+
+
+def _mig_uuids(pieces: Iterable[FoundSlice]) -> tuple[str, ...]:
+    return tuple(uuid for piece in pieces for uuid in piece.uuids)
 
 
 def _first_line(text: str) -> str:

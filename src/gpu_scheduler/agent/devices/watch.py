@@ -142,6 +142,8 @@ class Watcher:
         self._last = tuple(
             self._report(reading) for reading in held.readings if reading.index in self._found
         )
+        if any(self._is_split_anew(reading) for reading in held.readings):
+            self.ask_again()
         self._memory.keep(self._trust, self._found_uuids())
         return Telemetry(at_ms=at_ms, readings=self._last)
 
@@ -157,6 +159,18 @@ class Watcher:
                     kept.pop(index, None)
         self._last = tuple(reading for reading in self._last if reading.index in self._found)
         return found
+
+    @property
+    def must_find(self) -> bool:
+        """Tell whether the last look has shown that there are other devices or slices."""
+        return self.rescan is not None and self.rescan.is_asked
+
+    def _is_split_anew(self, reading: Reading) -> bool:
+        """Tell whether MIG slices were made or destroyed, or its mode was changed."""
+        known = self._found.get(reading.index)
+        if known is None or reading.mig_uuids is None:
+            return False
+        return known.mig_uuids != set(reading.mig_uuids)
 
     def ask_again(self) -> None:
         """Somebody has changed the devices: look for all of them again."""

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, FoundSlice
+from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, Found, FoundSlice
 from gpu_scheduler.agent.devices.nvml import NvmlSource
+from gpu_scheduler.agent.devices.rescan import Rescan
+from gpu_scheduler.agent.devices.watch import Watcher
 from tests.fakes.nvml import FakeNvml
 
 NOT_SUPPORTED, GPU_IS_LOST, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, UNKNOWN = 3, 15, 9, 13, 999
@@ -329,3 +331,59 @@ def test_a_machine_with_a_driver_and_no_gpu_has_no_devices(
     fake_nvml.set(count=0)
     assert source.find().devices == ()
     assert source.read() == []
+
+
+def watched(source: NvmlSource) -> Watcher:
+    found = source.find()
+    watcher = Watcher(source, found, lambda _: None)
+    watcher.rescan = Rescan(source.find, found, tuple)
+    return watcher
+
+
+def profiles(found: Found | None, index: int) -> dict[str, int]:
+    assert found is not None
+    return {piece.profile: len(piece.uuids) for piece in found.devices[index].mig_slices}
+
+
+def test_slices_that_are_made_or_destroyed_are_seen_by_the_next_look(
+    source: NvmlSource, fake_nvml: FakeNvml
+) -> None:
+    watcher = watched(source)
+    watcher.look()
+    assert not watcher.must_find
+    for change, slices in (
+        (lambda: fake_nvml.split(2, "3g.40gb", "3g.40gb"), {"3g.40gb": 2}),
+        (lambda: fake_nvml.split(2, "3g.40gb"), {"3g.40gb": 1}),
+        (lambda: fake_nvml.split(2, "3g.40gb", era=1), {"3g.40gb": 1}),
+        (lambda: fake_nvml.split(2, "3g.40gb", "1g.10gb", era=1), {"1g.10gb": 1, "3g.40gb": 1}),
+        (lambda: fake_nvml.unsplit(2), {}),
+    ):
+        change()
+        watcher.look()
+        assert watcher.must_find
+        assert profiles(watcher.find_again(), 2) == slices
+        watcher.look()
+        assert not watcher.must_find
+
+
+def test_a_gpu_without_slices_is_well_again_when_some_are_made(
+    source: NvmlSource, fake_nvml: FakeNvml
+) -> None:
+    watcher = watched(source)
+    fake_nvml.split(2)
+    assert not watcher.look().readings[2].healthy
+    assert not watcher.must_find, "there were no slices before, and there are none"
+    fake_nvml.split(2, "7g.80gb")
+    watcher.look()
+    assert source.read()[2].fault == ""
+    assert profiles(watcher.find_again(), 2) == {"7g.80gb": 1}
+
+
+def test_a_gpu_that_does_not_answer_has_not_lost_its_slices(
+    source: NvmlSource, fake_nvml: FakeNvml
+) -> None:
+    fake_nvml.split(2, "3g.40gb")
+    watcher = watched(source)
+    fake_nvml.fail("*", GPU_IS_LOST, gpu=2)
+    watcher.look()
+    assert not watcher.must_find

@@ -77,6 +77,21 @@ def test_mig_slices_are_taken_from_the_list(smi: FakeSmi) -> None:
     assert whole.mig_slices == ()
 
 
+def test_slices_that_are_made_or_destroyed_are_in_the_next_reading(smi: FakeSmi) -> None:
+    smi.sample("mig")
+    source = a_source(smi)
+    found, readings = source.find().devices, source.read()
+    assert [set(reading.mig_uuids or ()) for reading in readings] == [
+        device.mig_uuids for device in found
+    ]
+    kept = found[0].mig_slices[1].uuids
+    lines = (smi.directory / "list").read_text().splitlines()
+    smi.answer("list", "\n".join(line for line in lines if "1g.10gb" not in line))
+    assert source.read()[0].mig_uuids == kept
+    smi.answer("list", "", code=9)
+    assert source.read()[0].mig_uuids is None, "that says nothing about them"
+
+
 def test_a_field_that_an_old_driver_does_not_know_is_left_out(smi: FakeSmi) -> None:
     smi.refuse("mig.mode.current", "clocks_throttle_reasons.active")
     smi.answer("query-gpu", "0, GPU-1, Tesla V100-SXM2-16GB, 00000000:00:1E.0, 16384, 418.87\n")
