@@ -19,8 +19,8 @@ import pytest
 from gpu_scheduler.agent import launcher_client
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.runners.container import container_name
-from tests.contract.test_runners import NAME, command, why_no_containers, work_of
-from tests.launching import AS_ROOT, Rig, log_line, with_launcher
+from tests.contract.test_runners import NAME, command, needs, why_no_containers, work_of
+from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, with_launcher
 
 
 async def until(true: Callable[[], object], seconds: float = 30) -> None:
@@ -195,5 +195,60 @@ def test_a_launcher_comes_back_to_a_damaged_journal_on_a_full_disk() -> None:
             assert not (await rig.over("job-2.1")).ran
             held = {name: over for name, _, over in await rig.launcher.held()}
             assert held["job-1.1"] is None
+
+    with_launcher(scenario)
+
+
+# --- after the launcher's death
+
+
+@pytest.mark.parametrize("runner", ["process", "terminal", "tmux"])
+def test_a_warning_reaches_the_job_and_not_its_session_after_the_launchers_death(
+    runner: str,
+) -> None:
+    if reason := needs(runner):
+        pytest.skip(reason)
+
+    async def scenario(rig: Rig) -> None:
+        script = "trap 'echo warned; exit 5' USR1; echo ready; while :; do sleep 0.02; done"
+        warning = {"warn_signal": "USR1", "warn_before_ms": 2_500, "grace_ms": 3_000}
+        work = work_of(rig, runner, script, **warning)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "ready")
+        await rig.kill_launcher()
+        await rig.launcher.stop(NAME, 0, "preempted")
+        over = await rig.over(NAME)
+        assert "warned" in rig.log(work)
+        assert (over.exit_code, over.signal) == (None if runner == "process" else 5, None)
+
+    with_launcher(scenario)
+
+
+# --- errands
+
+
+def test_what_an_errand_leaves_for_its_user_is_not_taken_for_a_job_of_that_user() -> None:
+    """As the daemon by which several jobs of one user share a device."""
+    if not AS_ROOT:
+        pytest.skip("needs root")
+
+    async def scenario(rig: Rig) -> None:
+        who = {"uid": NOBODY, "gid": NOBODY, "user": "nobody"}
+        left = rig.directory / "left"
+        left.mkdir()
+        os.chown(left, NOBODY, NOBODY)
+        script = f"setsid sleep 1000 >/dev/null 2>&1 & echo $! > {left}/pid"
+        plain = {"PATH": "/usr/bin:/bin"}
+        await rig.launcher.errand(("sh", "-c", script), plain, (NOBODY, NOBODY, "nobody"))
+        daemon = int((left / "pid").read_text())
+        await rig.run(rig.work("job-1.1", "true", **who))
+        assert is_alive(daemon)
+        # Whoever copies its mark is still a part of its job.
+        mark = f"$(tr '\\0' '\\n' < /proc/{daemon}/environ | grep ^TGPU_HELPER=)"
+        hidden = f"setsid env {mark} sleep 1000 >/dev/null 2>&1 & echo $! > {left}/hidden"
+        await rig.run(rig.work("job-2.1", "sh", "-c", hidden, **who))
+        assert not is_alive(int((left / "hidden").read_text()))
+        assert is_alive(daemon)
+        os.kill(daemon, signal.SIGKILL)
 
     with_launcher(scenario)

@@ -304,7 +304,9 @@ class Agent:
         held = await self._launcher.held()
         here = starting.union((work[0], work[1]) for work in held)
         self._orders.keep_only(here)
-        await self._mps.keep_only((work[0], work[1]) for work in held if work[2] is None)
+        await self._mps.keep_only(
+            starting.union((work[0], work[1]) for work in held if work[2] is None)
+        )
         self._prober.keep_only(((work[0], work[1]) for work in held), starting)
         now_ms = self._machine.wall_ms()
         for allocation_id, member, over in held:
@@ -450,16 +452,20 @@ class Agent:
         self._refused(key, f"cannot be prepared: {error}")
 
     async def _start(self, work: Work) -> None:
-        """Start it, unless it was stopped and forgotten while it waited for its turn."""
+        """Start it, unless it was stopped and forgotten while it waited for turn and daemon."""
         key = (work.allocation_id, work.member)
         try:
             async with self._starts:
                 if key in self._starting:
-                    await self._launcher.start(await self._mps.join(work))
+                    work = await self._mps.join(work)
+                if key in self._starting:
+                    await self._launcher.start(work)
         except (OrderRefused, MpsFailed) as error:
             self._refused(key, str(error))
         finally:
             self._starting.discard(key)
+        if not self._runs(*key):
+            await self._mps.leave(key)
 
     async def _commit(self, order: pb.Order) -> None:
         """Let a member run that was prepared; one that was given up by now never does."""

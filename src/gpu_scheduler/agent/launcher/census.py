@@ -26,6 +26,7 @@ class Census:
         self._mark = mark
         self._attempts = attempts
         self._orphans: dict[int, Key | None] = {}
+        self._left_alone: dict[int, int] = {}
         self._family: dict[int, tuple[int, int]] = {}
         self._family_ms = -FAMILY_FRESH_MS
         self._current = False
@@ -89,8 +90,24 @@ class Census:
         self._orphans = {
             pid: before[pid] if before.get(pid) is not None else self._owner(pid)
             for pid in children
-            if pid in before or not processes.is_helper(pid, self._mark)
+            if pid in before
+            or not (self._is_left_alone(pid) or processes.is_helper(pid, self._mark))
         }
+
+    def leave_alone(self, mark: str) -> None:
+        """An errand for a user has ended: what it left running on purpose is no part of a job.
+
+        Only now, and by a mark that was never used before: the user could copy it later.
+        """
+        known = self._loop.known_children
+        children = [pid for pid in processes.own_children() if pid not in known]
+        alive = {pid: ticks for pid, ticks in self._left_alone.items() if pid in children}
+        new = (pid for pid in children if pid not in alive and processes.has_mark(pid, mark))
+        self._left_alone = alive | {pid: processes.start_ticks(pid) for pid in new}
+
+    def _is_left_alone(self, pid: int) -> bool:
+        ticks = self._left_alone.get(pid)
+        return bool(ticks) and processes.start_ticks(pid) == ticks
 
     def strays(self) -> list[int]:
         """Orphans that hide their origin, of users who have no job any more."""

@@ -12,6 +12,7 @@ import os
 from gpu_scheduler.agent.work import Work
 
 _CHUNK = 1 << 20
+_COPY = ".copy"
 
 
 def open_log(work: Work) -> int:
@@ -52,9 +53,13 @@ def cap(work: Work) -> None:
     except OSError:
         return
     try:
-        if work.log_files > 0:
-            _keep_old(file, work)
+        copied = work.log_files > 0 and _copied(file, work)
+        if copied:
+            _move_on(work)
+        # Whoever reads along sees the new .1 only when the log is cut, and so nothing twice.
         os.ftruncate(file, 0)
+        if copied:
+            os.replace(f"{work.log_path}{_COPY}", f"{work.log_path}.1")
     except OSError:
         return
     finally:
@@ -82,28 +87,34 @@ def last_line(work: Work) -> str:
     return text.rstrip().rpartition("\n")[2].strip()[:500]
 
 
-def _keep_old(file: int, work: Work) -> None:
-    """Shift .1 to .2 and so on; copy the newest bytes to .1: at most the cap, so it is short."""
+def _copied(file: int, work: Work) -> bool:
+    """Copy the log beside itself; of one that grows too fast only the newest bytes."""
+    path = f"{work.log_path}{_COPY}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    try:
+        old = os.open(path, flags, 0o600)
+    except OSError:
+        return False
+    try:
+        size = os.fstat(file).st_size
+        offset = max(0, size - 2 * work.log_max_bytes)
+        while offset < size:
+            part = os.pread(file, min(_CHUNK, size - offset), offset)
+            if not part:
+                break
+            offset += os.write(old, part)
+    except OSError:
+        os.unlink(path)
+        return False
+    finally:
+        os.close(old)
+    return True
+
+
+def _move_on(work: Work) -> None:
+    """Shift .1 to .2 and so on."""
     for number in range(work.log_files - 1, 0, -1):
         try:
             os.replace(f"{work.log_path}.{number}", f"{work.log_path}.{number + 1}")
         except OSError:
             continue
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    try:
-        old = os.open(f"{work.log_path}.1", flags, 0o600)
-    except OSError:
-        return
-    try:
-        size = os.fstat(file).st_size
-        offset = max(0, size - work.log_max_bytes)
-        while offset < size:
-            part = os.pread(file, min(_CHUNK, size - offset), offset)
-            if not part:
-                break
-            os.write(old, part)
-            offset += len(part)
-    except OSError:
-        return
-    finally:
-        os.close(old)

@@ -109,8 +109,12 @@ def is_helper(pid: int, launcher: str) -> bool:
 
     Those run as we do; whoever else says so only wants to be left alone.
     """
-    marked = _HELPER + launcher.encode() in _read(f"/proc/{pid}/environ").split(b"\0")
-    return marked and user_of(pid) == os.geteuid()
+    return has_mark(pid, launcher) and user_of(pid) == os.geteuid()
+
+
+def has_mark(pid: int, mark: str) -> bool:
+    """Whether the environment of a process names it a helper with this mark."""
+    return _HELPER + mark.encode() in _read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def user_of(pid: int) -> int:

@@ -71,6 +71,8 @@ def _replay(kit: Kit, record: Form) -> None:
         elif kind == "stop" and key in kit.attempts:
             kit.attempts[key].stopped_by = str(record["why"])
             kit.attempts[key].records.append(record)
+        elif kind == "job" and key in kit.attempts:
+            _restore_job(kit.attempts[key], record)
         elif kind == "end":
             kit.attempts[key] = _ended(key, record)
         elif kind == "forget":
@@ -89,6 +91,14 @@ def _restore(attempt: Attempt, record: Form, boot: str) -> None:
         attempt.group = Group(tuple(record["groups"]), str(record["memory_group"]))
     else:
         attempt.pid = -1
+
+
+def _restore_job(attempt: Attempt, record: Form) -> None:
+    """Who runs below the shim of a session: what is for the job is not for the shim."""
+    attempt.records.append(record)
+    ticks = int(record["ticks"])
+    if ticks:
+        attempt.job_pid, attempt.job_ticks = int(record["pid"]), ticks
 
 
 def _ended(key: Key, record: Form) -> Attempt:
@@ -123,7 +133,7 @@ def _take_over(kit: Kit, supervisor: Supervisor, attempt: Attempt) -> None:
         supervisor.closer.ended(attempt, Ending(detail=RESTARTED))
         return
     attempt.phase = Phase.RUNNING
-    attempt.job_pid = attempt.pid
+    attempt.job_pid = attempt.job_pid or attempt.pid
     _watch(kit, supervisor, attempt)
 
 

@@ -500,6 +500,8 @@ class Starter:
         elif pid and attempt.said_go and attempt.phase is Phase.GATE and _is_job(attempt, pid):
             self._hang_up(attempt, session)
             attempt.job_ticks = processes.start_ticks(pid)
+            record = attempt.record("job", pid=pid, ticks=attempt.job_ticks)
+            self._kit.journal.append_softly(record, lambda _: None)
             self._began(attempt, pid if attempt.job_ticks else attempt.pid)
         else:
             self._drop_shim(attempt, session, NO_SHIM)

@@ -91,7 +91,11 @@ class Stopper:
         if runner is not None and (command := runner.signal_command(attempt.work, name)):
             self._kit.tell_engine(command, lambda *_: None)
             return
-        processes.send_to_group(_leader(attempt), number)
+        leader = _leader(attempt)
+        if leader:
+            processes.send_to_group(leader, number)
+        else:
+            processes.send(self._targets(attempt), number)
 
     def ask(self, attempt: Attempt) -> None:
         """SIGTERM to everything; what is stopped has to go on to hear it."""
@@ -156,7 +160,12 @@ class Stopper:
 
 
 def _leader(attempt: Attempt) -> int:
-    """The process group of the job; 0 if the number may be that of another by now."""
+    """The process group of the job; 0 if that is not known, or may be that of another by now.
+
+    Never that of the shim: what only warns a job would kill it, and with it the job.
+    """
     if attempt.job_ticks and processes.start_ticks(attempt.job_pid) != attempt.job_ticks:
+        return 0
+    if attempt.is_session and attempt.job_pid == attempt.pid:
         return 0
     return attempt.job_pid or attempt.pid

@@ -1,0 +1,144 @@
+"""A log that is read while it is rotated: every byte comes once, however slowly it is read."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gpu_scheduler.agent.launcher.logs import cap
+from gpu_scheduler.agent.logs import read_log
+from gpu_scheduler.agent.work import Work
+
+BLOCK = 100
+
+
+def a_work(path: Path, log_files: int = 3) -> Work:
+    return Work(
+        allocation_id="job-1.1", log_path=str(path), log_max_bytes=BLOCK, log_files=log_files
+    )
+
+
+def block(number: int) -> bytes:
+    """More than a log may have, each byte telling which block it is of."""
+    return bytes([ord("a") + number]) * (BLOCK + 10)
+
+
+def write(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def reading(
+    path: Path, *, offset: int = 0, limit: int = 0, follow: bool = True
+) -> AsyncGenerator[bytes, None]:
+    pieces = read_log(path, offset=offset, limit=limit, follow=follow, is_over=lambda: True)
+    return cast(AsyncGenerator[bytes, None], pieces)
+
+
+def test_what_is_cut_between_two_looks_is_read_from_where_it_was_kept(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    async def scenario() -> bytes:
+        write(path, block(0)[:40])
+        pieces = reading(path)
+        got = await anext(pieces)
+        write(path, block(0)[40:])
+        cap(a_work(path))
+        write(path, b"after")
+        return got + b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(scenario()) == block(0) + b"after"
+
+
+@pytest.mark.parametrize("log_files", [1, 3])
+def test_a_log_that_grew_past_the_place_again_is_not_taken_for_the_same(
+    tmp_path: Path, log_files: int
+) -> None:
+    path = tmp_path / "log"
+
+    async def scenario() -> bytes:
+        write(path, block(0))
+        cap(a_work(path, log_files))
+        write(path, block(1)[:10])
+        pieces = reading(path)
+        got = await anext(pieces) + await anext(pieces)
+        write(path, block(1)[10:])
+        cap(a_work(path, log_files))
+        write(path, block(2)[:50])
+        return got + b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(scenario()) == block(0) + block(1) + block(2)[:50]
+
+
+def test_several_rotations_between_two_looks_cost_nothing_that_was_kept(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    async def scenario() -> bytes:
+        write(path, block(0)[:30])
+        pieces = reading(path)
+        got = await anext(pieces)
+        write(path, block(0)[30:])
+        for number in (1, 2):
+            cap(a_work(path))
+            write(path, block(number))
+        return got + b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(scenario()) == block(0) + block(1) + block(2)
+
+
+def test_old_parts_that_move_on_while_they_are_read_are_read_to_their_ends(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    async def scenario() -> bytes:
+        for number in (0, 1):
+            write(path, block(number))
+            cap(a_work(path))
+        write(path, block(2))
+        pieces = reading(path, follow=False)
+        got = await anext(pieces)
+        cap(a_work(path))
+        write(path, b"after")
+        return got + b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(scenario()) == block(0) + block(1) + block(2) + b"after"
+
+
+def test_a_log_of_which_nothing_is_kept_goes_on_at_its_new_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    async def scenario() -> bytes:
+        write(path, block(0))
+        pieces = reading(path)
+        got = await anext(pieces)
+        cap(a_work(path, log_files=0))
+        write(path, b"after")
+        return got + b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(scenario()) == block(0) + b"after"
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "found"),
+    [
+        (0, 5, b"aaaaa"),
+        (BLOCK + 8, 4, b"aabb"),
+        (-3, 0, b"bbb"),
+        (-BLOCK - 12, 4, b"aabb"),
+        (10_000, 0, b""),
+    ],
+)
+def test_offsets_count_over_rotated_files(
+    tmp_path: Path, offset: int, limit: int, found: bytes
+) -> None:
+    path = tmp_path / "log"
+    write(path, block(0))
+    cap(a_work(path))
+    write(path, block(1))
+
+    async def scenario() -> bytes:
+        pieces = reading(path, offset=offset, limit=limit, follow=False)
+        return b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(scenario()) == found
