@@ -502,7 +502,8 @@ def test_a_log_is_capped_and_rotated_while_the_job_writes() -> None:
         assert rig.log(work) == "last\n"
         old = Path(work.log_path + ".1").read_text(encoding="utf-8")
         assert old.endswith("2999\n3000\n")
-        assert len(old) == 4_000
+        # One that has grown past twice its size before it is looked at keeps its newest part.
+        assert len(old) == 2 * 4_000
 
     with_launcher(scenario)
 
