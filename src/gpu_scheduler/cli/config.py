@@ -9,10 +9,6 @@ from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import warn
 from gpu_scheduler.model.errors import InvalidRequest
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from gpu_scheduler.settings.groups import Settings
-
 HIDDEN = "(hidden)"
 ACTIONS = ("sample", "show", "check", "schema")
 
@@ -47,21 +43,15 @@ def run(args: Namespace) -> int:
 
         print_json(json_schema())
         return 0
-    from gpu_scheduler.settings import load
-
     if args.file and args.config and args.file != args.config:
         raise InvalidRequest("two files are named; leave out one")
+    if args.action == "check":
+        return _check(args)
+    from gpu_scheduler.settings import load
+
     loaded = load(args.file or args.config)
     for notice in loaded.notices:
         warn(f"note: {notice}")
-    if args.action == "check":
-        notices = (*loaded.notices, *_checked(loaded.settings))
-        where = loaded.file or "no file; variables and defaults"
-        if args.json:
-            print_json({"file": loaded.file, "valid": True, "notices": list(notices)})
-        else:
-            print(f"{where}: good")
-        return 0
     from gpu_scheduler.settings.describe import plain_values
 
     values = _without_secrets(plain_values(loaded.settings))
@@ -75,14 +65,19 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _checked(settings: Settings) -> tuple[str, ...]:
-    """What a server that started with these settings would warn of; else it would not start."""
-    from gpu_scheduler.server.start_rules import check_settings
+def _check(args: Namespace) -> int:
+    """Say whether a server would start with these settings, and of what it would warn."""
+    from gpu_scheduler.cli.start_settings import checked_settings
 
-    warnings = check_settings(settings, has_nodes=True, is_onlooker=True)
-    for warning in warnings:
-        warn(f"note: {warning}")
-    return warnings
+    loaded, warnings = checked_settings(args.file or args.config, has_nodes=True)
+    notices = (*loaded.notices, *warnings)
+    for notice in notices:
+        warn(f"note: {notice}")
+    if args.json:
+        print_json({"file": loaded.file, "valid": True, "notices": list(notices)})
+    else:
+        print(f"{loaded.file or 'no file; variables and defaults'}: good")
+    return 0
 
 
 def _sample(args: Namespace) -> int:

@@ -65,7 +65,7 @@ class Surroundings:
         try:
             loaded = load(config)
         except SchedulerError as refused:
-            error = str(refused)
+            error = str(refused).replace(":\n  ", ": ").replace("\n  ", "; ")
         else:
             settings, file, notices = loaded.settings, loaded.file, loaded.notices
         where = paths(state_dir or settings.files.state_dir or None)

@@ -44,19 +44,14 @@ def register(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Serve in the foreground until told to stop."""
+    from gpu_scheduler.cli.start_settings import checked_settings
     from gpu_scheduler.cli.up import serve, show
     from gpu_scheduler.model.errors import InvalidRequest
     from gpu_scheduler.settings.places import paths
-    from gpu_scheduler.settings.sources import load
 
-    settings = load(
-        args.config, flags={key: getattr(args, name) for name, key in FLAGS.items()}
-    ).settings
+    flags = {key: getattr(args, name) for name, key in FLAGS.items()}
+    settings = checked_settings(args.config, flags=flags, has_nodes=True)[0].settings
     if not args.with_agent and (args.simulate or args.node_name):
         raise InvalidRequest("--simulate and --node-name are about this machine; add --with-agent")
-    if settings.gpu.simulate:
-        from gpu_scheduler.agent.devices.declared import parse_declared
-
-        parse_declared(settings.gpu.simulate)
     where = paths(args.state_dir or settings.files.state_dir or None)
     return serve(settings, where, show, has_agent=args.with_agent, has_nodes=True)

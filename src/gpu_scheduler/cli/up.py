@@ -57,17 +57,11 @@ def register(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Start, and stay until told to stop."""
+    from gpu_scheduler.cli.start_settings import checked_settings
     from gpu_scheduler.settings.places import paths
-    from gpu_scheduler.settings.sources import load
 
     flags = {key: getattr(args, name) for name, key in FLAGS.items()}
-    loaded = load(args.config, flags=flags)
-    settings = loaded.settings
-    if settings.gpu.simulate:
-        from gpu_scheduler.agent.devices.declared import parse_declared
-
-        # The agent would refuse it too, but again and again, and only in its own log.
-        parse_declared(settings.gpu.simulate)
+    settings = checked_settings(args.config, flags=flags, has_nodes=False)[0].settings
     where = paths(args.state_dir or settings.files.state_dir or None)
     if args.daemon:
         return _run_as_daemon(args, where)

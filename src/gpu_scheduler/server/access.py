@@ -22,6 +22,7 @@ from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
 from gpu_scheduler.settings.access import AuthSettings
 from gpu_scheduler.settings.groups import ApiSettings, Settings
+from gpu_scheduler.settings.mistakes import Mistakes
 from gpu_scheduler.settings.trusted import read_trusted
 
 LARGEST_FILE = 1 << 20
@@ -35,23 +36,28 @@ def check_access(settings: Settings) -> tuple[str, ...]:
     api, auth = settings.api, settings.auth
     local = is_loopback(api.host)
     warnings = []
+    mistakes = Mistakes()
     if bool(api.tls_certificate) != bool(api.tls_key):
-        raise InvalidRequest("TLS needs both api.tls_certificate and api.tls_key; one is missing")
-    if not auth.enabled:
-        if not local:
-            raise InvalidRequest(
-                f"auth is off and api.host is {api.host}: whoever reaches that address could do "
-                "everything; switch auth on, or listen on 127.0.0.1"
-            )
+        told = "TLS needs both api.tls_certificate and api.tls_key; one is missing"
+        mistakes.add(InvalidRequest(told))
+    if not auth.enabled and local:
         warnings.append("auth is off: every user of this machine may do everything")
+    elif not auth.enabled:
+        told = (
+            f"auth is off and api.host is {api.host}: whoever reaches that address could do "
+            "everything; switch auth on, or listen on 127.0.0.1"
+        )
+        mistakes.add(InvalidRequest(told))
     if not local and not api.tls_certificate:
         if not api.allow_plain_http:
-            raise InvalidRequest(
+            told = (
                 f"api.host is {api.host}, where others could read tokens on their way; set "
                 "api.tls_certificate and api.tls_key, or api.allow_plain_http if something before "
                 "the server encrypts"
             )
+            mistakes.add(InvalidRequest(told))
         warnings.append(f"api.host is {api.host} without TLS: tokens can be read on their way")
+    mistakes.check()
     return tuple(warnings)
 
 

@@ -1,13 +1,13 @@
 """The rules that settings have to keep together before a server starts: one list for all who ask.
 
-Settings come in; warnings go out, or the refusal of the first rule that is broken. A server that
+Settings come in; warnings go out, or the refusal of every rule that is broken. A server that
 starts and `tgpu config check` go by the same list, so that one never accepts what the other does
 not. Nothing is opened or made here but files that the settings name, for reading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from gpu_scheduler.agent.devices.declared import parse_declared
 from gpu_scheduler.client.address import read_address
@@ -19,27 +19,42 @@ from gpu_scheduler.server.patience import check_patience
 from gpu_scheduler.server.prices import prices_of
 from gpu_scheduler.server.storage import file_of_url, postgres_address
 from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.mistakes import Mistakes
 
-Rule = Callable[[Settings], object]
+Rule = Callable[[Settings], Iterable[str] | None]
+"""Refuses, or gives warnings."""
 
 
 def check_settings(
-    settings: Settings, *, has_nodes: bool, is_onlooker: bool = False
+    settings: Settings,
+    *,
+    has_nodes: bool,
+    is_onlooker: bool = False,
+    unread: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Refuse settings with which no server would start; what is allowed and risky is said.
 
     With `has_nodes` agents come over TCP, as to `tgpu server`. An onlooker is told of files that
-    only the server's user can read; a server is refused.
+    only the server's user can read; a server is refused. Rules about groups that are `unread`, as
+    something in them is wrong by itself, are passed over.
     """
-    warnings = [*check_access(settings)]
-    for rule in (*RULES, *(RULES_OF_NODES if has_nodes else ())):
-        try:
-            rule(settings)
-        except InvalidInput as error:
-            if not (is_onlooker and isinstance(error.__cause__, PermissionError)):
-                raise
-            warnings.append(f"{error}, so it was not checked; the server's user must be able to")
+    warnings: list[str] = []
+    mistakes = Mistakes()
+    for groups, rule in (*RULES, *(RULES_OF_NODES if has_nodes else ())):
+        if not unread or not set(groups.split()) & set(unread):
+            with mistakes.gathered():
+                warnings += _applied(rule, settings, is_onlooker)
+    mistakes.check()
     return tuple(warnings)
+
+
+def _applied(rule: Rule, settings: Settings, is_onlooker: bool) -> Iterable[str]:
+    try:
+        return rule(settings) or ()
+    except InvalidInput as error:
+        if not (is_onlooker and isinstance(error.__cause__, PermissionError)):
+            raise
+        return (f"{error}, so it was not checked; the server's user must be able to",)
 
 
 def _patience(settings: Settings) -> None:
@@ -76,7 +91,7 @@ def _declared(settings: Settings) -> None:
 
 
 def _certificate(settings: Settings) -> None:
-    if settings.api.tls_certificate:
+    if settings.api.tls_certificate and settings.api.tls_key:
         Certificate(settings.api)
 
 
@@ -90,28 +105,31 @@ def _notifications(settings: Settings) -> None:
 
 def _script_places(settings: Settings) -> None:
     security = settings.security
+    mistakes = Mistakes()
     for name in ("allowed_script_paths", "conda_roots"):
         for path in getattr(security, name):
             if not path.startswith("/") or ".." in path.split("/"):
-                raise InvalidRequest(
-                    f"security.{name} has '{path}', and each must be a whole path, such as /data"
-                )
+                told = f"security.{name} has '{path}', and each must be a whole path, such as /data"
+                mistakes.add(InvalidRequest(told))
+    mistakes.check()
 
 
 def _prices(settings: Settings) -> None:
     prices_of(settings.costs)
 
 
-RULES: tuple[Rule, ...] = (
-    _patience,
-    _replication,
-    _address,
-    _database,
-    _declared,
-    _certificate,
-    _issuer,
-    _notifications,
-    _script_places,
-    _prices,
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("api auth", check_access),
+    ("nodes agent", _patience),
+    ("replication", _replication),
+    ("server", _address),
+    ("database", _database),
+    ("gpu", _declared),
+    ("api", _certificate),
+    ("auth", _issuer),
+    ("notifications", _notifications),
+    ("security", _script_places),
+    ("costs", _prices),
 )
-RULES_OF_NODES: tuple[Rule, ...] = (check_grpc,)
+"""Each with the groups of settings that it reads."""
+RULES_OF_NODES: tuple[tuple[str, Rule], ...] = (("api grpc", check_grpc),)

@@ -12,6 +12,7 @@ import msgspec
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.groups import GROUPS
+from gpu_scheduler.settings.mistakes import Mistakes
 
 PREFIX = "GPU_SCHEDULER_"
 Value = bool | int | float | str | tuple[str, ...] | dict[str, Any]
@@ -117,18 +118,27 @@ class Item:
         return None
 
     def _table(self, value: object) -> dict[str, Any] | None:
-        """Every entry in its form; one that cannot be read is named."""
+        """Every entry in its form; all that cannot be read are named."""
         if not isinstance(value, dict):
             return None
         read = {}
+        mistakes = Mistakes()
         for name, entry in value.items():
-            if not (isinstance(name, str) and name.isprintable() and 0 < len(name) < _LONGEST_NAME):
-                raise InvalidRequest(f"{self.key} has an entry {_shown(name)}; it needs a name")
-            try:
-                read[name] = msgspec.convert(entry, self.form)
-            except msgspec.ValidationError as error:
-                raise InvalidRequest(f"{self.key}, entry '{name}': {error}") from None
+            with mistakes.gathered():
+                read[self._name(name)] = self._entry(name, entry)
+        mistakes.check()
         return read
+
+    def _name(self, name: object) -> str:
+        if isinstance(name, str) and name.isprintable() and 0 < len(name) < _LONGEST_NAME:
+            return name
+        raise InvalidRequest(f"{self.key} has an entry {_shown(name)}; it needs a name")
+
+    def _entry(self, name: str, entry: object) -> Any:
+        try:
+            return msgspec.convert(entry, self.form)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"{self.key}, entry '{name}': {error}") from None
 
     def _in_range(self, value: Value) -> bool:
         if self.choices:

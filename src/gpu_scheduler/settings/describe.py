@@ -38,7 +38,7 @@ file and line or the variable, the value, and what is allowed.
 |---|---|
 | `tgpu config sample` | prints a file with every setting at its default, explained |
 | `tgpu config show` | prints the values in force and where each comes from |
-| `tgpu config check [FILE]` | reads without starting anything; exit code 2 if something is wrong |
+| `tgpu config check [FILE]` | reads and starts nothing; names all that is wrong; then exit code 2 |
 | `tgpu config schema` | prints a JSON Schema for editors |
 
 The state directory is `--state-dir`, `$GPU_SCHEDULER_STATE_DIR` or `files.state_dir`; else

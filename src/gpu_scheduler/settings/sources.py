@@ -1,8 +1,8 @@
 """Where values come from: a flag wins over a variable, a variable over the file, that over the
 default.
 
-Text comes in from files and variables; a `Loaded` goes out, or an error that names the file and
-line or the variable, the value, and what is allowed.
+Text comes in from files and variables; a `Loaded` goes out, or an error that names for each mistake
+the file and line or the variable, the value, and what is allowed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gpu_scheduler.settings import other_names
 from gpu_scheduler.settings.access import TenantEntry
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
 from gpu_scheduler.settings.groups import GROUPS, Settings
+from gpu_scheduler.settings.mistakes import Mistakes, told_by
 from gpu_scheduler.settings.places import STATE_VARIABLE, config_candidates
 from gpu_scheduler.settings.trusted import read_trusted
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
@@ -61,26 +62,40 @@ def load(
     environ: Mapping[str, str] | None = None,
 ) -> Loaded:
     """Read all sources. `flags` has values by key, as `{"api.http_port": 0}`; None is no value."""
+    loaded, mistakes = read_all(config, flags=flags, environ=environ)
+    mistakes.check()
+    return loaded
+
+
+def read_all(
+    config: str | None = None,
+    *,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Loaded, Mistakes]:
+    """The same, with what is wrong; in the place of a wrong value stands the default."""
+    mistakes = Mistakes()
     variables = os.environ if environ is None else environ
     file = config_file(config, variables)
     found = {key: Found(value=item.default, origin="default") for key, item in ITEMS.items()}
     tenants: tuple[TenantEntry, ...] = ()
     if file is not None:
-        values, tenants = read_file(file)
+        values, tenants = read_file(file, mistakes)
         found.update(values)
-    found.update(read_variables(variables))
-    found.update(read_flags(flags or {}))
+    found.update(read_variables(variables, mistakes))
+    found.update(read_flags(flags or {}, mistakes))
     groups = {
         group: kind(**{item.name: found[item.key].value for item in _items_of(group)})
         for group, kind in GROUPS.items()
     }
     settings = Settings(**groups, tenants=tenants)
-    return Loaded(
+    loaded = Loaded(
         settings=settings,
         origins={key: one.origin for key, one in found.items() if key in ITEMS},
         file=file,
         notices=tuple(_of_no_use(found, settings)),
     )
+    return loaded, mistakes
 
 
 def _of_no_use(found: Mapping[str, Found], settings: Settings) -> Iterable[str]:
@@ -102,23 +117,23 @@ def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
     return next((path for path in config_candidates(variables) if Path(path).is_file()), None)
 
 
-def read_file(file: str) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
+def read_file(file: str, mistakes: Mistakes) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
     """The values of a YAML or JSON file. YAML reads both, and knows the line of every value."""
-    text = _text(file)
-    loader = yaml.SafeLoader(text)
-    try:
-        root = loader.get_single_node()
-        if root is None:
-            return {}, ()
-        reader = _Reader(file, loader)
-        return _groups(reader, root), reader.tenants()
-    except yaml.YAMLError as error:
-        raise _not_yaml(file, error) from error
-    finally:
-        loader.dispose()
+    with mistakes.gathered():
+        loader = yaml.SafeLoader(_text(file))
+        try:
+            root = loader.get_single_node()
+            if root is not None:
+                reader = _Reader(file, loader, mistakes)
+                return _groups(reader, root), reader.tenants()
+        except yaml.YAMLError as error:
+            raise _not_yaml(file, error) from error
+        finally:
+            loader.dispose()
+    return {}, ()
 
 
-def read_variables(variables: Mapping[str, str]) -> dict[str, Found]:
+def read_variables(variables: Mapping[str, str], mistakes: Mistakes) -> dict[str, Found]:
     """The values of GPU_SCHEDULER_<GROUP>_<NAME>; an unknown one is refused, as a typo would be."""
     by_variable = {item.variable: item for item in ITEMS.values()}
     found = {}
@@ -128,27 +143,32 @@ def read_variables(variables: Mapping[str, str]) -> dict[str, Found]:
         if name not in by_variable:
             near = get_close_matches(name, by_variable, n=1)
             advice = f"did you mean {near[0]}?" if near else "'tgpu config show' lists all settings"
-            raise InvalidRequest(f"variable {name} names no setting; {advice}")
+            mistakes.add(InvalidRequest(f"variable {name} names no setting; {advice}"))
+            continue
         item = by_variable[name]
         try:
             value = item.from_text(variables[name])
         except InvalidRequest as error:
-            raise InvalidRequest(f"variable {name}: {error}") from None
-        found[item.key] = Found(value=value, origin=f"variable {name}")
+            mistakes.groups.add(item.group)
+            for told in told_by(error):
+                mistakes.add(InvalidRequest(f"variable {name}: {told}"))
+        else:
+            found[item.key] = Found(value=value, origin=f"variable {name}")
     return found
 
 
-def read_flags(flags: Mapping[str, object]) -> dict[str, Found]:
+def read_flags(flags: Mapping[str, object], mistakes: Mistakes) -> dict[str, Found]:
     """The values of flags by key; a text is read like a variable."""
     found = {}
     for key, value in flags.items():
         if value is None:
             continue
-        if key not in ITEMS:
-            raise InvalidRequest(unknown_key(key))
-        item = ITEMS[key]
-        read = item.from_text(value) if isinstance(value, str) else item.checked(value)
-        found[key] = Found(value=read, origin="flag")
+        with mistakes.gathered(place="command line", group=key.partition(".")[0]):
+            if key not in ITEMS:
+                raise InvalidRequest(unknown_key(key))
+            item = ITEMS[key]
+            read = item.from_text(value) if isinstance(value, str) else item.checked(value)
+            found[key] = Found(value=read, origin="flag")
     return found
 
 
@@ -158,14 +178,17 @@ class _Reader:
 
     file: str
     loader: yaml.SafeLoader
+    mistakes: Mistakes
     tenant_nodes: list[yaml.Node] = field(default_factory=list)
 
     def tenants(self) -> tuple[TenantEntry, ...]:
         """The tenants that were met."""
         return tuple(_tenants(self, self.tenant_nodes[0])) if self.tenant_nodes else ()
 
-    def refuse(self, message: str, node: yaml.Node) -> InvalidInput:
-        return InvalidInput(message, file=self.file, line=node.start_mark.line + 1)
+    def refuse(self, message: str, node: yaml.Node) -> None:
+        """Note a mistake, and read on."""
+        line = node.start_mark.line + 1
+        self.mistakes.add(InvalidInput(message, file=self.file, line=line))
 
     def value(self, node: yaml.Node) -> Any:
         return self.loader.construct_object(node, deep=True)
@@ -173,14 +196,15 @@ class _Reader:
     def entries(self, node: yaml.Node, what: str) -> Iterable[tuple[str, yaml.Node, yaml.Node]]:
         """The keys of a mapping with their nodes; a key that stands twice is refused."""
         if not isinstance(node, yaml.MappingNode):
-            raise self.refuse(f"{what} must be names with values, written as 'name: value'", node)
+            self.refuse(f"{what} must be names with values, written as 'name: value'", node)
+            return
         seen: dict[str, int] = {}
         for key_node, value_node in node.value:
             key = str(self.value(key_node))
             if key in seen:
-                raise self.refuse(
-                    f"'{key}' stands here again, after line {seen[key]}; remove one", key_node
-                )
+                told = f"'{key}' stands here again, after line {seen[key]}; remove one"
+                self.refuse(told, key_node)
+                continue
             seen[key] = key_node.start_mark.line + 1
             yield key, key_node, value_node
 
@@ -192,7 +216,8 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
             reader.tenant_nodes.append(group_node)
             continue
         if group not in GROUPS and group not in other_names.GROUPS:
-            raise reader.refuse(unknown_key(group), group_key)
+            reader.refuse(unknown_key(group), group_key)
+            continue
         if isinstance(group_node, yaml.ScalarNode) and reader.value(group_node) is None:
             continue
         if group == "auth" and isinstance(reader.value(group_node), bool):
@@ -205,10 +230,12 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
             origin = f"{reader.file}, line {name_node.start_mark.line + 1}"
             try:
                 values = _values(f"{group}.{name}", reader.value(node))
-            except _UnknownKey as error:
-                raise reader.refuse(str(error), name_node) from None
             except InvalidRequest as error:
-                raise reader.refuse(str(error), node) from None
+                reader.mistakes.groups.add(group)
+                place = name_node if isinstance(error, _UnknownKey) else node
+                for told in told_by(error):
+                    reader.refuse(told, place)
+                continue
             found.update({key: Found(value=value, origin=origin) for key, value in values.items()})
     return found
 
@@ -236,16 +263,18 @@ def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
         return
     for tenant_id, key, node in reader.entries(root, "tenants"):
         if not TENANT_ID.fullmatch(tenant_id):
-            raise reader.refuse(
+            reader.refuse(
                 f"tenant '{tenant_id[:80]}' cannot be an id; use letters, digits, '.', '_' and '-'",
                 key,
             )
+            continue
         value = reader.value(node)
         try:
             patch = msgspec.convert({} if value is None else value, TenantPatch)
             read_tenant(patch, Tenant(id=tenant_id))
         except (msgspec.ValidationError, InvalidRequest) as error:
-            raise reader.refuse(f"tenant '{tenant_id}': {error}", node) from None
+            reader.refuse(f"tenant '{tenant_id}': {error}", node)
+            continue
         origin = f"{reader.file}, line {key.start_mark.line + 1}"
         yield TenantEntry(tenant_id, patch, origin)
 

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.settings import sample
+from gpu_scheduler.server.start_rules import RULES, RULES_OF_NODES, Rule
+from gpu_scheduler.settings import Settings, sample
 
 
 @pytest.fixture(autouse=True)
@@ -134,3 +136,46 @@ def test_check_tells_what_a_server_would_warn_of(
     shown = capsys.readouterr()
     assert "note: auth is off" in shown.err
     assert "auth is off" in json.loads(shown.out)["notices"][0]
+
+
+def test_all_that_is_wrong_is_told_at_once_by_check_and_by_every_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "jobs: {grace_s: long}\nserver: {address: ftp://a}\ngpu: {simulate: 8x}\n"
+        "security:\n  allowed_script_paths: [data]\n  conda_roots: [/a/../b]\n"
+        "nodes: {suspect_after_s: soon, lost_after_s: 1}\n"
+    )
+    assert main(["config", "check", str(path)]) == 2
+    told = capsys.readouterr().err
+    head, *lines = told.rstrip().split("\n")
+    assert head == "tgpu: error: 6 mistakes in the settings:"
+    places = [line.partition(": ")[0].strip() for line in lines]
+    assert places == [f"{path}, line {number}" for number in (1, 7, 2, 3, 5, 6)]
+    state = str(tmp_path / "s")
+    for command in (["server"], ["up"], ["up", "--daemon"]):
+        assert main([*command, "--config", str(path), "--state-dir", state]) == 2
+        assert capsys.readouterr().err == told
+    assert not Path(state).exists()
+
+
+@pytest.mark.parametrize(
+    ("groups", "rule"),
+    [pytest.param(*row, id=row[1].__name__) for row in (*RULES, *RULES_OF_NODES)],
+)
+def test_a_rule_reads_the_groups_that_it_says(groups: str, rule: Rule) -> None:
+    settings: Any = Reading()
+    rule(settings)
+    assert settings.read <= set(groups.split())
+
+
+class Reading:
+    """Settings that note which groups of theirs are read."""
+
+    def __init__(self) -> None:
+        self.read: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.read.add(name)
+        return getattr(Settings(), name)

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.settings import load
+from gpu_scheduler.settings.mistakes import SeveralMistakes
 from gpu_scheduler.settings.sources import config_file
 
 
@@ -246,3 +247,45 @@ def test_auth_off_is_short_for_the_setting(tmp_path: Path) -> None:
     loaded = load(str(file), environ={})
     assert loaded.settings.auth.enabled is False
     assert loaded.origins["auth.enabled"] == f"{file}, line 1"
+
+
+# --- several mistakes
+
+
+def test_all_mistakes_of_a_file_variables_and_flags_are_told_each_with_its_place(
+    config: Path,
+) -> None:
+    file = written(
+        config,
+        "api:\n  http_prot: 81\n  http_port: many\n  http_port: 3\nlogginx: {}\njobs: [1]\n"
+        "tenants:\n  a b: {}\n  two: {nonsense: 1}\n"
+        "notifications:\n  targets: {a: {kind: 3}, b: 4}\n",
+    )
+    environ = {"GPU_SCHEDULER_JOBS_GRACE_S": "long", "GPU_SCHEDULER_API_PROT": "1"}
+    with pytest.raises(SeveralMistakes) as caught:
+        load(file, flags={"logging.level": "LOUD", "x.y": 1}, environ=environ)
+    places = [told.replace(file, "f").partition(": ")[0] for told in caught.value.mistakes]
+    assert places == [
+        *(f"f, line {line}" for line in (2, 3, 4, 5, 6, 11, 11, 8, 9)),
+        "variable GPU_SCHEDULER_API_PROT names no setting; did you mean GPU_SCHEDULER_API_HOST?",
+        "variable GPU_SCHEDULER_JOBS_GRACE_S",
+        *("command line", "command line"),
+    ]
+    first, *lines = str(caught.value).split("\n")
+    assert first == "13 mistakes in the settings:"
+    assert [line.strip() for line in lines] == list(caught.value.mistakes)
+    assert caught.value.exit_code == 2
+
+
+def test_variables_are_read_also_if_the_file_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(SeveralMistakes) as caught:
+        load(str(tmp_path / "none.yaml"), environ={"GPU_SCHEDULER_JOBS_GRACE_S": "long"})
+    assert len(caught.value.mistakes) == 2
+
+
+def test_one_mistake_is_told_as_it_always_was(config: Path) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        load(written(config, "jobs:\n  grace_s: long\n"), environ={})
+    assert str(caught.value) == (
+        f"{config}, line 2: jobs.grace_s is 'long'; allowed is a number from 0 to 3,600"
+    )
