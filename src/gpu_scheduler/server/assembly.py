@@ -44,6 +44,7 @@ from gpu_scheduler.server.directories import (
     started_at,
 )
 from gpu_scheduler.server.grpc_server import GrpcServer
+from gpu_scheduler.server.lasting import lasting
 from gpu_scheduler.server.parts import Parts
 from gpu_scheduler.server.roles import Alone, OneOfSeveral, Roles
 from gpu_scheduler.server.start_rules import check_settings
@@ -122,7 +123,7 @@ class Server:
         if self._has_agent:
             config = agent_config_of(self._settings, self._paths)
             local_agent = AgentProcess(config, lambda: door.has(node))
-            tasks.append(asyncio.create_task(local_agent.run()))
+            tasks.append(asyncio.create_task(lasting("agent", local_agent.run)))
             await _either(stop.wait(), door.wait_for(node), FIRST_AGENT_S)
         facts = self._facts(node, door.problem(node))
         announce(self._paths, facts)
@@ -168,7 +169,8 @@ class Server:
         """Read certificates again when they change, or when told by SIGHUP."""
         if self._certificate is not None:
             also = self._network.refresh if self._network is not None else _nothing
-            return asyncio.create_task(self._certificate.watch(also))
+            watch = partial(self._certificate.watch, also)
+            return asyncio.create_task(lasting("certificate", watch))
         on_reload(partial(log.info, "told to reload; there is no certificate to read"))
         return asyncio.create_task(asyncio.sleep(0))
 

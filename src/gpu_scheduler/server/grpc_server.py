@@ -23,6 +23,7 @@ from gpu_scheduler.api.serve import CannotListen
 from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.server.grpc_access import check_grpc, grpc_host, speaks_tls
 from gpu_scheduler.server.grpc_tls import GrpcCertificates
+from gpu_scheduler.server.lasting import lasting
 from gpu_scheduler.server.node_keys import stored_authority
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.store.rows import Store
@@ -84,9 +85,10 @@ class GrpcServer:
         for name in ("", *SERVICES):
             await self._health.set(name, NOT_SERVING)
         await self._server.start()
-        tasks = [asyncio.create_task(self._vouch())]
+        tasks = [asyncio.create_task(lasting("authority", self._vouch))]
         if self._certificates is not None:
-            tasks.append(asyncio.create_task(self._certificates.watch()))
+            watch = lasting("certificates", self._certificates.watch)
+            tasks.append(asyncio.create_task(watch))
         try:
             yield
         finally:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import structlog
 
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.control.clock import SteadyClock
@@ -23,7 +21,6 @@ from gpu_scheduler.control.messages import SetTenant
 from gpu_scheduler.control.vitals import Vitals
 from gpu_scheduler.diary.lines import lost_lines
 from gpu_scheduler.model.caller import DEFAULT_TENANT
-from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.predict.history import History
@@ -33,6 +30,7 @@ from gpu_scheduler.server.housekeeping import keep_house
 from gpu_scheduler.server.job_lines import JobLines
 from gpu_scheduler.server.job_logs import JobLogs
 from gpu_scheduler.server.jobs_file import JobsFile
+from gpu_scheduler.server.lasting import lasting
 from gpu_scheduler.server.node_keys import ensure_authority
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.server.patience import patience_of
@@ -43,8 +41,6 @@ from gpu_scheduler.server.tenants import set_up_tenants
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.rows import Store
-
-log = structlog.get_logger("server")
 
 
 class Leading:
@@ -102,21 +98,21 @@ class Leading:
         await set_up_pools(self.loop, self._settings.policy)
         await ensure_authority(self.loop)
         self.agents.expect_nodes()
-        for work in self._works():
-            self._tasks.append(asyncio.create_task(work))
+        for part, work in self._works().items():
+            self._tasks.append(asyncio.create_task(lasting(part, work)))
 
-    def _works(self) -> list[Coroutine[Any, Any, None]]:
+    def _works(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """What goes on beside the loop for as long as it does."""
         settings, loop = self._settings, self.loop
-        works: list[Coroutine[Any, Any, None]] = [
-            self.notifications.run(),
-            self.vitals.watch(),
-            Estimator(loop).run(),
-            Fencing(loop, settings.nodes).run(),
-            keep_house(loop, settings.retention, Path(self._paths.logs)),
-        ]
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "notifications": self.notifications.run,
+            "vitals": self.vitals.watch,
+            "estimates": Estimator(loop).run,
+            "fencing": Fencing(loop, settings.nodes).run,
+            "housekeeping": partial(keep_house, loop, settings.retention, Path(self._paths.logs)),
+        }
         if settings.files.jobs_file:
-            works.append(self._jobs_file().watch())
+            works["jobs file"] = self._jobs_file().watch
         return works
 
     def _jobs_file(self) -> JobsFile:
@@ -135,9 +131,7 @@ class Leading:
         """Finish what has come, and stop. Agents are sent away; what they run goes on."""
         for task in self._tasks:
             task.cancel()
-        for found in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if isinstance(found, Exception) and not isinstance(found, SchedulerError):
-                log.error("a part of the server had failed", error=repr(found))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self.agents.close()
         await self.loop.close()
