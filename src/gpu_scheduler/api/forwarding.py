@@ -22,6 +22,7 @@ import structlog
 from gpu_scheduler.api.callers import UNKNOWN, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Stream
+from gpu_scheduler.api.keepalive import keep_alive
 from gpu_scheduler.api.operations import Operation
 from gpu_scheduler.api.passing import pass_on
 from gpu_scheduler.api.repeats import HEADER as KEY
@@ -189,11 +190,13 @@ class Forwarder:
         tls = self.tls() if address.tls else None
         try:
             async with asyncio.timeout(CONNECT_S):
-                return await asyncio.open_connection(
+                reader, writer = await asyncio.open_connection(
                     address.host, address.port, ssl=tls, limit=PIECE
                 )
         except (OSError, TimeoutError) as error:
             raise _Unsent(f"{address} cannot be reached: {error}") from error
+        keep_alive(writer.get_extra_info("socket"))
+        return reader, writer
 
     def _request(self, lead: Lead, call: Call, body: bytes, more: dict[str, str]) -> bytes:
         """The same request, with who asks in a form that the leader can check."""

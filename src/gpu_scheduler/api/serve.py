@@ -21,6 +21,7 @@ from uvicorn.server import ServerState
 
 from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.connection import Connection, Doors
+from gpu_scheduler.api.keepalive import keep_alive
 from gpu_scheduler.api.service import Bounds
 from gpu_scheduler.api.standing import Application
 from gpu_scheduler.model.errors import ClusterError
@@ -192,6 +193,7 @@ def _take_port(host: str, port: int, setting: str) -> socket.socket:
     taken = socket.socket(family, socket.SOCK_STREAM)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keep_alive(taken)
         taken.bind((host, port))
         taken.listen(BACKLOG)
         taken.setblocking(False)

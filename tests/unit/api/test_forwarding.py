@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +15,7 @@ from gpu_scheduler.api import forwarding
 from gpu_scheduler.api.application import build
 from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.forwarding import Forwarder
+from gpu_scheduler.api.keepalive import IDLE_S
 from gpu_scheduler.api.service import ApiSettings
 from gpu_scheduler.api.vouching import Asked, Vouched, vouch
 from gpu_scheduler.control.loop import Loop
@@ -247,3 +250,20 @@ def test_a_change_is_sent_again_after_a_break_only_if_its_key_is_heeded() -> Non
         leader = Leader(BROKEN_OFF)
         told = play(leader, lambda ask, path=path, key=key: ask("POST", path, **key))
         assert (told[0], len(leader.heads)) == (status, times), path
+
+
+def test_a_leader_that_is_gone_without_a_word_is_found_out_by_the_kernel() -> None:
+    async def run() -> None:
+        async with listening(Leader()) as leader:
+            standing: Any = Standing(leader.address)
+            passes = Forwarder(standing=standing, secret=SECRET, tls=ssl.create_default_context)
+            reader, writer = await passes._connected(standing.lead)
+            connection = writer.get_extra_info("socket")
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == IDLE_S
+            writer.write(b"\r\n\r\n")
+            assert await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    asyncio.run(run())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.api.keepalive import IDLE_S
 from gpu_scheduler.api.serve import Addresses, CannotListen, Listening
 from tests.unit.api.lab import ApiLab
 
@@ -53,6 +54,18 @@ def test_port_zero_lets_the_system_choose() -> None:
     assert listening.metrics_port
     assert listening.http_port != listening.metrics_port
     listening.close()
+
+
+def test_callers_that_are_gone_without_a_word_are_found_out_by_the_kernel() -> None:
+    taken = Listening(Addresses(http=("127.0.0.1", 0), metrics=None))
+    assert taken.http is not None
+    taken.http.setblocking(True)
+    with socket.create_connection(("127.0.0.1", taken.http_port or 0)):
+        connection, _ = taken.http.accept()
+        with connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == IDLE_S
+    taken.close()
 
 
 def test_an_address_that_does_not_exist_is_refused() -> None:

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -46,6 +47,8 @@ from gpu_scheduler.wire.node_proof import (
 from gpu_scheduler.wire.versions import agreed_protocol
 
 CHALLENGE_BYTES = 32
+HELLO_S = 60.0
+"""Who has not said who it is by then is not a node: nobody else may hold a stream open."""
 RENEWAL_WITHIN_MS = 600_000
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 ASK_FOR_ONE = "let it join with a new token ('tgpu node token create')"
@@ -197,7 +200,10 @@ class Nodes:
         """The hello of a node that has shown its key, and that key's fingerprint."""
         challenge = secrets.token_bytes(CHALLENGE_BYTES)
         await context.send_initial_metadata(((CHALLENGE, challenge),))
-        first = await anext(aiter(requests), None)
+        first = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HELLO_S):
+                first = await anext(aiter(requests), None)
         if first is None or first.WhichOneof("message") != "hello":
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be hello")
         try:

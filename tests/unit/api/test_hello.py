@@ -1,0 +1,45 @@
+"""Streams of nodes over the network begin with a hello."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from gpu_scheduler.api.grpc.nodes import Nodes
+from gpu_scheduler.store.memory import MemoryStore
+from gpu_scheduler.wire import agent_pb2 as pb
+
+
+class Aborted(Exception):
+    """What ends a call of gRPC."""
+
+
+class Context:
+    """As much of a call as is needed before anybody is known."""
+
+    async def send_initial_metadata(self, metadata: object) -> None:
+        """A challenge is sent."""
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        raise Aborted(f"{code.name}: {text}")
+
+
+def test_who_does_not_say_who_it_is_holds_no_stream_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_scheduler.api.grpc.nodes.HELLO_S", 0.01)
+
+    async def requests() -> AsyncIterator[pb.AgentMessage]:
+        await asyncio.Event().wait()
+        yield pb.AgentMessage()
+
+    async def run() -> None:
+        door: Any = None
+        context: Any = Context()
+        nodes = Nodes(door, MemoryStore(), lambda: None, key_days=1)
+        async with asyncio.timeout(10):
+            async for _ in nodes.session(requests(), context):
+                pytest.fail("nobody was let in")
+
+    with pytest.raises(Aborted, match="INVALID_ARGUMENT: the first message must be hello"):
+        asyncio.run(run())
