@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from gpu_scheduler.model.errors import ClusterError, UnknownThing
+from gpu_scheduler.model.errors import ClusterError, StoreError, UnknownThing
 
 MOST_LINE_BYTES = 1 << 16
 MOST_WAITING = 64
 """So many pieces may wait for a slow reader before members are read no further."""
+Pieces = asyncio.Queue[bytes | Exception | None]
 
 
 async def merged(
@@ -25,7 +26,7 @@ async def merged(
             async for lines in _marked(rank, log):
                 yield lines
         return
-    pieces: asyncio.Queue[bytes | None] = asyncio.Queue(MOST_WAITING)
+    pieces: Pieces = asyncio.Queue(MOST_WAITING)
     readers = [
         asyncio.create_task(_copy(_marked(rank, log), pieces)) for rank, log in enumerate(logs)
     ]
@@ -33,6 +34,8 @@ async def merged(
         left = len(readers)
         while left:
             piece = await pieces.get()
+            if isinstance(piece, Exception):
+                raise piece
             if piece is None:
                 left -= 1
             else:
@@ -45,10 +48,15 @@ async def merged(
                 await reader
 
 
-async def _copy(lines: AsyncIterator[bytes], pieces: asyncio.Queue[bytes | None]) -> None:
-    async for piece in lines:
-        await pieces.put(piece)
-    await pieces.put(None)
+async def _copy(lines: AsyncIterator[bytes], pieces: Pieces) -> None:
+    """All lines of one member, then its end; what goes wrong is for the one who reads."""
+    try:
+        async for piece in lines:
+            await pieces.put(piece)
+    except Exception as error:  # noqa: BLE001 - else nobody would hear that no more comes
+        await pieces.put(error)
+    else:
+        await pieces.put(None)
 
 
 async def _marked(rank: int, log: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -66,5 +74,5 @@ async def _marked(rank: int, log: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield mark + rest + b"\n"
     except UnknownThing:
         return  # an elastic gang that started with fewer members
-    except ClusterError as error:
+    except (ClusterError, StoreError) as error:
         yield mark + f"({error})\n".encode()

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
+
 from gpu_scheduler.api.merged_logs import merged
-from gpu_scheduler.model.errors import ClusterError, UnknownThing
+from gpu_scheduler.model.errors import ClusterError, StoreUnavailable, UnknownThing
 
 
 async def said(*pieces: bytes | Exception) -> AsyncIterator[bytes]:
@@ -49,6 +51,16 @@ def test_a_member_out_of_reach_says_so_and_one_that_never_was_says_nothing() -> 
     assert text(said(b"b\n"), lost, never) == (
         b"[0] b\n[1] a\n[1] (node 'n1' is not connected, so its logs are out of reach)\n"
     )
+
+
+def test_a_log_that_cannot_be_found_as_the_store_is_away_says_so_and_nobody_waits_for_it() -> None:
+    away = said(StoreUnavailable("the database is away"))
+    assert text(said(b"b\n"), away, follow=True) == b"[0] b\n[1] (the database is away)\n"
+
+
+def test_a_mistake_in_the_log_of_one_member_ends_the_view() -> None:
+    with pytest.raises(KeyError):
+        text(said(b"b\n"), said(KeyError("n0")), follow=True)
 
 
 def test_who_stops_reading_stops_all() -> None:

@@ -1,6 +1,7 @@
 """A standby reads what fits together, whatever the leader writes meanwhile."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -45,6 +46,21 @@ def test_what_is_read_at_one_moment_does_not_see_later_commits(store: PostgresSt
     assert store.at_one_moment(twice) == (1, 1)  # type: ignore[arg-type]
     assert store.last_event() == 2
     assert store.commit([an_event(3)]) == 3, "and nothing is left open"
+
+
+def test_what_takes_long_to_be_made_of_one_table_is_no_reason_to_lose_the_next(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.store.postgres.connection.IDLE_IN_TRANSACTION_S", 1)
+    store = PostgresStore(address_of(database_url))
+
+    def slowly(reads: PostgresStore) -> int:
+        reads.nodes()
+        time.sleep(1.5)
+        return reads.last_event()
+
+    assert store.at_one_moment(slowly) == 0  # type: ignore[arg-type]
+    store.close()
 
 
 def test_nodes_are_shown_as_the_leader_hears_of_them(store: PostgresStore) -> None:

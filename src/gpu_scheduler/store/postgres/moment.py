@@ -15,6 +15,8 @@ from gpu_scheduler.store.postgres.dialect import POSTGRES, prepared
 from gpu_scheduler.store.reading import NOTHING, SqlReads, Values
 
 T = TypeVar("T")
+LONGEST_PAUSE = "10min"
+"""Between two tables; a reader that is frozen must not hold back the vacuum for ever."""
 
 
 class Moment(SqlReads):
@@ -43,6 +45,8 @@ class Moment(SqlReads):
 def one_moment(connection: Connection) -> Iterator[Moment]:
     """The database as it is now, for as long as the block lasts."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    # Much may be made of a table before the next is read; nobody waits for who only reads.
+    connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_PAUSE}'")
     try:
         yield Moment(connection)
     finally:
