@@ -71,6 +71,8 @@ GROUNDS = frozenset(
 )
 """Why a node may say that it stopped something; other words are not ours."""
 LEAST_LOOK_S = 0.01
+HELD_UP_S = 1.0
+"""Whoever looks so much later than it wanted to has been frozen, or very busy."""
 LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 log = structlog.get_logger("agents")
 
@@ -183,14 +185,14 @@ class Agents:
 
     def _is_given_back(self, order: StartOrder) -> bool:
         """What was decided for a node that has just left was never ordered: it goes elsewhere."""
-        placements = order.allocation.placements
-        node_id = placements[0].node_id
-        if len(placements) > 1 or node_id in self._sessions or node_id not in self._left:
+        allocation = order.allocation
+        node_id = allocation.placements[0].node_id
+        if allocation.spans_nodes or node_id in self._sessions or node_id not in self._left:
             return False
         if self._loop.core.book.picture.index.slot(node_id).node.state is NodeState.ONLINE:
             self._silence.suspect(node_id)
         detail = f"node {node_id} was not connected, so it was never ordered there"
-        lost = Ended(order.allocation.id, exit_code=None, ran=False, lost=True, detail=detail)
+        lost = Ended(allocation.id, exit_code=None, ran=False, lost=True, detail=detail)
         self._tell(lost)
         return True
 
@@ -334,13 +336,19 @@ class Agents:
         self.terminals.node_gone(node_id)
 
     def _look_later(self, session: Session, wait_s: float) -> None:
-        asyncio.get_running_loop().call_later(wait_s, self._look, session)
+        events = asyncio.get_running_loop()
+        events.call_later(wait_s, self._look, session, events.time() + wait_s)
 
-    def _look(self, session: Session) -> None:
+    def _look(self, session: Session, due_s: float) -> None:
         """A stream can stay open when nobody is there any more: who says nothing is cut off."""
         if self._sessions.get(session.node) is not session:
             return
-        silent_s = asyncio.get_running_loop().time() - session.heard_s
+        now_s = asyncio.get_running_loop().time()
+        if now_s - due_s > HELD_UP_S:
+            # We were held up ourselves: what was said meanwhile is still to be read.
+            self._look_later(session, HELD_UP_S)
+            return
+        silent_s = now_s - session.heard_s
         left_s = self._patience.suspect_s - silent_s
         if left_s > 0:
             self._look_later(session, max(left_s, LEAST_LOOK_S))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,14 +10,15 @@ import pytest
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Patience
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import SetTenant
+from gpu_scheduler.control.messages import SetTenant, Submit
 from gpu_scheduler.model.errors import StoreUnavailable
+from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.versions import PROTOCOL
-from tests.builders import a_core, a_tenant
+from tests.builders import a_core, a_job, a_tenant
 
 
 class FullDisk(MemoryStore):
@@ -93,3 +95,74 @@ def test_what_is_left_of_a_stream_that_was_given_up_is_not_heard() -> None:
         await loop.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_what_was_decided_for_a_node_that_has_just_left_goes_elsewhere(members: int) -> None:
+    async def run() -> None:
+        devices = [pb.Device(index=i, uuid=f"g{i}", model="A100", memory_mb=1) for i in range(2)]
+        inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000, devices=devices)
+
+        async def requests() -> AsyncIterator[pb.AgentMessage]:
+            yield pb.AgentMessage(hello=pb.Hello(node="n0", protocol=PROTOCOL, inventory=inventory))
+            await asyncio.Event().wait()
+
+        store = MemoryStore()
+        loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        context: Any = None
+        stream = Agents(loop).session(requests(), context)
+        assert (await anext(stream)).HasField("welcome")
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert store.nodes()[0].state is NodeState.ONLINE, "nobody calls it silent yet"
+        job = a_job(number=1, members=members, gpus=1)
+        async with asyncio.timeout(10):
+            events = loop.subscribe(store.last_event())
+            await loop.apply(Submit(job, Launch(argv=("true",))))
+            while (await anext(events))[1].kind != "requeued":
+                pass
+        assert store.allocations() == []
+        assert store.nodes()[0].state is NodeState.SUSPECT
+        await loop.close()
+
+    asyncio.run(run())
+
+
+class Thawing(asyncio.SelectorEventLoop):
+    """An event loop that can have stood still for a while."""
+
+    frozen_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.frozen_s
+
+
+def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> None:
+    async def run(events: Thawing) -> None:
+        said: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+
+        async def requests() -> AsyncIterator[pb.AgentMessage]:
+            while True:
+                yield await said.get()
+
+        inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
+        said.put_nowait(
+            pb.AgentMessage(hello=pb.Hello(node="n0", protocol=PROTOCOL, inventory=inventory))
+        )
+        loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        context: Any = None
+        patience = Patience(suspect_s=600, lost_s=3600)
+        stream = Agents(loop, patience=patience).session(requests(), context)
+        assert (await anext(stream)).HasField("welcome")
+        events.frozen_s += patience.suspect_s + 10
+        for _ in range(5):
+            await asyncio.sleep(0.001)  # whoever was due has had a turn
+        said.put_nowait(pb.AgentMessage(heartbeat=pb.Heartbeat()))
+        await loop.apply(SetTenant(a_tenant()))
+        assert loop.core.book.picture.index.slot("n0").node.state is NodeState.ONLINE
+        await stream.aclose()  # type: ignore[attr-defined]
+        await loop.close()
+
+    with closing(Thawing()) as events:
+        events.run_until_complete(run(events))
