@@ -73,6 +73,11 @@ GROUNDS = frozenset(
 LEAST_LOOK_S = 0.01
 HELD_UP_S = 1.0
 """Whoever looks so much later than it wanted to has been frozen, or very busy."""
+NO_LAUNCH = "how to run it was not submitted with it"
+NO_ENVIRONMENT = (
+    "the environment that was captured with it is dropped by now (retention.environments_days); "
+    "submit it anew"
+)
 LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 log = structlog.get_logger("agents")
 
@@ -202,11 +207,11 @@ class Agents:
         allocation, job = order.allocation, order.job
         if only is None and self._is_given_back(order):
             return
-        if launch is None:
-            detail = "how to run it was not submitted with it"
+        captured = None if launch is None else self._environment(launch.captured)
+        if launch is None or (launch.captured and captured is None):
+            detail = NO_LAUNCH if launch is None else NO_ENVIRONMENT
             self._tell(Ended(allocation.id, exit_code=None, ran=False, detail=detail))
             return
-        captured = self._environment(launch.captured) if launch.captured else None
         limit_ms = self._loop.core.book.picture.limit_ms(job)
         for placement in allocation.placements:
             session = self._sessions.get(placement.node_id)
@@ -221,9 +226,13 @@ class Agents:
 
     def _environment(self, name: str) -> dict[str, str] | None:
         """A captured environment; the last one is remembered, as jobs come in series."""
-        if self._last_environment[0] != name:
-            self._last_environment = (name, self._loop.store.environment(name))
-        return self._last_environment[1]
+        if not name:
+            return None
+        last, found = self._last_environment
+        if last != name or found is None:
+            found = self._loop.store.environment(name)
+            self._last_environment = (name, found)
+        return found
 
     def _send_stop(self, order: StopOrder) -> None:
         running = self._loop.core.book.picture.running.get(order.allocation_id)

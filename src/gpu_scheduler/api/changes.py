@@ -69,6 +69,13 @@ async def release_job(context: Context, call: Call) -> Answer:
 async def retry_job(context: Context, call: Call) -> Answer:
     """Let a failed or cancelled job wait again."""
     row = _whole(context, call)
+    store = context.service.store
+    launch = store.launch(row.job.id)
+    if launch is not None and launch.captured and store.environment(launch.captured) is None:
+        raise WrongState(
+            f"{called(row.job.id)} cannot be retried: the environment that was captured with it is "
+            "dropped by now (retention.environments_days); submit it anew"
+        )
     return await _changed(context, call, Retry(row.job.id), "pending", "the job waits again")
 
 

@@ -15,7 +15,7 @@ from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.rows import Write
+from gpu_scheduler.store.rows import EnvironmentRow, Write
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.versions import PROTOCOL
 from tests.builders import a_core, a_job, a_tenant
@@ -123,6 +123,38 @@ def test_what_was_decided_for_a_node_that_has_just_left_goes_elsewhere(members: 
                 pass
         assert store.allocations() == []
         assert store.nodes()[0].state is NodeState.SUSPECT
+        await loop.close()
+
+    asyncio.run(run())
+
+
+def test_a_job_runs_in_the_environment_that_was_captured_or_not_at_all() -> None:
+    async def run() -> None:
+        inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
+
+        async def requests() -> AsyncIterator[pb.AgentMessage]:
+            yield pb.AgentMessage(hello=pb.Hello(node="n0", protocol=PROTOCOL, inventory=inventory))
+            await asyncio.Event().wait()
+
+        loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        context: Any = None
+        stream = Agents(loop).session(requests(), context)
+        launch = Launch(argv=("true",), captured="the shell")
+        async with asyncio.timeout(10):
+            assert (await anext(stream)).HasField("welcome")
+            events = loop.subscribe(0)
+            await loop.apply(Submit(a_job(number=1, gpus=0), launch))
+            while (await anext(events))[1].kind != "failed":
+                pass
+            row = loop.store.job("j1")
+            assert row is not None
+            assert "environment that was captured" in row.reason
+            environment = EnvironmentRow("the shell", (("A", "1"),))
+            await loop.apply(Submit(a_job(number=2, gpus=0), launch, environment))
+            (order,) = (await anext(stream)).orders.orders
+        assert dict(order.start.environment) == {"A": "1"}
+        await stream.aclose()  # type: ignore[attr-defined]
         await loop.close()
 
     asyncio.run(run())

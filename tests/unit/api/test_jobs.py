@@ -206,6 +206,16 @@ def test_a_failed_job_can_be_retried_and_keeps_its_attempts(lab: ApiLab) -> None
     assert refused.status == 409
 
 
+def test_a_job_whose_environment_is_dropped_is_not_retried_without_it(lab: ApiLab) -> None:
+    job_id = lab.submit(captured_environment={"A": "1"})
+    lab.start(job_id)
+    lab.end(job_id, 1)
+    lab.store.forget(answers_before_ms=0, events_before_ms=0, environments_before_ms=2**62)
+    refused = lab.post(f"/jobs/{job_id}/retry")
+    assert (refused.status, refused.code) == (409, "wrong_state")
+    assert "retention.environments_days" in refused.error
+
+
 def test_an_array_shows_its_tasks(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": ["a"], "array": "0-9%2", "gpu_count": 1})
     assert reply.json["tasks"] == 10
