@@ -121,7 +121,10 @@ class Job:
     @property
     def gpu_milli(self) -> int:
         """GPUs of all members together, at the most."""
-        return sum(member.gpu_milli for member in self.members)
+        members = self.members
+        if len(members) == 1:
+            return members[0].gpu_milli
+        return sum(member.gpu_milli for member in members)
 
     @property
     def is_gang(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from functools import cache
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from gpu_scheduler.model.job import Job
 
@@ -48,7 +49,17 @@ class KnowsDoubt(Protocol):
 
 def is_guess(predictor: Predictor, job: Job, elapsed_ms: int = 0) -> bool:
     """Tell whether the end of a job is a mere guess: then nothing may be promised by it."""
-    return isinstance(predictor, KnowsDoubt) and predictor.is_guess(job, elapsed_ms)
+    return _knows_doubt(predictor) and predictor.is_guess(job, elapsed_ms)
+
+
+def _knows_doubt(predictor: Predictor) -> TypeGuard[KnowsDoubt]:
+    """Asked for every job of a forecast: to look for the methods takes longer than all the rest."""
+    return _has_doubt(type(predictor))
+
+
+@cache
+def _has_doubt(kind: type[Predictor]) -> bool:
+    return issubclass(kind, KnowsDoubt)
 
 
 def expect_alike(predictor: Predictor, jobs: Sequence[Job], now_ms: int) -> list[int]:

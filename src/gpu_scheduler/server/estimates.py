@@ -59,5 +59,7 @@ class Estimator:
             start = foreseen(self._loop, self._explainer, job_id)
             if start.at_ms is not None:
                 estimates.append(Estimate(job_id, start.at_ms, start.basis))
+            # Orders and reports do not wait for this.
+            await asyncio.sleep(0)
         if estimates:
             await self._loop.apply(NoteEstimates(tuple(reversed(estimates))))

@@ -1,0 +1,41 @@
+"""Waiting jobs are told when they should start, and nobody waits for that."""
+
+import asyncio
+
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import SetNode, Submit
+from gpu_scheduler.server.estimates import Estimator
+from gpu_scheduler.store.memory import MemoryStore
+from tests.builders import a_core, a_job, a_node
+
+WAITING = 5
+
+
+async def told_turns() -> tuple[int, set[str]]:
+    """How often others had a turn while expected starts were worked out, and who was told one."""
+    loop = Loop(MemoryStore(), a_core, lambda: 0)
+    loop.start()
+    await loop.apply(SetNode(a_node(gpus=1)))
+    estimator = Estimator(loop)
+    for _ in range(WAITING + 1):
+        await loop.apply(Submit(a_job(id="")))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(count())
+    await estimator.look()
+    others.cancel()
+    told = set(loop.core.book.estimates)
+    await loop.close()
+    return turns, told
+
+
+def test_others_have_their_turn_between_any_two_forecasts() -> None:
+    turns, told = asyncio.run(told_turns())
+    assert len(told) == WAITING
+    assert turns > WAITING
