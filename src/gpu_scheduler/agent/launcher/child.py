@@ -1,8 +1,8 @@
 """What a forked child does until it is the job.
 
 It makes itself ready (streams, session, control groups, limits, user, directory) and waits at its
-gate. Then it executes the command, or says at the gate why it cannot. It imports very little: the
-pages that this process and the zygote touch are copied for every job.
+gate. Then it executes the command, or says at the gate why it cannot. It imports very little, and
+makes few objects: every page that this process or the zygote touches is copied for every job.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ import resource
 import signal
 import socket
 import struct
-from types import SimpleNamespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from gpu_scheduler.agent.launcher.spawn import Launch
 
 GO = b"g"
 LATE = b"l"
@@ -34,6 +31,8 @@ PYTHON = "{python}"
 LENGTH = struct.Struct("=I")
 """Stands before the values that a child reads at its gate."""
 NEVER_RAN = 127
+REHEARSALS = 20
+"""After so many times Python has learnt what it can about a piece of code."""
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _DEAF_TO = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 _NOTHING = os.open("/dev/null", os.O_RDWR)
@@ -51,43 +50,119 @@ def ignore_signals() -> None:
         signal.signal(number, lambda *_: None)
 
 
-def become_asked_job(gate: int, log: int, entered: bool) -> None:
-    """Read at the gate what to become. `entered`: this process is in its first group already.
+class Asked:
+    """What a child is to become: the fields of a `Launch`, of which only the unusual are told.
 
-    Or first only which groups to wait in; then the log comes with the rest.
+    The environment is in bytes, as the kernel takes it.
+    """
+
+    argv: tuple[str, ...] = ()
+    environment: dict[bytes, bytes]
+    uid: int | None = None
+    gid = 0
+    user = ""
+    umask = 0o022
+    workdir = "/"
+    stdin = ""
+    log_of_user = ""
+    log_umask = 0o022
+    joins: tuple[str, ...] = ()
+    rlimits: tuple[tuple[int, int], ...] = ()
+    cpus: tuple[int, ...] = ()
+    python: tuple[str, ...] = ()
+    reachable: tuple[str, ...] = ()
+    root = ""
+    reaching_uid = 0
+    says_ready = False
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.__dict__ = told
+
+
+def become_asked_job(told: dict[str, Any], gate: int, log: int, entered: bool) -> None:
+    """Become what was told. `entered`: this process is in its first group already.
+
+    Or, if that is not known yet, wait in the groups, and read the rest at the gate. Never returns,
+    whatever happens: a child must not go on as a second launcher, or as a second zygote.
     """
     try:
-        values = _asked(gate)
-        joins = values["joins"][entered:]
-        if values.keys() == {"joins"}:
-            for path in joins:
+        _let_go(gate, log)
+        os.setsid()
+        if entered:
+            told["joins"] = told["joins"][1:]
+        if "argv" not in told:
+            for path in told["joins"]:
                 _join(path)
-            joins = ()
-            log = _log_at(gate)
-            values = _asked(gate)
-        launch = SimpleNamespace(**values)
-        launch.log = log
-        launch.joins = joins
-    except Exception as error:  # noqa: BLE001 - as below
-        os.write(gate, f"cannot read what to run: {error}".encode(errors="replace")[:_MOST_WORDS])
+            _log_at(gate)
+            told = asked_at(gate)
+            told["joins"] = ()
+        _become_job(Asked(told), gate)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
+        _say_why_not(gate, error)
+    finally:
         os._exit(NEVER_RAN)
-    become_job(launch, gate)  # type: ignore[arg-type]
 
 
-def _log_at(gate: int) -> int:
-    """The descriptor that comes ahead of all else, if one does; -1 if not."""
+def become_job(told: dict[str, Any], gate: int, log: int) -> None:
+    """As above, for a child that was forked by the launcher itself."""
+    become_asked_job(told, gate, log, False)
+
+
+def rehearse(channel: int) -> None:
+    """Do in the zygote what every child does, so that children find all of it warm.
+
+    Else each of them looks up the same functions of the C library and learns the same about this
+    code, and all of that in pages of its own. Of what is open only `channel` stays so.
+    """
+    for _ in range(REHEARSALS):
+        _let_go(channel, -1)
+        os.dup2(0, _NOTHING, inheritable=False)
+    told = {"argv": ("/",), "environment": {b"PATH": b"/"}, "uid": os.geteuid()}
+    told["gid"] = os.getegid()
+    gate, launcher = os.pipe()
+    os.write(launcher, GO * REHEARSALS)
+    for _ in range(REHEARSALS):
+        try:
+            _become_job(Asked(dict(told)), gate)
+        except CannotRun:
+            continue
+    os.close(launcher)
+    os.close(gate)
+
+
+def _let_go(gate: int, log: int) -> None:
+    """Keep the standard streams and the gate, and let go of all else.
+
+    Above all of the gates of others, and of the way to the launcher: a child that kept one would
+    hold it open after the death of whoever is at the other end.
+    """
+    os.dup2(_NOTHING, 0)
+    if log < 0:
+        log = _NOTHING
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.closerange(3, gate)
+    os.closerange(gate + 1, _MOST_DESCRIPTORS)
+
+
+def _log_at(gate: int) -> None:
+    """The descriptor that comes ahead of all else, if one does, is for the output."""
     side = socket.socket(fileno=gate)
     said, given, _, _ = socket.recv_fds(side, len(LOG), 1)
     side.detach()
     if said != LOG:
         os._exit(NEVER_RAN)
-    return given[0] if given else -1
+    if given:
+        os.dup2(given[0], 1)
+        os.dup2(given[0], 2)
+        os.close(given[0])
 
 
-def _asked(gate: int) -> dict[str, Any]:
+def asked_at(gate: int) -> dict[str, Any]:
+    """What the launcher has written at a gate; EOFError if it is gone."""
     length = LENGTH.unpack(_exactly(gate, LENGTH.size))[0]
-    values: dict[str, Any] = marshal.loads(_exactly(gate, length))  # noqa: S302 - from our parent
-    return values
+    told: dict[str, Any] = marshal.loads(_exactly(gate, length))  # noqa: S302 - from our parent
+    return told
 
 
 def _exactly(gate: int, size: int) -> bytes:
@@ -95,70 +170,71 @@ def _exactly(gate: int, size: int) -> bytes:
     while len(data) < size:
         part = os.read(gate, size - len(data))
         if not part:
-            os._exit(NEVER_RAN)
+            raise EOFError
         data += part
     return data
 
 
-def become_job(launch: Launch, gate: int) -> None:
-    """Never returns, whatever happens: a child must not go on as a second launcher."""
-    try:
-        _redirect(launch, gate)
-        _prepare(launch)
-        program, argv = _program(launch)
-        if launch.says_ready:
-            os.write(gate, READY)
+def _become_job(asked: Asked, gate: int) -> None:
+    """Get ready, wait for the word to go, and execute; CannotRun if that cannot be."""
+    _prepare(asked)
+    program, argv = _program(asked)
+    if asked.says_ready:
+        os.write(gate, READY)
+    word = os.read(gate, 1)
+    if word == LATE:
+        _take_late(asked, gate)
         word = os.read(gate, 1)
-        if word == LATE:
-            _take_late(launch, gate)
-            word = os.read(gate, 1)
-        if word != GO:
-            os._exit(NEVER_RAN)
-        try:
-            os.execve(program, argv, launch.environment)
-        except OSError as error:
-            raise CannotRun(_cannot_run(argv[0], error)) from None
-    except CannotRun as refused:
-        os.write(gate, str(refused).encode(errors="replace")[:_MOST_WORDS])
-    except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
-        os.write(gate, f"cannot run the job: {error}".encode(errors="replace")[:_MOST_WORDS])
-    finally:
+    if word != GO:
         os._exit(NEVER_RAN)
+    try:
+        os.execve(program, argv, asked.environment)
+    except OSError as error:
+        raise CannotRun(_cannot_run(argv[0], error)) from None
 
 
-def _take_late(launch: Launch, gate: int) -> None:
-    """Variables that came with the word to go; a container's engine reads all as lines."""
-    late = {name: str(value) for name, value in _asked(gate).items()}
-    if not launch.stdin:
-        launch.environment = {**launch.environment, **late}
+def _say_why_not(gate: int, error: Exception) -> None:
+    if isinstance(error, EOFError):
         return
-    lines = [line for line in launch.stdin.splitlines() if line.partition("=")[0] not in late]
-    lines += [f"{name}={value}" for name, value in late.items()]
+    said = str(error) if isinstance(error, CannotRun) else f"cannot run the job: {error}"
+    os.write(gate, said.encode(errors="replace")[:_MOST_WORDS])
+
+
+def _take_late(asked: Asked, gate: int) -> None:
+    """Variables that came with the word to go; a container's engine reads all as lines."""
+    late: dict[bytes, bytes] = asked_at(gate)["environment"]
+    if not asked.stdin:
+        asked.environment = {**asked.environment, **late}
+        return
+    said = {os.fsdecode(name): os.fsdecode(value) for name, value in late.items()}
+    lines = [line for line in asked.stdin.splitlines() if line.partition("=")[0] not in said]
+    lines += [f"{name}={value}" for name, value in said.items()]
     os.dup2(_holding("".join(f"{line}\n" for line in lines)), 0)
 
 
-def _prepare(launch: Launch) -> None:
-    os.setsid()
-    for path in launch.joins:
+def _prepare(asked: Asked) -> None:
+    if asked.stdin:
+        os.dup2(_holding(asked.stdin), 0)
+    for path in asked.joins:
         _join(path)
-    if launch.cpus and (cpus := os.sched_getaffinity(0) & set(launch.cpus)):
+    if asked.cpus and (cpus := os.sched_getaffinity(0) & set(asked.cpus)):
         os.sched_setaffinity(0, cpus)
-    for kind, amount in launch.rlimits:
+    for kind, amount in asked.rlimits:
         _, hard = resource.getrlimit(kind)
         most = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
         resource.setrlimit(kind, (most, most))
-    if launch.uid is None:
-        _reach_as_user(launch)
+    if asked.uid is None:
+        _reach_as_user(asked)
     else:
-        _become(launch)
-        if launch.log_of_user:
-            _open_output(launch)
-    os.umask(launch.umask)
+        _become(asked)
+        if asked.log_of_user:
+            _open_output(asked)
+    os.umask(asked.umask)
     try:
-        os.chdir(launch.workdir or "/")
+        os.chdir(asked.workdir or "/")
     except OSError as error:
         raise CannotRun(
-            f"cannot enter the working directory {launch.workdir!r}: {_reason(error)}; "
+            f"cannot enter the working directory {asked.workdir!r}: {_reason(error)}; "
             "it must exist on this node and be open to the job's user"
         ) from None
 
@@ -174,42 +250,42 @@ def _join(path: str) -> None:
         raise CannotRun(f"cannot join the control group {path}: {_reason(error)}") from None
 
 
-def _become(launch: Launch) -> None:
+def _become(asked: Asked) -> None:
     """Become the job's user, for good. Who is that user already keeps its groups as they are."""
-    uid = launch.uid
+    uid = asked.uid
     own = os.geteuid()
-    if uid is None or (uid == own and (own != 0 or launch.gid == os.getegid())):
+    if uid is None or (uid == own and (own != 0 or asked.gid == os.getegid())):
         return
     try:
-        if launch.user:
-            os.initgroups(launch.user, launch.gid)
+        if asked.user:
+            os.initgroups(asked.user, asked.gid)
         else:
-            os.setgroups([launch.gid])
-        os.setgid(launch.gid)
+            os.setgroups([asked.gid])
+        os.setgid(asked.gid)
         os.setuid(uid)
     except (OSError, OverflowError) as error:
         reason = _reason(error) if isinstance(error, OSError) else str(error)
         raise CannotRun(
-            f"cannot run as user {launch.user or uid} (uid {uid}, gid {launch.gid}): {reason}"
+            f"cannot run as user {asked.user or uid} (uid {uid}, gid {asked.gid}): {reason}"
         ) from None
 
 
-def _reach_as_user(launch: Launch) -> None:
+def _reach_as_user(asked: Asked) -> None:
     """What a container's user could not open, an engine that is root must not open either."""
-    lower = os.geteuid() == 0 and launch.reaching_uid != 0
+    lower = os.geteuid() == 0 and asked.reaching_uid != 0
     groups = os.getgroups()
     if lower:
-        os.setgroups([launch.gid])
-        os.setegid(launch.gid)
-        os.seteuid(launch.reaching_uid)
+        os.setgroups([asked.gid])
+        os.setegid(asked.gid)
+        os.seteuid(asked.reaching_uid)
     try:
-        for path in launch.reachable:
+        for path in asked.reachable:
             if not os.access(path, os.R_OK, effective_ids=True):
                 raise CannotRun(f"cannot mount {path!r}: the job's user may not read it")
-        if launch.root:
-            _check_root(launch.root)
-        if launch.log_of_user:
-            _open_output(launch)
+        if asked.root:
+            _check_root(asked.root)
+        if asked.log_of_user:
+            _open_output(asked)
     finally:
         if lower:
             os.seteuid(0)
@@ -225,19 +301,6 @@ def _check_root(path: str) -> None:
         raise CannotRun(f"cannot use the root file system {path!r}: the job's user may not read it")
 
 
-def _redirect(launch: Launch, gate: int) -> None:
-    """Keep the standard streams and the gate, and let go of all else.
-
-    Above all of the gates of others: a child that kept one would hold it open after our death.
-    """
-    log = launch.log if launch.log >= 0 else _NOTHING
-    os.dup2(_holding(launch.stdin) if launch.stdin else _NOTHING, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.closerange(3, gate)
-    os.closerange(gate + 1, _MOST_DESCRIPTORS)
-
-
 def _holding(text: str) -> int:
     """A file without a name, which only this process and those after it can read."""
     file = os.memfd_create("stdin")
@@ -248,11 +311,11 @@ def _holding(text: str) -> int:
     return file
 
 
-def _open_output(launch: Launch) -> None:
+def _open_output(asked: Asked) -> None:
     """As the user, so with the user's rights. A pipe that nobody reads keeps nobody waiting."""
-    path = launch.log_of_user
+    path = asked.log_of_user
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NONBLOCK
-    before = os.umask(launch.log_umask)
+    before = os.umask(asked.log_umask)
     try:
         output = os.open(path, flags, 0o666)
     except OSError as error:
@@ -264,17 +327,18 @@ def _open_output(launch: Launch) -> None:
     os.dup2(output, 2)
 
 
-def _program(launch: Launch) -> tuple[str, tuple[str, ...]]:
+def _program(asked: Asked) -> tuple[str, tuple[str, ...]]:
     """The file to execute and the arguments."""
-    argv = launch.argv
-    if launch.python:
-        found = _first_usable(launch.python)
+    argv = asked.argv
+    if asked.python:
+        found = _first_usable(asked.python)
         argv = tuple(found if part == PYTHON else part for part in argv)
     name = argv[0]
     if "/" in name:
         return name, argv
     problem = errno.ENOENT
-    for directory in launch.environment.get("PATH", DEFAULT_PATH).split(":"):
+    paths = os.fsdecode(asked.environment.get(b"PATH", DEFAULT_PATH))
+    for directory in paths.split(":"):
         path = f"{directory or '.'}/{name}"
         if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path, argv

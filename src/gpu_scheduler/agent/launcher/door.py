@@ -70,8 +70,9 @@ class Door:
         for caller in list(self._callers.values()):
             if caller.unsent and not caller.send():
                 self._close(caller)
-            else:
-                self._loop.add(caller.descriptor, caller.ready, writing=bool(caller.unsent))
+            elif caller.waits_to_send != bool(caller.unsent):
+                caller.waits_to_send = bool(caller.unsent)
+                self._loop.add(caller.descriptor, caller.ready, writing=caller.waits_to_send)
 
     def _accept(self) -> None:
         try:
@@ -180,6 +181,7 @@ class Caller:
         self.descriptor = connection.fileno()
         self.watching = False
         self.unsent = bytearray()
+        self.waits_to_send = False
         self.ready: Callable[[], None] = lambda: None
         self._handle = handle
         self._partial = bytearray()

@@ -6,9 +6,10 @@ CLOCK_BOOTTIME in milliseconds, so that limits hold across suspended hours and s
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
-import selectors
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -47,13 +48,14 @@ class Timer:
 
 
 class Loop:
-    """A selector with timers and the end of children.
+    """Descriptors by epoll, timers and the end of children.
 
     What fails in a callback costs that callback; `failed` hears of it, and the loop goes on.
     """
 
     def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._poll = select.epoll()
+        self._watched: dict[int, tuple[int, Callback]] = {}
         self._timers: list[tuple[int, int, Timer]] = []
         self._count = 0
         self._exits: dict[int, Callable[[int], None]] = {}
@@ -79,15 +81,21 @@ class Loop:
             return
 
     def add(self, descriptor: int, callback: Callback, *, writing: bool = False) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0)
-        if descriptor in self._selector.get_map():
-            self._selector.modify(descriptor, events, callback)
-        else:
-            self._selector.register(descriptor, events, callback)
+        """Call back when there is something to read, or also when there is room to write."""
+        events = select.EPOLLIN | (select.EPOLLOUT if writing else 0)
+        known = self._watched.get(descriptor)
+        if known is None:
+            self._poll.register(descriptor, events)
+        elif known[0] != events:
+            self._poll.modify(descriptor, events)
+        self._watched[descriptor] = (events, callback)
 
     def drop(self, descriptor: int) -> None:
-        if descriptor in self._selector.get_map():
-            self._selector.unregister(descriptor)
+        """Wait for it no more; harmless if nobody did."""
+        if self._watched.pop(descriptor, None) is not None:
+            # One that was closed is waited for no more anyway.
+            with contextlib.suppress(OSError):
+                self._poll.unregister(descriptor)
 
     def after(self, wait_ms: float, callback: Callback) -> Timer:
         timer = Timer(now_ms() + max(0, int(wait_ms)), callback)
@@ -114,10 +122,15 @@ class Loop:
 
     def turn(self) -> None:
         """Wait for something, then do all that is due."""
-        for key, _ in self._selector.select(self._wait_seconds()):
-            if key.fd in self._selector.get_map() and not self.call(key.data):
+        watched = self._watched
+        ready = [(found, watched.get(found)) for found, _ in self._poll.poll(self._wait_seconds())]
+        for descriptor, waits in ready:
+            # By now the number may be that of another, about which nothing was said.
+            if waits is None or watched.get(descriptor) is not waits:
+                continue
+            if not self.call(waits[1]):
                 # It would be called again at once, and for ever.
-                self.drop(key.fd)
+                self.drop(descriptor)
         if self._child_ended:
             self._child_ended = False
             self._reap()

@@ -10,11 +10,12 @@ from __future__ import annotations
 import marshal
 import os
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_scheduler.agent.launcher.child import GO, LATE, LENGTH, LOG, become_job
+from gpu_scheduler.agent.launcher.child import GO, LATE, LENGTH, LOG, Asked, become_job
 from gpu_scheduler.agent.launcher.zygote import Zygote, ZygoteDied
 
 
@@ -68,7 +69,16 @@ class Spawned:
         return (refusal(self.gate) or "") if self.gate.fileno() >= 0 else ""
 
 
-_TOLD = tuple(name for name in Launch.__slots__ if name not in {"log", "group"})
+_USUAL = {
+    name: getattr(Asked, name)
+    for name in Launch.__slots__
+    if name not in {"environment", "group", "log"}
+}
+"""What a child takes for granted, and need not be told."""
+_ENCODING = sys.getfilesystemencoding()
+_NEVER_INTERNED = 2
+"""The last version of marshal whose texts do not go into the table of all texts, which is large:
+every place of it that a child touches is a page that has to be copied."""
 Then = Callable[[Spawned | OSError], None]
 
 
@@ -177,18 +187,41 @@ class Spawner:
 
 def _tell(gate: socket.socket, launch: Launch) -> None:
     """What the child is to become. If nobody is there to read it, the zygote's answer says so."""
-    _write(gate, {name: getattr(launch, name) for name in _TOLD})
+    _write(gate, _told(launch))
+
+
+def _told(launch: Launch) -> dict[str, Any]:
+    """The fields of a launch that its child has to be told."""
+    told: dict[str, Any] = {"environment": _encoded(launch.environment)}
+    for name, usual in _USUAL.items():
+        value = getattr(launch, name)
+        if value != usual:
+            told[name] = value
+    return told
+
+
+def _encoded(environment: dict[str, str]) -> dict[bytes, bytes]:
+    """As the kernel takes it: what need not be done in a child is done here."""
+    return {
+        name.encode(_ENCODING, "surrogateescape"): value.encode(_ENCODING, "surrogateescape")
+        for name, value in environment.items()
+    }
+
+
+def _framed(values: dict[str, Any]) -> bytes:
+    told = marshal.dumps(values, _NEVER_INTERNED)
+    return LENGTH.pack(len(told)) + told
 
 
 def _write(gate: socket.socket, values: dict[str, Any]) -> None:
-    told = marshal.dumps(values)
     try:
-        gate.sendall(LENGTH.pack(len(told)) + told)
+        gate.sendall(_framed(values))
     except OSError:
         return
 
 
 def _own_fork(launch: Launch) -> Spawned | OSError:
+    told = _told(launch)
     ours, its = socket.socketpair()
     try:
         pid = os.fork()
@@ -197,7 +230,7 @@ def _own_fork(launch: Launch) -> Spawned | OSError:
         its.close()
         return error
     if pid == 0:
-        become_job(launch, its.fileno())
+        become_job(told, its.fileno(), launch.log)
     its.close()
     ours.setblocking(False)
     return Spawned(pid, ours)
@@ -207,8 +240,7 @@ def say_go(gate: socket.socket, late: dict[str, str] | None = None) -> None:
     """Let it run, with variables that were not known before; they are few, so one write does."""
     data = b""
     if late:
-        values = marshal.dumps(late)
-        data = LATE + LENGTH.pack(len(values)) + values
+        data = LATE + _framed({"environment": _encoded(late)})
     try:
         gate.send(data + GO)
     except OSError:

@@ -42,3 +42,26 @@ def test_many_wakes_at_once_are_one_wake() -> None:
     os.write(loop._woken, b"x" * 4096)
     loop.turn()
     assert failures == []
+
+
+def test_a_number_that_is_used_again_is_not_called_for_what_happened_to_the_one_before() -> None:
+    loop = Loop()
+    called: list[str] = []
+    first, last = os.pipe(), os.pipe()
+    fresh = os.pipe()
+
+    def use_again(other: int) -> None:
+        called.append("once")
+        for end in (first[0], last[0]):
+            loop.drop(end)
+        os.dup2(fresh[0], other)
+        loop.add(other, lambda: called.append("for nothing"))
+
+    loop.add(first[0], lambda: use_again(last[0]))
+    loop.add(last[0], lambda: use_again(first[0]))
+    for _, writer in (first, last):
+        os.write(writer, b"x")
+    loop.turn()
+    assert called == ["once"]
+    for end in (*first, *last, *fresh):
+        os.close(end)
