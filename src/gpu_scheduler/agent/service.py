@@ -15,7 +15,6 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import structlog
 
 from gpu_scheduler import __version__
@@ -31,7 +30,7 @@ from gpu_scheduler.agent.mps import MpsFailed, mps_of
 from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
 from gpu_scheduler.agent.probing import Prober
 from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
-from gpu_scheduler.agent.stream import Connect, SentAway, Servers, Stream
+from gpu_scheduler.agent.stream import BROKEN, Connect, SentAway, Servers, Stream, words_of
 from gpu_scheduler.agent.terminals import Terminals
 from gpu_scheduler.agent.terms import Terms
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved, Work
@@ -246,8 +245,8 @@ class Agent:
                     self._connect.prefer(error.ask)
             except TimeoutError:
                 self._note_trouble("the server does not answer")
-            except _BROKEN as error:
-                self._note_trouble(_words_of(error))
+            except BROKEN as error:
+                self._note_trouble(words_of(error))
             finally:
                 self._outbox = None
                 self._stop_readers()
@@ -285,7 +284,7 @@ class Agent:
                             self._obey(message)
                 finally:
                     sender.cancel()
-                    with contextlib.suppress(asyncio.CancelledError, *_BROKEN):
+                    with contextlib.suppress(asyncio.CancelledError, *BROKEN):
                         await sender
 
     def _patient_until(self, message: pb.ServerMessage) -> float | None:
@@ -571,14 +570,3 @@ def _still_true(reports: list[Report]) -> list[Report]:
     """What a server must hear that may know nothing: who has begun is not held back any more."""
     is_on = any(not isinstance(report, Prepared) for report in reports)
     return [report for report in reports if not (is_on and isinstance(report, Prepared))]
-
-
-def _words_of(error: Exception) -> str:
-    """What went wrong with a stream, without the library's own notes."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        return error.details() or error.code().name.lower()
-    return str(error)
-
-
-_BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
-"""What a stream says whose server is gone; the second if something is being written."""

@@ -22,6 +22,10 @@ NOT_THE_LEADER = "not the leader; ask "
 """How a standby begins to say where the leader is."""
 
 
+BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
+"""What a stream says whose server is gone; the second if something is being written."""
+
+
 class Stream(Protocol):
     """An open stream, as the agent sees it; iterating gives what the server says."""
 
@@ -90,6 +94,13 @@ class Servers:
         """The next one is this, if it is one of ours: a server may not send us just anywhere."""
         if target in self._targets:
             self._turn = self._targets.index(target)
+
+
+def words_of(error: Exception) -> str:
+    """What went wrong with a stream, without the library's own notes."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.details() or error.code().name.lower()
+    return str(error)
 
 
 def _opened(channel: grpc.aio.Channel) -> Any:

@@ -15,6 +15,7 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.launcher_client import Held, Launcher
 from gpu_scheduler.agent.logs import CHUNK
+from gpu_scheduler.agent.mps import Mps
 from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Report, Work
@@ -325,3 +326,33 @@ def test_work_that_is_refused_leaves_the_daemon_that_it_joined(
 
     asyncio.run(run())
     assert left == [("job-1.1", 0)]
+
+
+def test_work_that_is_forgotten_while_it_joins_a_daemon_never_starts_and_leaves_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_join = asyncio.Event(), asyncio.Event()
+    left: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def join(_: Mps, work: Work) -> Work:
+        if work.allocation_id == "job-1.1":
+            asked.set()
+            await may_join.wait()
+        return work
+
+    async def leave(_: Mps, key: tuple[str, int]) -> None:
+        left.put_nowait(key)
+
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        server.says.put_nowait(a_start("job-1"))
+        await asyncio.wait_for(asked.wait(), 10)
+        server.says.put_nowait(a_forget("job-1"))
+        assert await asyncio.wait_for(launcher.forgotten.get(), 10) == "job-1.1"
+        may_join.set()
+        assert await asyncio.wait_for(left.get(), 10) == ("job-1.1", 0)
+        server.says.put_nowait(a_start("job-2"))
+        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+
+    monkeypatch.setattr(Mps, "join", join)
+    monkeypatch.setattr(Mps, "leave", leave)
+    with_agent(directory, test)
