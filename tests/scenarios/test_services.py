@@ -30,6 +30,7 @@ from gpu_scheduler.control.node_messages import (
     Drain,
 )
 from gpu_scheduler.control.restore import restore
+from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import (
     AlreadyExists,
     Forbidden,
@@ -126,6 +127,17 @@ def test_replicas_share_a_node_when_there_is_no_other() -> None:
     lab = House(nodes=(a_node(),))
     lab.do(CreateService(a_service(replicas=4)))
     assert lab.places() == ["n0"] * 4
+
+
+def test_no_place_is_kept_for_a_job_that_waits_for_the_end_of_a_service() -> None:
+    lab = House(nodes=(a_node(gpus=1),), policy=preset("fair"))
+    quiet = a_service(gpus=0.25)
+    lab.do(CreateService(replace(quiet, job=replace(quiet.job, preemptible=False))))
+    lab.submit(a_job(number=50, gpus=1, priority=2500))
+    lab.now_ms += MINUTE
+    lab.do(CreateService(a_service(name="other", gpus=0.25)))
+    assert (lab.places(), lab.places("other")) == (["n0"], ["n0"])
+    assert "j50" not in lab.running()
 
 
 def test_two_replicas_with_one_port_never_share_a_node() -> None:

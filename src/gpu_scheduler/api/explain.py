@@ -19,7 +19,7 @@ from gpu_scheduler.control.gangs import preparing
 from gpu_scheduler.control.lost import on_lost_node
 from gpu_scheduler.engine.doubt import guesses_before
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.engine.forecast import BEYOND_MS, Foresight, foresee
+from gpu_scheduler.engine.forecast import Foresight, foresee
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.standing import Standings
@@ -169,8 +169,6 @@ class Explainer:
 
     def _of_reservation(self, reserved: Reservation) -> Outlook:
         now_ms = self._service.now_ms()
-        if reserved.at_ms - now_ms >= BEYOND_MS:
-            return Outlook(None, is_reserved=True, is_never=True)
         picture = self._service.core.book.picture
         guesses = guesses_before(picture, reserved, now_ms, self.is_guess)
         return Outlook(max(reserved.at_ms, now_ms), is_reserved=True, guesses=guesses)

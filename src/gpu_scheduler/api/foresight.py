@@ -13,12 +13,13 @@ from gpu_scheduler.api.explain import Explainer, Outlook
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.engine.capacity import open_room
-from gpu_scheduler.engine.forecast import BEYOND_MS, MOST_GUESSES
+from gpu_scheduler.engine.forecast import MOST_GUESSES
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.rough import guesses_ahead, rough_start_ms
 from gpu_scheduler.model.job import Dependency, Job, called
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.service import BEYOND_MS
 from gpu_scheduler.model.snapshot import Running, Waiting
 from gpu_scheduler.predict.socket import is_guess
 

@@ -18,7 +18,7 @@ from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.slot import Hold
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.service import ENDLESS_MS
+from gpu_scheduler.model.service import BEYOND_MS
 
 RunTime = Callable[[Job, int], int]
 """How long a job runs in all, given how long it has run already."""
@@ -27,8 +27,6 @@ Guess = Callable[[Job, int], bool]
 MAX_PASSES = 10_000
 MOST_GUESSES = 50
 """Of more jobs than that it is not worked out whose run times a start hangs on."""
-BEYOND_MS = ENDLESS_MS // 2
-"""What is that far off never comes."""
 _NOBODY: frozenset[int] = frozenset()
 
 

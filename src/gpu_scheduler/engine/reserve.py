@@ -19,6 +19,7 @@ from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.engine.windows import Rule, Windows
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.service import BEYOND_MS
 
 Placer = Callable[[JobShape, int | None], list[Hold] | None]
 NOBODY_PASSES = 1 << 62
@@ -168,7 +169,7 @@ class Calendar:
         found = self.earliest(entry, duration_ms, place)
         if found is not None:
             self._book(entry, duration_ms, found, None, value)
-        return found is not None
+        return entry.number in self.kept
 
     def claim(
         self,
@@ -432,6 +433,8 @@ class Calendar:
         claim: bool = False,
     ) -> None:
         at_ms, holds = found
+        if at_ms - self._now_ms >= BEYOND_MS:
+            return  # It waits for something that has no end, which is nothing to keep a place for.
         end_ms = at_ms + duration_ms
         index = self._picture.index
         if len(holds) == 1 and not exact:

@@ -15,6 +15,8 @@ MOST_REPLICAS = 1_000
 LARGEST_PORT = 65_535
 ENDLESS_MS = 10 * 365 * 86_400_000
 """As long as a replica is expected to run: nothing is planned behind it."""
+BEYOND_MS = ENDLESS_MS // 2
+"""What is that far off never comes."""
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
