@@ -5,20 +5,28 @@
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_scheduler.agent import launcher_client
+from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.runners.container import container_name
+from gpu_scheduler.agent.work import Work
+from gpu_scheduler.wire import agent_pb2 as pb
 from tests.contract.test_runners import NAME, command, needs, why_no_containers, work_of
 from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, with_launcher
 
@@ -60,6 +68,28 @@ def test_an_agent_that_cannot_start_a_launcher_at_once_tries_again(
             await rig.open()
             with contextlib.suppress(OSError):
                 await agent.close()
+
+    with_launcher(scenario)
+
+
+def test_an_agent_leaves_also_when_a_second_launcher_waits_for_its_turn() -> None:
+    """Two agents may start one in the same moment; who comes second waits for the lock."""
+
+    async def scenario(rig: Rig) -> None:
+        await rig.hang_up()
+        first = rig.launcher.pid
+        rig.launcher._child = 0
+        rig.launcher._start_launcher()
+        second = rig.launcher._child
+        assert second not in {0, first}
+        try:
+            async with asyncio.timeout(10):
+                await rig.launcher.leave()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(second, signal.SIGKILL)
+            await rig.open()
+        assert rig.launcher.pid not in {first, second}
 
     with_launcher(scenario)
 
@@ -252,3 +282,57 @@ def test_what_an_errand_leaves_for_its_user_is_not_taken_for_a_job_of_that_user(
         os.kill(daemon, signal.SIGKILL)
 
     with_launcher(scenario)
+
+
+# --- directories that hang
+
+
+@contextlib.contextmanager
+def hanging_directory(place: Path) -> Iterator[Path]:
+    """A directory like that of a file server which is gone: whoever enters it waits for ever."""
+    if not AS_ROOT or not os.path.exists("/dev/fuse"):  # noqa: PTH110
+        pytest.skip("needs root and /dev/fuse")
+    place.mkdir()
+    side = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = f"fd={side},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.mount(b"hangs", str(place).encode(), b"fuse", 0, options):
+        os.close(side)
+        pytest.skip(f"cannot mount here: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield place
+    finally:
+        os.close(side)
+        subprocess.run(["umount", "-l", place], check=False)
+
+
+@pytest.mark.parametrize("members", [1, 2], ids=["alone", "gang"])
+def test_a_job_whose_directory_hangs_can_be_cancelled(members: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        with hanging_directory(rig.directory / "gone") as gone:
+            work = rig.work("job-1.1", "true", workdir=str(gone), members_here=members)
+            await rig.launcher.start(work)
+            await rig.launcher.stop("job-1.1", 0, "cancelled", 200)
+            over = await rig.over("job-1.1", 10)
+        assert over.stopped_by == "cancelled"
+        assert over.exit_code is None
+
+    with_launcher(scenario)
+
+
+def test_a_home_that_hangs_holds_up_no_order() -> None:
+    """The agent has one loop for all: heartbeats would stop, and the node be taken for lost."""
+    directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
+    places = {"dir": str(directory), "logs_dir": str(directory), "scratch_dir": str(directory)}
+    config = AgentConfig(node="n0", targets=("unix:/nowhere",), **places)
+    orders = Orders(config, Found(cpu_milli=1_000, memory_mb=1_000))
+    with hanging_directory(directory / "home") as home:
+        variables = {"HOME": str(home), "PATH": f"{home}/bin:/usr/bin"}
+        start = pb.Start(job_id="job-1", argv=["true"], conda="ml", environment=variables)
+        made: list[Work] = []
+        order = pb.Order(allocation_id="job-1.1", start=start)
+        thread = threading.Thread(target=lambda: made.append(orders.work(order)), daemon=True)
+        thread.start()
+        thread.join(10)
+    assert [work.workdir for work in made] == [str(home)]
+    shutil.rmtree(directory, ignore_errors=True)

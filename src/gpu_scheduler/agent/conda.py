@@ -12,6 +12,7 @@ import os
 import shutil
 
 from gpu_scheduler.agent.environment import PLAIN_PATH, home_in
+from gpu_scheduler.agent.patience import looked
 from gpu_scheduler.wire import agent_pb2 as pb
 
 CONDA_PLACES = (
@@ -44,8 +45,14 @@ def in_conda(start: pb.Start, environment: dict[str, str]) -> tuple[str, ...]:
 def _conda(environment: dict[str, str]) -> str:
     """As the submitter's shell names it, on the PATH, else where its installers put it."""
     named = environment.get("CONDA_EXE", "")
-    if named or shutil.which("conda", path=environment["PATH"]):
-        return named or "conda"
-    home = home_in(environment)
+    if named:
+        return named
+    path, home = environment["PATH"], home_in(environment)
     places = [place.replace("~", home, 1) + "/bin/conda" for place in CONDA_PLACES]
-    return next((path for path in places if os.access(path, os.X_OK)), "conda")
+
+    def find() -> str:
+        if shutil.which("conda", path=path):
+            return "conda"
+        return next((place for place in places if os.access(place, os.X_OK)), "conda")
+
+    return looked(f"{path} {home}", find, "conda")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from gpu_scheduler.agent.devices.inventory import FoundDevice
+from gpu_scheduler.agent.patience import looked
 from gpu_scheduler.agent.rendezvous import RENDEZVOUS_NAMES, rendezvous_environment
 from gpu_scheduler.agent.work import WorkDevice
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -79,7 +80,8 @@ def home_in(environment: Mapping[str, str]) -> str:
     """The user's home, if there is one; service accounts often have none."""
     home = environment.get("HOME", "")
     # A name that cannot even be looked up is none; pathlib would raise.
-    return home if home and os.path.isdir(home) else "/"  # noqa: PTH112
+    is_there = bool(home) and looked(home, lambda: os.path.isdir(home), True)  # noqa: PTH112
+    return home if is_there else "/"
 
 
 def _login(uid: int, user: str) -> dict[str, str]:

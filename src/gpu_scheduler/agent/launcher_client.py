@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -205,6 +206,10 @@ class Launcher:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
             self._keeper = None
+        if self._child and self.pid not in {0, self._child}:
+            # It came second and waits for the lock: it would begin when the first has left.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
         if self._tell_to_leave() and self._writer is not None:
             with contextlib.suppress(ConnectionError):
                 await self._writer.drain()

@@ -66,6 +66,7 @@ class JobsFile:
         self._models = settings.llm_config_file
         self.interval_s = settings.monitor_interval_s
         self._complained: set[str] = set()
+        self._last_look = (0, 0)
         self._own = None if environment is None else _carried(environment)
 
     async def watch(self) -> None:
@@ -110,11 +111,23 @@ class JobsFile:
         except OSError as error:
             raise InvalidInput(f"cannot be opened: {error}", file=str(self._path)) from error
         with file:
-            caller = self._owner(os.fstat(file.fileno()))
+            status = os.fstat(file.fileno())
+            caller = self._owner(status)
             try:
-                return file.read().decode("utf-8").splitlines(), caller
+                text = self._settled(file.read(), status).decode("utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidInput(f"cannot be read: {error}", file=str(self._path)) from error
+            return text.splitlines(), caller
+
+    def _settled(self, data: bytes, status: os.stat_result) -> bytes:
+        """Leave out a last line without an end while somebody may be writing it.
+
+        Half a command would be another job. One that is the same at the next look is whole.
+        """
+        look = (status.st_mtime_ns, len(data))
+        is_settled = look == self._last_look
+        self._last_look = look
+        return data if is_settled else data[: data.rfind(b"\n") + 1]
 
     def _gpus_by_model(self) -> dict[str, Any]:
         return llm_config(self._models) if Path(self._models).is_file() else {}

@@ -194,3 +194,21 @@ def test_jobs_of_the_servers_own_user_have_the_environment_it_was_started_in(
         assert not left_out & variables.keys()
 
     with_file(tmp_path, test, started_in)
+
+
+def test_a_line_that_is_still_being_written_is_not_run_by_halves(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.txt"
+    file.write_text("1,/bin/true,,first,\n1,/bin/true,,--epochs 1")
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        assert await jobs_file.read() == 1
+        with file.open("a") as writer:
+            writer.write("00,\n1,/bin/true,,last,")
+        assert await jobs_file.read() == 1
+        assert await jobs_file.read() == 1, "a file may end without a line end"
+        assert await jobs_file.read() == 0
+        launches = [store.launch(row.job.id) for row in store.jobs()]
+        words = [launch.argv[-1] for launch in launches if launch is not None]
+        assert words == ["first", "100", "last"]
+
+    with_file(tmp_path, test)

@@ -20,6 +20,8 @@ WARNED_BEFORE = frozenset({"preempted", "gpu_memory", "gpu_idle"})
 KILL_AGAIN_MS = 100
 ENGINE_AGAIN_MS = 500
 SHIM_GRACE_MS = 2_000
+GATE_GRACE_MS = 2_000
+"""From its gate to its command a child needs a moment, unless something hangs."""
 _Act = Callable[[Attempt], None]
 _NAMES = {signal.SIGTERM: "TERM", signal.SIGKILL: "KILL"}
 
@@ -68,6 +70,19 @@ class Stopper:
         else:
             self.ask(attempt)
         self._later(attempt, warning_ms + grace, self.kill)
+
+    def end_at_gate(self, attempt: Attempt, grace_ms: int | None) -> None:
+        """End what is about to begin, if that hangs, as in a directory whose server is gone."""
+        grace = attempt.work.grace_ms if grace_ms is None else grace_ms
+        self._later(attempt, min(grace, GATE_GRACE_MS), self._kill_at_gate)
+
+    def _kill_at_gate(self, attempt: Attempt) -> None:
+        if attempt.phase is not Phase.GATE:
+            return
+        if attempt.pidfd >= 0:
+            processes.kill_exactly(attempt.pidfd)
+        elif attempt.pid in self._kit.loop.known_children:
+            processes.send([attempt.pid], signal.SIGKILL)
 
     def _warning_ms(self, attempt: Attempt, why: str, grace_ms: int | None) -> int:
         """Who is preempted, or the like, is warned for a time, at most as long as its grace."""

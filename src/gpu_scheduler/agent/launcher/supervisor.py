@@ -95,8 +95,10 @@ class Supervisor:
             attempt.stopped_by = attempt.stopped_by or why
             self.starter.gangs.leave(attempt)
             self.starter.commits.leave(attempt)
+            self.stopper.end_at_gate(attempt, grace_ms)
         elif attempt.phase is Phase.GATE:
             self._wanted_stops[key] = (why, grace_ms)
+            self.stopper.end_at_gate(attempt, grace_ms)
         else:
             self.stopper.stop(attempt, why, grace_ms)
         done("")
@@ -262,6 +264,7 @@ class Supervisor:
 
     def _gone(self, attempt: Attempt) -> None:
         """It is at its end; heard at least once of each."""
+        self._wanted_stops.pop(attempt.key, None)
         self._kit.leases.gone(attempt)
         self.starter.gangs.gone(attempt)
         self.starter.commits.gone(attempt)
