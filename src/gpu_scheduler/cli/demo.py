@@ -22,6 +22,7 @@ LONGEST_S = 80.0
 LOOK_S = 0.2
 SAY = 'echo "job $TGPU_JOB_ID attempt $TGPU_ATTEMPT on GPUs [$CUDA_VISIBLE_DEVICES]"; '
 ENDED = {"completed", "failed", "cancelled"}
+ACCOUNTS = ("TENANT", "GPU TIME", "OF IT LOST", "COMPLETED", "FAILED", "PREEMPTIONS")
 
 TENANTS: list[dict[str, Any]] = [
     {"id": "vision", "name": "vision", "max_gpus": 8, "fair_share_weight": 2.0},
@@ -123,11 +124,13 @@ def run(args: Namespace) -> int:
     state_dir = tempfile.mkdtemp(prefix="tgpu-demo-")
     began = time.monotonic()
     try:
-        server_command("up", "--daemon", "--state-dir", state_dir, "--simulate", args.gpus)
+        code = server_command("up", "--daemon", "--state-dir", state_dir, "--simulate", args.gpus)
+        if code:
+            return code
         try:
-            wrong = _play(state_dir, began)
+            wrong = _play(state_dir, began, args.gpus)
         finally:
-            server_command("down", "--state-dir", state_dir, quiet=True)
+            server_command("down", "--state-dir", state_dir)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
     for line in wrong:
@@ -141,13 +144,10 @@ def run(args: Namespace) -> int:
 
 def _next_steps(gpus: str) -> str:
     """What to type now, as it works in this very shell."""
-    import shutil
-    from pathlib import Path
-
-    here = Path(sys.executable).parent
     lines = ["Now for yourself:"]
-    if shutil.which("tgpu") is None and (here / "tgpu").exists():
-        lines.append(f"  export PATH={here}:$PATH")
+    directory = _program().rpartition("/")[0]
+    if directory:
+        lines.append(f"  export PATH={directory}:$PATH")
     lines += [
         "  tgpu up --daemon                         # finds the GPUs of this machine; has it none:",
         f"  tgpu up --daemon --simulate {gpus}",
@@ -157,16 +157,30 @@ def _next_steps(gpus: str) -> str:
     return "\n".join(lines)
 
 
-def _play(state_dir: str, began: float) -> list[str]:
+def _program() -> str:
+    """What has to be typed for `tgpu`."""
+    import shutil
+    from pathlib import Path
+
+    here = Path(sys.executable).with_name("tgpu")
+    return str(here) if shutil.which("tgpu") is None and here.exists() else "tgpu"
+
+
+def _play(state_dir: str, began: float, gpus: str) -> list[str]:
     from gpu_scheduler.client.client import Client
 
+    print(f"A scheduler of its own on declared GPUs ({gpus}), for as long as this takes.")
+    print(
+        f"To look on from another terminal meanwhile: {program} top --server {state_dir}",
+        flush=True,
+    )
     with Client(state_dir) as client:
         for tenant in TENANTS:
             client.call("POST", "/api/v1/tenants", tenant)
         played = acts()
         _submit(client, played)
         jobs = _watch(client, played, began)
-        _show_accounts(state_dir)
+        _show_accounts(client)
     return [
         f"'{act.name}' ended as {jobs[act.job_id]['state']} after {jobs[act.job_id]['attempt']} "
         f"attempt(s): {jobs[act.job_id]['reason'] or 'no reason given'}"
@@ -203,14 +217,27 @@ def _watch(client: Client, played: list[Act], began: float) -> dict[str, dict[st
             time.sleep(LOOK_S)
 
 
-def _show_accounts(state_dir: str) -> None:
-    """Who used how much."""
+def _show_accounts(client: Client) -> None:
+    """Who used how much: for people, so in columns also where no terminal is."""
+    from gpu_scheduler.cli.output import aligned, terminal_width
+
+    rows = [row for row in client.usage()["usage"] if row["user"] is None]
+    cells = [
+        [
+            str(row["tenant_id"]),
+            f"{row['gpu_hours'] * 3600:.0f} s",
+            f"{row['lost_gpu_hours'] * 3600:.0f} s",
+            *(str(row[name]) for name in ("completed", "failed", "preemptions")),
+        ]
+        for row in rows
+    ]
     print()
-    server_command("usage", "--server", state_dir)
+    lines = aligned(ACCOUNTS, cells, right=frozenset(ACCOUNTS[1:]), width=terminal_width())
+    print("\n".join(lines))
 
 
-def server_command(*words: str, quiet: bool = False) -> None:
-    """Run another command of ours; quietly, only what it complains about is seen."""
+def server_command(*words: str) -> int:
+    """Run another command of ours, of which only complaints are seen; its exit code."""
     import os
     import subprocess
 
@@ -220,9 +247,10 @@ def server_command(*words: str, quiet: bool = False) -> None:
         "GPU_SCHEDULER_JOBS_ASSIGNMENT_RETRY_WAIT_S": "1",
         "GPU_SCHEDULER_JOBS_GRACE_S": "2",
     }
-    subprocess.run(  # noqa: S603
+    done = subprocess.run(  # noqa: S603
         [sys.executable, "-m", "gpu_scheduler", *words],
-        check=True,
+        check=False,
         env=environment,
-        stdout=subprocess.DEVNULL if quiet else None,
+        stdout=subprocess.DEVNULL,
     )
+    return done.returncode

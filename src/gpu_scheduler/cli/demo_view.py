@@ -11,7 +11,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gpu_scheduler.cli.demo import Act
+from gpu_scheduler.cli.demo import ENDED, Act
+from gpu_scheduler.cli.output import cut
+from gpu_scheduler.model.intervals import IntervalSet
+
+WIDEST = 40
 
 STYLES = {
     "running": "green",
@@ -46,7 +50,7 @@ class Lines:
                 self._seen[job_id] = now
                 act = self._acts[job_id]
                 state, where = job["state"], _where(job)
-                print(f"{job_id:<8} {act.name:<10} {state:<10} {where:<40} {act.shows}")
+                print(f"{job_id:<8} {act.name:<10} {state:<10} {where:<{WIDEST}} {act.shows}")
         sys.stdout.flush()
 
 
@@ -107,8 +111,10 @@ def _where(job: dict[str, Any]) -> str:
     """The devices that a job holds, the tasks of an array, or why it waits."""
     if job["array"] is not None:
         states = job["array"]["states"]
-        return ", ".join(f"{name} {tasks}" for name, tasks in states.items() if tasks)[:40]
+        counts = {name: len(IntervalSet.parse(tasks)) for name, tasks in states.items() if tasks}
+        order = sorted(counts, key=lambda name: (name in ENDED, name))
+        return cut(", ".join(f"{counts[name]} {name}" for name in order), WIDEST)
     if job["state"] in {"running", "scheduled"}:
         indices = sorted({gpu["index"] for part in job["allocation"] for gpu in part["gpus"]})
         return "GPU " + ",".join(map(str, indices)) if indices else "CPU"
-    return str(job["reason"])[:40] if job["state"] == "pending" else ""
+    return cut(str(job["reason"]), WIDEST) if job["state"] == "pending" else ""

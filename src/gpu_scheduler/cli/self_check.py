@@ -37,11 +37,13 @@ def run(args: Namespace) -> int:
     failures = 0
     try:
         words = ("--daemon", "--state-dir", state_dir, "--simulate", "2xA100-80GB")
-        server_command("up", *words, quiet=True)
+        code = server_command("up", *words)
+        if code:
+            return code
         try:
             failures = _checked(state_dir)
         finally:
-            server_command("down", "--state-dir", state_dir, quiet=True)
+            server_command("down", "--state-dir", state_dir)
     finally:
         shutil.rmtree(state_dir, ignore_errors=True)
     if not failures and not args.quick:

@@ -3,11 +3,14 @@
 import shlex
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from gpu_scheduler.cli import demo
-from gpu_scheduler.cli.main import COMMANDS
+from gpu_scheduler.cli.demo_view import _where
+from gpu_scheduler.cli.main import COMMANDS, main
+from gpu_scheduler.client.client import Client
 
 
 @pytest.mark.parametrize("is_on_path", [False, True], ids=["not-on-path", "on-path"])
@@ -23,3 +26,41 @@ def test_the_next_steps_are_commands_that_exist_and_the_path_is_named_where_it_m
     assert [parts[0] for parts in words] == ["tgpu"] * len(words)
     assert {parts[1] for parts in words} <= set(COMMANDS)
     assert ["tgpu", "up", "--daemon", "--simulate", "8xA100"] in words
+
+
+def test_gpus_that_make_no_sense_are_said_as_by_up(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--gpus", "nonsense"]) == 2
+    said = capfd.readouterr()
+    assert "cannot read 'nonsense'" in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+class Accounts:
+    """A client that knows who used how much."""
+
+    def usage(self) -> dict[str, Any]:
+        row = {"lost_gpu_hours": 0.0, "completed": 12, "failed": 0, "preemptions": 1}
+        vision = {"tenant_id": "vision", "user": None, "gpu_hours": 0.01, **row}
+        return {"usage": [vision, vision | {"user": "ann"}]}
+
+
+def test_accounts_stand_in_columns_also_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    demo._show_accounts(cast(Client, Accounts()))
+    _, headings, row = capsys.readouterr().out.splitlines()
+    assert "\t" not in headings + row
+    assert headings.split("  ")[0] == "TENANT"
+    assert row.startswith("vision")
+    assert row.index("36 s") + 4 == headings.index("GPU TIME") + 8
+    assert row.index("12") + 2 == headings.index("COMPLETED") + 9
+
+
+def test_the_tasks_of_an_array_are_counted_and_never_cut_in_the_middle() -> None:
+    states = {"completed": "0-5", "pending": "8-11", "running": "6,7"}
+    assert _where({"array": {"states": states}}) == "4 pending, 2 running, 6 completed"
+    many = {**states, "failed": "12-99", "cancelled": "100-1000"}
+    shown = _where({"array": {"states": many}})
+    assert len(shown) == 40
+    assert shown.endswith("…")
+    waits = {"array": None, "state": "pending", "reason": "x" * 50}
+    assert _where(waits) == "x" * 39 + "…"

@@ -55,10 +55,17 @@ def test_a_failed_check_is_said_by_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[tuple[str, ...]] = []
-    monkeypatch.setattr(demo, "server_command", lambda *words, **_: said.append(words))
+    monkeypatch.setattr(demo, "server_command", lambda *words: said.append(words) or 0)
     monkeypatch.setattr(self_check, "_checked", lambda _: 2)
     assert main(["test", "--quick"]) == 1
     assert [words[0] for words in said] == ["up", "down"]
     assert "2 checks failed" in capsys.readouterr().err
     monkeypatch.setattr(self_check, "_checked", lambda _: 0)
     assert main(["test", "--quick"]) == 0
+
+
+def test_a_server_that_does_not_start_ends_it_with_what_that_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(demo, "server_command", lambda *_: 3)
+    assert main(["test", "--quick"]) == 3
