@@ -38,6 +38,26 @@ class Session:
         self.outbox.put_nowait(None)
 
 
+class Newest:
+    """The newest hello of each node, by the clock of its machine.
+
+    A stream that its agent has given up can reach us after the next one. What it says to be held
+    there is what was held when it was opened.
+    """
+
+    def __init__(self) -> None:
+        """None was heard."""
+        self._at: dict[str, tuple[str, int]] = {}
+
+    def is_late(self, hello: pb.Hello) -> bool:
+        """Tell whether a newer one was heard; else this is the newest."""
+        boot_id, boot_ms = self._at.get(hello.node, ("", 0))
+        if hello.boot_id == boot_id and 0 < hello.boot_ms < boot_ms:
+            return True
+        self._at[hello.node] = (hello.boot_id, hello.boot_ms)
+        return False
+
+
 async def messages_for(session: Session, term: int) -> AsyncIterator[pb.ServerMessage]:
     """What is in the outbox; orders that wait together travel together."""
     while (item := await session.outbox.get()) is not None:

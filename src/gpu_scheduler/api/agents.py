@@ -14,7 +14,7 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.api.agent_session import Session, messages_for
+from gpu_scheduler.api.agent_session import Newest, Session, messages_for
 from gpu_scheduler.api.device_facts import device_read
 from gpu_scheduler.api.gangs import Gangs
 from gpu_scheduler.api.node_found import introduction, node_found, refusal
@@ -107,6 +107,7 @@ class Agents:
         self._loop = loop
         self.problems: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
+        self._newest = Newest()
         self._members = Members()
         self._committed = Committed(loop, self._members.forget)
         self._gangs = Gangs(
@@ -296,6 +297,9 @@ class Agents:
             agreed_protocol(hello.protocol, hello.least_protocol, who=f"agent '{hello.node}'")
         except NoCommonProtocol as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        if self._newest.is_late(hello):
+            log.info("a stream that came late is not heard", node=hello.node)
+            return
         rival = self._sessions.get(hello.node)
         if rival is not None:
             silent_s = asyncio.get_running_loop().time() - rival.heard_s

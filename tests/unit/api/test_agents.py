@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gpu_scheduler.api.agent_session import Newest
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Patience
 from gpu_scheduler.control.loop import Loop
@@ -198,3 +199,38 @@ def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> No
 
     with closing(Thawing()) as events:
         events.run_until_complete(run(events))
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "boot_ms", "is_late"),
+    [("one", 4_999, True), ("one", 5_000, False), ("one", 0, False), ("two", 10, False)],
+)
+def test_a_hello_that_is_older_than_the_last_one_of_its_node_has_come_late(
+    boot_id: str, boot_ms: int, is_late: bool
+) -> None:
+    newest = Newest()
+    assert not newest.is_late(pb.Hello(node="n0", boot_id="one", boot_ms=5_000))
+    assert not newest.is_late(pb.Hello(node="n1", boot_id="one", boot_ms=1))
+    assert newest.is_late(pb.Hello(node="n0", boot_id=boot_id, boot_ms=boot_ms)) is is_late
+
+
+def test_a_stream_that_comes_late_does_not_take_the_place_of_the_next_one() -> None:
+    async def requests(boot_ms: int) -> AsyncIterator[pb.AgentMessage]:
+        inventory = pb.Inventory(cpu_milli=1000, memory_mb=1000)
+        hello = pb.Hello(node="n0", protocol=PROTOCOL, inventory=inventory, boot_ms=boot_ms)
+        yield pb.AgentMessage(hello=hello)
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
+        loop.start()
+        agents, context = Agents(loop), cast(Any, None)
+        async with asyncio.timeout(10):
+            current = aiter(agents.session(requests(20), context))
+            assert (await anext(current)).WhichOneof("message") == "welcome"
+            assert [message async for message in agents.session(requests(10), context)] == []
+        assert agents.connected == ["n0"]
+        await current.aclose()  # type: ignore[attr-defined]
+        await loop.close()
+
+    asyncio.run(run())
