@@ -170,10 +170,8 @@ def _play(state_dir: str, began: float, gpus: str) -> list[str]:
     from gpu_scheduler.client.client import Client
 
     print(f"A scheduler of its own on declared GPUs ({gpus}), for as long as this takes.")
-    print(
-        f"To look on from another terminal meanwhile: {program} top --server {state_dir}",
-        flush=True,
-    )
+    look = f"{_program()} top --server {state_dir}"
+    print(f"To look on from another terminal meanwhile: {look}", flush=True)
     with Client(state_dir) as client:
         for tenant in TENANTS:
             client.call("POST", "/api/v1/tenants", tenant)
