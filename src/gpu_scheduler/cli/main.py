@@ -45,7 +45,7 @@ def _row(name: str, about: str, function: str = "run") -> Command:
 
 COMMANDS: dict[str, Command] = {
     "up": _row("up", "start the scheduler on this machine"),
-    "down": _row("up", "stop it; jobs that run go on", "down"),
+    "down": _row("down", "stop it; jobs that run go on"),
     "server": _row("server", "serve a cluster, in the foreground"),
     "agent": _row("agent", "run jobs on this machine for a server elsewhere"),
     "submit": _row("submit", "put a job into the queue"),

@@ -15,15 +15,23 @@ _SAID_SO = ("simulated GPUs", "gpu.simulate")
 
 
 def checked_settings(
-    config: str | None, *, flags: Mapping[str, object] | None = None, has_nodes: bool
+    config: str | None,
+    *,
+    flags: Mapping[str, object] | None = None,
+    has_nodes: bool,
+    hands_over: bool = False,
 ) -> tuple[Loaded, tuple[str, ...]]:
     """Read all sources and go by the rules of a start; warnings come with the settings.
 
-    What is wrong by itself is told together with the rules that the rest breaks.
+    What is wrong by itself is told together with the rules that the rest breaks. Who `hands_over`
+    to another process leaves the rules to that one, as long as nothing is wrong: they take a second
+    to load.
     """
+    loaded, mistakes = read_all(config, flags=flags)
+    if hands_over and not mistakes:
+        return loaded, ()
     from gpu_scheduler.server.start_rules import check_settings
 
-    loaded, mistakes = read_all(config, flags=flags)
     warnings: tuple[str, ...] = ()
     try:
         warnings = check_settings(

@@ -1,4 +1,4 @@
-"""`tgpu up`: the server, in the foreground or as a daemon. `tgpu down`: stop it.
+"""`tgpu up`: the server, in the foreground or as a daemon.
 
 Everything heavy is imported late: a wrong option should not cost a second.
 """
@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ FLAGS = {
 }
 READY_FD = "TGPU_READY_FD"
 DAEMON_LOG = "server.log"
-LONGEST_STOP_S = 60.0
 
 
 def register(parser: ArgumentParser) -> None:
@@ -61,39 +59,14 @@ def run(args: Namespace) -> int:
     from gpu_scheduler.settings.places import paths
 
     flags = {key: getattr(args, name) for name, key in FLAGS.items()}
-    settings = checked_settings(args.config, flags=flags, has_nodes=False)[0].settings
+    settings = checked_settings(args.config, flags=flags, has_nodes=False, hands_over=args.daemon)[
+        0
+    ].settings
     where = paths(args.state_dir or settings.files.state_dir or None)
     if args.daemon:
         return _run_as_daemon(args, where)
     is_daemon = READY_FD in os.environ
     return serve(settings, where, _announcer(), is_daemon=is_daemon)
-
-
-def register_down(parser: ArgumentParser) -> None:
-    """The options of `tgpu down`."""
-    parser.add_argument("--state-dir", metavar="DIR", help="of the server to stop")
-
-
-def down(args: Namespace) -> int:
-    """Stop the server of a state directory and wait until it is gone."""
-    from gpu_scheduler.server.directories import running
-    from gpu_scheduler.settings.places import paths
-
-    where = paths(args.state_dir)
-    server = running(where)
-    if server is None:
-        print(f"tgpu: no server works with {where.state}", file=sys.stderr)
-        return 3
-    os.kill(server["pid"], signal.SIGTERM)
-    give_up = time.monotonic() + LONGEST_STOP_S
-    while running(where) is not None:
-        if time.monotonic() > give_up:
-            print(f"tgpu: server {server['pid']} has not stopped yet", file=sys.stderr)
-            return 1
-        time.sleep(0.05)
-    again = "tgpu server" if server.get("nodes") else "tgpu up"
-    print(f"server {server['pid']} has stopped; jobs that run go on, '{again}' finds them again")
-    return 0
 
 
 def open_log(settings: Settings, own_file: str) -> None:

@@ -1,0 +1,114 @@
+"""`tgpu down` stops the server that is named, and no other."""
+
+import json
+import os
+import shutil
+import socket
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.cli import down
+from gpu_scheduler.cli.main import main
+from gpu_scheduler.model.errors import InvalidRequest
+from tests.acceptance.conftest import RealServer, end_what_is_left
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def other() -> Iterator[RealServer]:
+    """A second server, beside that of the file."""
+    state_dir = tempfile.mkdtemp(prefix="tgpu-")
+    running = RealServer(state_dir)
+    try:
+        running.start("1xA100")
+        yield running
+    finally:
+        end_what_is_left(state_dir)
+        shutil.rmtree(state_dir, ignore_errors=True)
+
+
+def facts(server: RealServer) -> dict[str, str]:
+    """What a server wrote down of itself; nothing if it has stopped."""
+    file = Path(server.state_dir) / "server.json"
+    return dict(json.loads(file.read_text("utf-8"))) if file.exists() else {}
+
+
+@pytest.mark.parametrize(("by", "name"), [("TGPU_SERVER", "state"), ("--server", "http")])
+def test_the_server_that_is_named_is_stopped_and_no_other(
+    server: RealServer, other: RealServer, by: str, name: str
+) -> None:
+    stopped, before = facts(other), facts(server)
+    words, variables = ((by, stopped[name]), {}) if by[0] == "-" else ((), {by: stopped[name]})
+    told = server.tgpu("down", *words, **variables)
+    assert told.stdout.startswith(f"server {stopped['pid']} has stopped")
+    assert not facts(other)
+    assert facts(server) == before
+    again = server.tgpu("down", *words, code=3, **variables)
+    assert "no server answers at" in again.stderr
+
+
+def test_a_state_directory_that_is_named_wins_over_the_variable(
+    server: RealServer, tmp_path: Path
+) -> None:
+    told = server.tgpu("down", "--state-dir", tmp_path, code=3)
+    assert f"no server works with {tmp_path}" in told.stderr
+    assert facts(server)
+
+
+def test_several_servers_or_two_names_for_one_are_refused(server: RealServer) -> None:
+    told = server.tgpu("down", TGPU_SERVER=f"{server.state_dir},http://127.0.0.1:1", code=2)
+    assert "names 2 servers" in told.stderr
+    where = ("--state-dir", server.state_dir, "--server", server.state_dir)
+    assert "leave out one" in server.tgpu("down", *where, code=2).stderr
+    assert facts(server)
+
+
+def test_what_is_no_server_of_ours_is_left_alone(server: RealServer) -> None:
+    """As at the end of a tunnel to a server elsewhere."""
+    with socket.create_server(("127.0.0.1", 0)) as tunnel:
+        address = f"http://127.0.0.1:{tunnel.getsockname()[1]}"
+        told = server.tgpu("down", TGPU_SERVER=address, code=2)
+    assert f"something answers at {address}" in told.stderr
+    assert "behind a tunnel" in told.stderr
+    assert facts(server)
+
+
+def test_a_server_on_another_machine_is_refused(
+    server: RealServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(down, "_is_ours", lambda _: False)
+    monkeypatch.setenv("TGPU_SERVER", facts(server)["http"])
+    assert main(["down"]) == 2
+    assert "is on another machine (127.0.0.1); stop it there" in capsys.readouterr().err
+    assert facts(server)
+
+
+def test_only_addresses_of_this_machine_are_ours() -> None:
+    assert down._is_ours("127.0.0.1")
+    assert down._is_ours("127.8.9.10")
+    assert not down._is_ours("192.0.2.1")
+    assert not down._is_ours("2001:db8::1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_a_server_of_another_user_is_refused(server: RealServer) -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.setuid(NOBODY)
+        try:
+            down.run(Namespace(state_dir=None, server=f"{server.state_dir}/server.sock"))
+        except InvalidRequest as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as answer:
+        assert "it is another user's" in answer.read()
+    os.waitpid(child, 0)
+    assert facts(server)
