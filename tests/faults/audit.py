@@ -82,6 +82,8 @@ class Audit:
         """What is committed of an allocation, asked when one of its processes begins."""
         self.job_of: Callable[[str], Job | None] = lambda _: None
         """What was submitted, as it is committed."""
+        self.forbidden: Callable[[Allocation, Job | None], str] = lambda *_: ""
+        """Why something should not be where it is; asked when it begins."""
 
     # --- what is told
 
@@ -123,7 +125,7 @@ class Audit:
         self._check_quota(run)
         self._check_array(run)
         self._check_dependencies(run)
-        self._check_gang(run)
+        self._check_place(run)
         self._check_port(run)
         if run.key[0] in self.failed_prologs:
             self.problem(f"{run.key[0]} began on {run.node}, and a prolog of it had failed")
@@ -220,12 +222,18 @@ class Audit:
             if tasks - {other.task for other in runs if other.exit_code == 0}:
                 self.problem(f"{run.job_id} began, and {job_id} before it has not ended well")
 
-    def _check_gang(self, run: Run) -> None:
-        """A command of a gang over nodes begins when all are prepared and that is stored."""
+    def _check_place(self, run: Run) -> None:
+        """What begins is stored, and where it may be.
+
+        A command of a gang over nodes begins when all are prepared and that is stored.
+        """
         allocation = self.stored(run.key[0])
         if allocation is None:
             self.problem(f"{run.key[0]} began on {run.node}, and is not stored")
-        elif allocation.spans_nodes:
+            return
+        if why := self.forbidden(allocation, run.job):
+            self.problem(why)
+        if allocation.spans_nodes:
             if allocation.meeting is None:
                 self.problem(f"{run.key[0]} began on {run.node}, and no commit is stored")
             for placement in allocation.placements:

@@ -74,7 +74,7 @@ def _check_cancelled(world: World) -> None:
     """What was cancelled is never started again."""
     for job_id, before in world.client.cancelled.items():
         for attempt in world.disk.rows.attempts(job_id):
-            if attempt.allocation_id not in before:
+            if attempt.allocation_id not in before and job_id not in world.client.retried:
                 world.audit.problem(f"{job_id} was cancelled, and {attempt.allocation_id} began")
 
 

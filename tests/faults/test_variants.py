@@ -20,6 +20,8 @@ CLIMATES = {
     "quotas-are-not-kept": ("connection reset",),
     "arrays-know-no-limit": ("connection reset",),
     "dependencies-are-met-by-any-end": ("connection reset",),
+    "closed-nodes-take-work": ("connection reset",),
+    "reservations-are-for-everybody": ("connection reset",),
     "ports-are-not-remembered": ("agent killed",),
     "one-replica-too-many": ("agent killed",),
     "services-are-deleted-without-their-replicas": ("server killed",),

@@ -25,9 +25,11 @@ from gpu_scheduler.control.stopping import NOT_BEGUN
 from gpu_scheduler.engine.admit import Admission
 from gpu_scheduler.engine.decide import Cycle
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.states import ENDED
+from gpu_scheduler.model.window import Window
 from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
 from tests.faults.world import Verdict, run_world
@@ -210,6 +212,21 @@ def dependencies_are_met_by_any_end() -> Iterator[None]:
 
 
 @contextmanager
+def closed_nodes_take_work() -> Iterator[None]:
+    """Nodes that are cordoned or drained get new work."""
+    is_online = property(lambda node: node.state is NodeState.ONLINE)
+    with patch.object(Node, "takes_work", is_online):
+        yield
+
+
+@contextmanager
+def reservations_are_for_everybody() -> Iterator[None]:
+    """GPUs that are kept for a tenant are given to anybody."""
+    with patch.object(Window, "admits", lambda *_: True):
+        yield
+
+
+@contextmanager
 def ports_are_not_remembered() -> Iterator[None]:
     """An agent gives out any port on which nobody listens yet."""
     with (
@@ -270,6 +287,8 @@ VARIANTS: dict[str, Variant] = {
     "quotas-are-not-kept": quotas_are_not_kept,
     "arrays-know-no-limit": arrays_know_no_limit,
     "dependencies-are-met-by-any-end": dependencies_are_met_by_any_end,
+    "closed-nodes-take-work": closed_nodes_take_work,
+    "reservations-are-for-everybody": reservations_are_for_everybody,
     "ports-are-not-remembered": ports_are_not_remembered,
     "one-replica-too-many": one_replica_too_many,
     "services-are-deleted-without-their-replicas": services_are_deleted_without_their_replicas,

@@ -55,6 +55,8 @@ class Client:
     wishes: list[Wish] = field(default_factory=list)
     cancelled: dict[str, frozenset[str]] = field(default_factory=dict)
     """Jobs, and the attempts that each had when its cancel was acknowledged."""
+    retried: set[str] = field(default_factory=set)
+    """Jobs that somebody wanted to run again."""
     _number: int = 0
 
     async def ask(self, command: Command) -> str | None:

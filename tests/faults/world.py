@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +26,7 @@ from gpu_scheduler.control.stopping import NOT_BEGUN
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import Job
+from tests.faults.admins import AS_MANY_WORLDS, Admins, elastic_wishes, forbidden
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk
 from tests.faults.hooks import Hooks
@@ -83,6 +84,7 @@ class World:
         self.audit.now = self.loop.time
         self.audit.stored = self._stored
         self.audit.job_of = self._job_of
+        self.audit.forbidden = partial(forbidden, self)
         size = self._random("size")
         self.network = Network(self.loop, self._random("network"))
         self.disk = Disk(self.loop, self._random("disk"))
@@ -110,6 +112,10 @@ class World:
         self.quotas = {TENANTS[0]: max(1000, everything // 2), TENANTS[1]: everything}
         self.audit.rules.tenant_milli.update(self.quotas)
         self.client.wishes = wishes_of(self._random("wishes"), len(self.nodes), gpus)
+        chances = self._random("admins")
+        self.admins = Admins(self, chances) if chances.random() < AS_MANY_WORLDS else None
+        if self.admins is not None:
+            self.client.wishes += elastic_wishes(chances, len(self.nodes), gpus)
         self.offers = offers_of(self._random("services"), len(self.nodes), gpus)
         self.hooks = Hooks(self, self._random("hook"))
         services = Watch(self)
@@ -204,9 +210,11 @@ class World:
         self._admins.append(self.loop.create_task(self.client.confirm_dead(node)))
 
     def _people(self) -> list[asyncio.Task[None]]:
-        random, client = self._random("times"), self.client
+        times, more, client = self._random("times"), self._random("more times"), self.client
         tasks = []
         for wish in client.wishes:
+            # Nothing more is drawn for those that came later, so that a seed stays what it was.
+            random = times if wish.key.startswith("wish") else more
             at_s = random.uniform(1, self.stormy_s)
             tasks.append(self.loop.create_task(client.submit(wish, at_s)))
             if random.random() < 0.2:
@@ -218,6 +226,8 @@ class World:
                     self.loop.create_task(client.pause(wish, at_s + random.uniform(0, 20)))
                 )
         tasks.append(self.loop.create_task(self._lose_patience()))
+        if self.admins is not None:
+            tasks += self.admins.begin()
         for number, offer in enumerate(self.offers):
             chances = self._random(f"service {number}")
             tasks.append(self.loop.create_task(have(client, offer, chances, self.stormy_s)))

@@ -1,0 +1,142 @@
+"""Admins at work while things break: they drain nodes, pause GPUs, reserve some, retry what failed.
+
+What they decide holds: nothing is placed on a node that is closed, or on GPUs that are kept for
+somebody else. In the end everything is open again. Beside them there are elastic gangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from gpu_scheduler.control.messages import PauseDevice, Reserve, ResumeDevice, Retry
+from gpu_scheduler.control.node_messages import Drain, Uncordon
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.window import Window
+from gpu_scheduler.model.window import Wish as Wanted
+from tests.faults.workload import TENANTS, Wish
+
+if TYPE_CHECKING:
+    from tests.faults.world import World
+
+AS_MANY_WORLDS = 0.4
+"""In so many of the worlds there are admins and elastic gangs at all."""
+
+
+def elastic_wishes(random: Random, nodes: int, gpus: int) -> list[Wish]:
+    """Gangs that can do with fewer members than they ask for."""
+    if nodes * gpus < 2:
+        return []
+    return [_elastic(random, number, nodes * gpus) for number in range(random.randint(0, 3))]
+
+
+def _elastic(random: Random, number: int, gpus: int) -> Wish:
+    members = (Request.for_gpus(1000),) * random.randint(2, min(4, gpus))
+    run_ms = round(random.expovariate(1) * random.choice((8_000, 60_000))) + 20
+    codes, stop_ms = random.choice(("0", "0", "1,0")), random.choice((10, 500, 20_000))
+    argv = ("act", str(run_ms), codes, str(stop_ms))
+    job = Job(
+        id="",
+        number=0,
+        submit_ms=0,
+        tenant=TENANTS[1],
+        user="ada",
+        members=members,
+        min_members=random.randint(1, len(members) - 1),
+        estimate_ms=run_ms,
+        retries=random.choice((0, 1)),
+        requeue_on_node_loss=random.random() < 0.5,
+    )
+    return Wish(f"elastic-{number}", replace(job, command=argv), argv)
+
+
+class Admins:
+    """Those of one world."""
+
+    def __init__(self, world: World, random: Random) -> None:
+        self._world = world
+        self._random = random
+
+    def begin(self) -> list[asyncio.Task[None]]:
+        loop = self._world.loop
+        return [
+            loop.create_task(work)
+            for work in (self._drain(), self._pause(), self._reserve(), self._retry())
+        ]
+
+    async def _until_something_is_wanted(self, mean_s: float) -> bool:
+        """Wait; False when it is time to leave things as they are."""
+        await asyncio.sleep(self._random.uniform(1, 2 * mean_s))
+        return self._world.loop.time() < self._world.stormy_s
+
+    async def _drain(self) -> None:
+        ask = self._world.client.ask
+        while await self._until_something_is_wanted(60):
+            node = self._random.choice(self._world.nodes).name
+            within_ms = self._random.choice((None, 0, 5_000, 40_000))
+            await ask(Drain(node, "ada", "", within_ms))
+            await asyncio.sleep(self._random.uniform(0, 60))
+            await ask(Uncordon(node))
+
+    async def _pause(self) -> None:
+        ask = self._world.client.ask
+        while await self._until_something_is_wanted(90):
+            node = self._random.choice(self._world.nodes)
+            index = self._random.randrange(node.gpus)
+            await ask(PauseDevice(node.name, index))
+            await asyncio.sleep(self._random.uniform(0, 60))
+            await ask(ResumeDevice(node.name, index))
+
+    async def _reserve(self) -> None:
+        while await self._until_something_is_wanted(60):
+            now_ms = self._random.choice(self._world.servers).machine.wall_ms()
+            start_ms = now_ms + self._random.choice((0, 20_000, 60_000))
+            wanted = Wanted(
+                tenant=self._random.choice(TENANTS),
+                gpus=self._random.randint(1, self._world.nodes[0].gpus),
+                start_ms=start_ms,
+                end_ms=start_ms + self._random.choice((5_000, 60_000)),
+                preempts=self._random.random() < 0.5,
+            )
+            await self._world.client.ask(Reserve(wanted, "ada"))
+
+    async def _retry(self) -> None:
+        while await self._until_something_is_wanted(30):
+            client, rows = self._world.client, self._world.disk.rows
+            wish = self._random.choice(client.wishes)
+            row = rows.job(wish.job_id) if wish.job_id else None
+            if row is not None and row.state in {JobState.FAILED, JobState.CANCELLED}:
+                client.retried.add(wish.job_id)
+                await client.ask(Retry(wish.job_id))
+
+
+def forbidden(world: World, allocation: Allocation, job: Job | None) -> str:
+    """Why something should not have been placed where it begins; empty if it should."""
+    rows = world.disk.rows
+    closed = {node.id: node.closed for node in rows.nodes() if node.closed is not None}
+    for placement in allocation.placements:
+        found = closed.get(placement.node_id)
+        if found is not None and found.since_ms < allocation.start_ms:
+            return f"{allocation.id} was placed on {placement.node_id}, which was closed before"
+    for window in rows.windows():
+        if job is not None and _is_kept_from(window, allocation, job):
+            return f"{allocation.id} was placed on GPUs that {window.id} keeps for {window.tenant}"
+    return ""
+
+
+def _is_kept_from(window: Window, allocation: Allocation, job: Job) -> bool:
+    at_ms = allocation.start_ms
+    is_on = window.over_ms is None and window.start_ms <= at_ms < window.end_ms
+    if not is_on or window.made_ms >= at_ms or window.tenant == job.tenant:
+        return False
+    kept = {(node, index) for node, indices in window.devices for index in indices}
+    return any(
+        (placement.node_id, share.index) in kept
+        for placement in allocation.placements
+        for share in placement.devices
+    )
