@@ -308,6 +308,63 @@ def test_other_programs_run_inside_on_a_terminal_or_on_pipes(directory: str) -> 
     assert served(directory, script, people)[0] == 0
 
 
+def held_up_at(gate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a directory that does not answer: programs hang before they are what they shall be."""
+    become = host.become
+
+    def hangs(*arguments: Any) -> None:
+        while not Path(gate).exists():
+            time.sleep(0.01)
+        become(*arguments)
+
+    monkeypatch.setattr(host, "become", hangs)
+
+
+def test_a_program_whose_directory_does_not_answer_holds_nobody_up(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_up_at(f"{directory}/gate", monkeypatch)
+
+    def people() -> None:
+        ann, ben, eve = (Person(directory) for _ in range(3))
+        argv = ["sh", "-c", "read x; pwd; echo $x; exit 5"]
+        asked = {"argv": argv, "terminal": False, "directory": "/no", "or_its_own": True}
+        ann.say(b"o", json.dumps({"mode": "start"} | asked).encode())
+        ann.say(b"d", b"typed early\n")
+        eve.say(b"o", json.dumps({"mode": "start", "argv": ["sleep", "601"]}).encode())
+        eve.go()
+        assert ben.open()[0] == b"o"
+        ben.say(b"d", b"hello\n")
+        ben.see(b"heard hello")
+        Path(directory, "gate").touch()
+        assert ann.next()[0] == b"o"
+        assert ann.end() == 5
+        assert ann.shown == b"/\ntyped early\n"
+        ben.say(b"d", b"end\n")
+        assert ben.end() == 0
+
+    assert served(directory, "read x; echo heard $x; read x", people)[0] == 0
+
+
+def test_a_program_that_does_not_start_for_too_long_is_given_up(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_up_at(f"{directory}/gate", monkeypatch)
+    monkeypatch.setattr(host, "LONGEST_START_S", 0.1)
+
+    def people() -> None:
+        ann = Person(directory)
+        kind, why = ann.open(mode="start", argv=["true"], terminal=True)
+        assert (kind, why.partition(b";")[0]) == (b"x", b"it does not start")
+        assert ann.next() == (b"", b"")
+        ben = Person(directory)
+        ben.open()
+        ben.say(b"d", b"end\n")
+        assert ben.end() == 0
+
+    assert served(directory, "read x", people)[0] == 0
+
+
 def test_nonsense_ends_only_the_conversation(directory: str) -> None:
     def people() -> None:
         for words in (b"\x00" * 99, host.HEAD.pack(b"o", 1 << 31), b"d\x00\x00\x00\x01x"):

@@ -53,6 +53,8 @@ DRAIN_S = 1.0
 FAREWELL_S = 2.0
 KILL_AFTER_S = 10.0
 SLOW_CHECK_S = 1.0
+LONGEST_START_S = 30.0
+"""A program whose directory or file does not answer for so long is given up."""
 _ALTERNATE = b"\x1b[?1049"
 _HARMLESS = (errno.EINTR, errno.EAGAIN)
 
@@ -87,7 +89,7 @@ class Program:
         self.alternate = False
         self.visited = False
         self.clients: list[Client] = []
-        self.status: int | None = None
+        self.give_up_at = time.monotonic() + LONGEST_START_S
         for descriptor in {inlet, *outlets}:
             os.set_blocking(descriptor, False)
             os.set_inheritable(descriptor, False)
@@ -182,6 +184,9 @@ class Client:
         self.unsent += HEAD.pack(kind, len(data)) + data
         self.send()
 
+    def greet(self, pid: int) -> None:
+        self.say(b"o", json.dumps({"pid": pid}).encode())
+
     def send(self) -> None:
         try:
             while self.unsent:
@@ -219,6 +224,7 @@ class Host:
         self._job = job
         self._order = order
         self._programs = [job]
+        self._starting: dict[int, Program] = {}
         self._clients: list[Client] = []
         self._use = use
         self._detail = ""
@@ -243,7 +249,7 @@ class Host:
         os.umask(before)
 
     def close(self) -> None:
-        for descriptor in (self._wake, self._note):
+        for descriptor in (self._wake, self._note, *self._starting):
             os.close(descriptor)
         for client in self._clients:
             client.connection.close()
@@ -252,6 +258,7 @@ class Host:
     def run(self) -> str:
         while not self._job.has_ended():
             self._turn(self._use.wait_s())
+            self._look_after_starts()
             self._bury()
             self._look_after_use()
         self._end()
@@ -259,14 +266,14 @@ class Host:
 
     def _turn(self, wait_s: float) -> None:
         """Wait for something to happen, and deal with it."""
-        if any(client.unsent for client in self._clients):
+        if self._starting or any(client.unsent for client in self._clients):
             wait_s = min(wait_s, SLOW_CHECK_S)
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if self._listens:
             # One that does not listen would be ready at once, for ever.
             poll.register(self._listener, select.POLLIN)
-        wanted: dict[int, int] = {}
+        wanted = dict.fromkeys(self._starting, select.POLLIN)
         for program in self._programs:
             slow = any(len(client.unsent) > ENOUGH for client in program.clients)
             for outlet in program.outlets if not slow else ():
@@ -284,6 +291,8 @@ class Host:
     def _deal(self, ready: dict[int, int]) -> None:
         if self._wake in ready:
             os.read(self._wake, 4096)
+        for report in [report for report in self._starting if report in ready]:
+            self._began(report)
         for program in list(self._programs):
             for outlet in [outlet for outlet in program.outlets if outlet in ready]:
                 self._copy(program, outlet, ready[outlet])
@@ -370,19 +379,18 @@ class Host:
         try:
             asked = json.loads(data)
             rows, columns = int(asked.get("rows", 0)), int(asked.get("columns", 0))
+            program = self._job
             if asked["mode"] == "start":
-                program = start(asked, self._order)
-                self._programs.append(program)
-            else:
-                program = self._job
+                report, program = start(asked, self._order)
+                self._starting[report] = program
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             client.say(b"x", str(getattr(error, "strerror", None) or error).encode())
             client.gone = True
             return
         client.program = program
         program.resize(rows, columns)
-        client.say(b"o", json.dumps({"pid": program.pid}).encode())
         if program is self._job:
+            client.greet(program.pid)
             past = program.past()
             if past:
                 client.say(b"d", past)
@@ -390,6 +398,42 @@ class Host:
                 program.redraw()
         program.visited = True
         program.clients.append(client)
+
+    def _began(self, report: int) -> None:
+        """A program runs, or cannot: until now nothing of it was read, and nobody has waited."""
+        problem = os.read(report, 60000)
+        program = self._begin(report)
+        for client in list(program.clients):
+            if problem:
+                self._refuse(client, problem)
+            else:
+                client.greet(program.pid)
+
+    def _look_after_starts(self) -> None:
+        """What hangs in a directory that does not answer cannot be ended, but it can be left."""
+        now = time.monotonic()
+        for report, program in list(self._starting.items()):
+            if now < program.give_up_at and program.clients:
+                continue
+            self._begin(report)
+            for client in list(program.clients):
+                self._refuse(client, b"it does not start; its directory or file may not answer")
+            program.hang_up(signal.SIGKILL)
+
+    def _begin(self, report: int) -> Program:
+        """From now on it is a program like others, also if that only means to bury it."""
+        program = self._starting.pop(report)
+        os.close(report)
+        self._programs.append(program)
+        return program
+
+    def _refuse(self, client: Client, problem: bytes) -> None:
+        if client.program is not None:
+            client.program.clients.remove(client)
+            client.program = None
+        client.say(b"x", problem)
+        client.gone = True
+        self._leave(client)
 
     def _leave(self, client: Client) -> None:
         """Without a word of farewell it is as when a terminal is gone."""
@@ -464,7 +508,7 @@ class Host:
         if ended is not None:
             code = ended.si_status
             status = code << 8 if ended.si_code == os.CLD_EXITED else code
-        for program in self._programs[1:]:
+        for program in (*self._programs[1:], *self._starting.values()):
             program.hang_up()
         for client in self._clients:
             client.say(b"e", STATUS.pack(status))
@@ -478,20 +522,24 @@ class Host:
                 client.send()
 
 
-def start(asked: Order, order: Order) -> Program:
-    """Another program inside the job."""
+def start(asked: Order, order: Order) -> tuple[int, Program]:
+    """Another program inside the job, and where it reports: why it cannot run, or just the end.
+
+    Directories are only touched by the program itself: they may hang for ever.
+    """
     argv = [str(word) for word in asked["argv"]]
     environment = dict(order["environment"])
     if asked.get("term"):
         environment["TERM"] = str(asked["term"])
-    directory = str(asked.get("directory") or order["workdir"] or "/")
-    if asked.get("or_its_own") and not os.path.isdir(directory):
-        directory = str(order["workdir"] or "/")
+    own = str(order["workdir"] or "/")
+    directories = [str(asked.get("directory") or own)]
+    if asked.get("or_its_own"):
+        directories.append(own)
     errors, report = os.pipe()
     if asked.get("terminal"):
         pid, terminal = pty.fork()
         if pid == 0:
-            become(argv, environment, directory, order["umask"], report)
+            become(argv, environment, directories, order["umask"], report)
         program = Program(pid, terminal, {terminal: b"d"}, terminal)
     else:
         ends = [os.pipe() for _ in range(3)]
@@ -500,25 +548,21 @@ def start(asked: Order, order: Order) -> Program:
             os.setsid()
             for number, end in enumerate((ends[0][0], ends[1][1], ends[2][1])):
                 os.dup2(end, number)
-            become(argv, environment, directory, order["umask"], report)
+            become(argv, environment, directories, order["umask"], report)
         for end in (ends[0][0], ends[1][1], ends[2][1]):
             os.close(end)
         program = Program(pid, ends[0][1], {ends[1][0]: b"d", ends[2][0]: b"E"}, -1)
     os.close(report)
-    problem = os.read(errors, 60000).decode(errors="replace")
-    os.close(errors)
-    if problem:
-        os.waitpid(pid, 0)
-        program.close()
-        raise ValueError(problem)
-    return program
+    return errors, program
 
 
 def become(
-    argv: list[str], environment: dict[str, str], directory: str, umask: int, report: int
+    argv: list[str], environment: dict[str, str], directories: list[str], umask: int, report: int
 ) -> None:
-    """Never returns."""
+    """Never returns. The directory is the first of them that is one, or else the last."""
+    directory = directories[-1]
     try:
+        directory = next(filter(os.path.isdir, directories), directory)
         for number in range(1, signal.NSIG):
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_DFL)
