@@ -8,13 +8,11 @@ was: everything that was tried is undone, and somebody else applies the plan.
 
 from __future__ import annotations
 
-from gpu_scheduler.engine.admit import (
-    HOURS,
-    Admission,
-    Amounts,
-    job_amounts,
-)
+from gpu_scheduler.engine.admit import HOURS, Amounts, job_amounts
 from gpu_scheduler.engine.draft import Draft
+from gpu_scheduler.engine.findings import Findings
+from gpu_scheduler.engine.limits import Limits
+from gpu_scheduler.engine.passed_over import PassedOver
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.places import Places
 from gpu_scheduler.engine.policy import Policy, Preemption, Queueing
@@ -26,8 +24,8 @@ from gpu_scheduler.engine.standing import Standings
 from gpu_scheduler.engine.windows import Windows
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job, Pool
-from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.plan import Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
 
@@ -56,20 +54,14 @@ class Cycle:
         self._policy = picture.policy
         self._draft = draft
         self._places = Places(picture, draft)
-        self._holdings = picture.holdings.copy() if picture.has_limits else picture.holdings
+        self._limits = Limits(picture)
         self._preempts = self._policy.preemption is not Preemption.NONE and not looking_ahead
         self.gone: set[str] = set()
         self.started: list[tuple[int, list[Hold]]] = []
-        self.starts: list[Start] = []
-        self._evictions: list[Eviction] = []
+        self.found = Findings()
         self._left: dict[int, IntervalSet] = {}
-        self._reasons: dict[int, Reason] = {}
-        self._shape_reasons: dict[int, Reason] = {}
-        self._tenant_reasons: dict[tuple[str, str, int], Reason] = {}
-        self._tasks_running: dict[int, int] = {}
         self._used_up: set[int] = set()
         self.job_of: dict[int, tuple[Job, Amounts]] = {}
-        self._examined = 0
         self._resume_after = 0
         self.complete = True
 
@@ -105,7 +97,7 @@ class Cycle:
                 merge.leave()
             else:
                 done += 1
-                self._examined += 1
+                self.found.examined += 1
                 self._resume_after = entry.number
                 if not self._consider(entry):
                     merge.leave()
@@ -119,30 +111,9 @@ class Cycle:
 
     def plan(self) -> Plan:
         """What this cycle found, in a fixed order."""
-        entries = self._picture.queue.entries
-        kept = self._calendar.kept
-        return Plan(
-            starts=tuple(self.starts),
-            evictions=tuple(self._evictions),
-            reservations=tuple(kept[number] for number in sorted(kept)),
-            job_reasons=tuple(
-                (entries[number].waiting.job.id, self._reasons[number])
-                for number in sorted(self._reasons)
-            ),
-            shape_reasons=tuple(
-                sorted(
-                    (self._picture.job_shapes[shape].name, reason)
-                    for shape, reason in self._shape_reasons.items()
-                    if shape in self._picture.queue.of_shape
-                )
-            ),
-            tenant_reasons=tuple(
-                sorted(
-                    (tenant, self._picture.job_shapes[shape].name, reason)
-                    for (tenant, _, shape), reason in self._tenant_reasons.items()
-                )
-            ),
-            examined=self._examined,
+        return self.found.plan(
+            self._picture,
+            self._calendar.kept,
             complete=self.complete,
             resume_after=self._resume_after,
         )
@@ -158,9 +129,8 @@ class Cycle:
         else:
             self.started[:] = [item for item in self.started if item[1] is not holds]
             job, amounts = self.job_of.pop(id(holds))
-        self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) - 1
-        if self._picture.has_limits:
-            self._holdings.add(job, amounts, -1)
+        self._limits.note_task(job, -1)
+        self._limits.let_go(job, amounts)
 
     # --- one pass
 
@@ -170,8 +140,6 @@ class Cycle:
         self._blocked = 0
         self._preempt_tries = [0, 0, 0]
         self._others_wait = picture.others_wait()
-        self._failed: dict[int, tuple[int, int]] = {}
-        self._behind_holder: dict[str, Reason] = {}
         entries = picture.queue.entries
         self._served: set[int] = set()
         self._holders = self._waiting_holders = sorted(
@@ -197,19 +165,11 @@ class Cycle:
             windows=self._windows,
             distance=self._places.distance,
         )
-        self._admission = Admission(
-            tenants=picture.tenants,
-            pools=picture.pools,
-            holdings=self._holdings,
-            standings=picture.tenant_standings,
-            total_gpu_milli=picture.total_gpu_milli,
-            waiting_tenants=picture.waiting_tenants(),
-            user_standings=picture.user_standings,
-            policy=self._policy,
-        )
-        self._calendar.comes_first = self._admission.comes_first
-        self._admission.online_waits_milli = picture.online_waits_milli() if picture.pools else 0
-        self._preemptor = Preemptor(picture, self._calendar, self._admission, now_ms)
+        self._passed_over = PassedOver(self._policy, self._calendar, self._merge, self.found)
+        self._limits.begin()
+        admission = self._limits.admission
+        self._comes_first = self._calendar.comes_first = admission.comes_first
+        self._preemptor = Preemptor(picture, self._calendar, admission, now_ms)
         self._no_room: set[tuple[int, int]] = set()
         self._not_cleared: dict[tuple[int, int], int] = {}
         self._gave_up_gpus = False
@@ -310,7 +270,7 @@ class Cycle:
         duration_ms = self._duration_ms(entry)
         refused = self._refusal(entry)
         if refused is not None:
-            self._reasons[entry.number] = refused
+            self.found.of_jobs[entry.number] = refused
             return False
         allowed = None
         if reservation is not None:
@@ -335,7 +295,7 @@ class Cycle:
             if own is not None:
                 return own
         mark = self._draft.mark()
-        holds = self._places.place_apart(entry.waiting.job, self._admitted(entry), allowed)
+        holds = self._places.place_apart(entry.waiting.job, self._limits.admitted(entry), allowed)
         if holds is None:
             return None
         fitted = self._calendar.fitted(entry, holds, duration_ms, value)
@@ -358,7 +318,7 @@ class Cycle:
         windows.close(outside)
         mark = self._draft.mark()
         holds = self._places.place(
-            self._admitted(entry), within if allowed is None else within & allowed
+            self._limits.admitted(entry), within if allowed is None else within & allowed
         )
         self._turn_to(entry)
         if holds is None or self._calendar.can_begin(holds, inside_ms):
@@ -371,51 +331,24 @@ class Cycle:
 
         Asked first, as most jobs that a cycle looks at on a full cluster are of this sort.
         """
-        failed = self._failed.get(entry.shape.id)
-        if failed is None or entry.number in self._picture.reservations:
+        passed_over = self._passed_over
+        if entry.shape.id not in passed_over.shapes or entry.number in self._picture.reservations:
             return False
-        if self._duration_ms(entry) < failed[0]:
-            return False
-        reason = self._reserved_for(self._calendar.holder_other_than(-1))
-        self._reasons[entry.number] = reason
-        self._count_failure(entry.shape.id, reason)
-        return True
-
-    def _reserved_for(self, job_id: str) -> Reason:
-        """The reason of jobs that would push this one back."""
-        reason = self._behind_holder.get(job_id)
-        if reason is None:
-            reason = Reason(ReasonCode.RESERVED, (("job", job_id),)) if job_id else _PORT_TAKEN
-            self._behind_holder[job_id] = reason
-        return reason
+        return passed_over.is_too_long(entry, self._duration_ms(entry))
 
     def _refusal(self, entry: Entry) -> Reason | None:
         """Limits of the array, the tenant and the pool."""
         job = entry.waiting.job
-        if job.array is not None and job.array.max_running:
-            running = self._picture.running_tasks.get(job.number, 0)
-            running += self._tasks_running.get(job.number, 0)
-            if running >= job.array.max_running:
-                return Reason(ReasonCode.ARRAY_LIMIT, (("running", running),))
-        if not self._picture.has_limits:
-            return None
-        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
-        refused = self._admission.refusal(job, amounts)
-        if refused is not None and refused.get("resource") != HOURS:
+        refused = self._limits.refusal(entry)
+        if refused is None or refused.code is ReasonCode.ARRAY_LIMIT:
+            return refused
+        if refused.get("resource") != HOURS:
             # Of one user, or of all: no other job of the shape is looked at in this cycle.
             user = str(refused.get("user") or "")
             here = (job.tenant, job.user, job.pool) if user else (job.tenant, "", job.pool)
             self._merge.dead_here.add((here, entry.shape.id))
-            self._tenant_reasons[job.tenant, user, entry.shape.id] = refused
+            self.found.of_tenants[job.tenant, user, entry.shape.id] = refused
         return refused
-
-    def _admitted(self, entry: Entry) -> JobShape:
-        """The job with as many members as quotas and pools let it start with now."""
-        job = entry.waiting.job
-        if not self._picture.has_limits or job.min_members == len(job.members):
-            return entry.shape
-        most = self._admission.most_members(job, self._picture.limit_ms(job))
-        return self._picture.job_shape(job, members=max(most, job.min_members))
 
     def _start(self, entry: Entry, holds: list[Hold], duration_ms: int) -> bool:
         job = entry.waiting.job
@@ -433,11 +366,11 @@ class Cycle:
             self._left[job.number] = _NONE_LEFT
         placements = tuple(hold.placement() for hold in holds)
         self._places.started += 1
-        self.starts.append(Start(job.id, task, placements, self._blocked > 0))
-        self._reasons.pop(entry.number, None)
+        self.found.starts.append(Start(job.id, task, placements, self._blocked > 0))
+        self.found.of_jobs.pop(entry.number, None)
         self._used_up.add(entry.number)
         self._served.discard(entry.number)
-        self._tasks_running[job.number] = self._tasks_running.get(job.number, 0) + 1
+        self._limits.note_task(job, 1)
         self._count(job, holds, duration_ms)
         self._calendar.note_start(holds, duration_ms)
         return again
@@ -460,12 +393,13 @@ class Cycle:
         elif reserves and self._blocked <= policy.reservations:
             self._calendar.reserve(entry, duration_ms, self._places.place, self._value(entry))
         if allowed is not None and self._fits_unreserved(entry.shape):
-            self._pass_over(entry, duration_ms)
+            # With windows others of the shape may have more devices.
+            self._passed_over.note(entry, duration_ms, alike=self._windows is None)
         elif self._closure:
             self._no_room.add((entry.shape.base, self._closure))
-            self._reasons[entry.number] = self._closed_to(entry)
+            self.found.of_jobs[entry.number] = self._closed_to(entry)
         else:
-            self._shape_reasons.setdefault(entry.shape.id, _NO_ROOM)
+            self.found.of_shapes.setdefault(entry.shape.id, _NO_ROOM)
             self._no_room.add((entry.shape.base, 0))
             if not reserves or self._blocked >= policy.reservations:
                 self._drop(entry.shape)
@@ -489,35 +423,16 @@ class Cycle:
             return
         for alike in self._picture.shapes_of_base[job_shape.base]:
             self._merge.drop_shape(alike.id)
-            self._shape_reasons.setdefault(alike.id, _NO_ROOM)
+            self.found.of_shapes.setdefault(alike.id, _NO_ROOM)
         if not self._gave_up_gpus and self._picture.index.is_full:
             self._gave_up_gpus = True
             for other in self._picture.job_shapes.values():
                 if all(member.share for member in other.members) and other.needs_gpus:
                     self._merge.drop_shape(other.id)
-                    self._shape_reasons.setdefault(other.id, _NO_ROOM)
+                    self.found.of_shapes.setdefault(other.id, _NO_ROOM)
 
     def _may_preempt(self, lane: int = 0) -> bool:
         return self._preempts and self._preempt_tries[lane] < self._policy.max_preempt_tries
-
-    def _pass_over(self, entry: Entry, duration_ms: int) -> None:
-        """There is room, but only for jobs that end before a reservation begins."""
-        shape_id = entry.shape.id
-        reason = self._reserved_for(self._calendar.holder_other_than(entry.number))
-        self._reasons[entry.number] = reason
-        if self._windows is not None:
-            return  # Others of the shape may have more devices.
-        failed_ms, count = self._failed.get(shape_id, (duration_ms, 0))
-        self._failed[shape_id] = (min(failed_ms, duration_ms), count)
-        self._count_failure(shape_id, reason)
-
-    def _count_failure(self, shape_id: int, reason: Reason) -> None:
-        """After enough jobs of one shape were too long, the rest is not looked at."""
-        failed_ms, count = self._failed[shape_id]
-        self._failed[shape_id] = (failed_ms, count + 1)
-        if count + 1 >= self._policy.max_passed_over:
-            self._merge.drop_shape(shape_id)
-            self._shape_reasons.setdefault(shape_id, reason)
 
     def _fits_unreserved(self, job_shape: JobShape) -> bool:
         if (job_shape.base, self._closure) in self._no_room:
@@ -528,7 +443,7 @@ class Cycle:
         """Choose victims, if the policy has a ground for that."""
         interactive = entry.shape.interactive
         # Whatever waits before it, online work is looked at: it is sure of its part.
-        lane = 2 if self._admission.comes_first(entry.waiting.job) else int(interactive)
+        lane = 2 if self._comes_first(entry.waiting.job) else int(interactive)
         if not self._may_preempt(lane):
             return False
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
@@ -549,21 +464,22 @@ class Cycle:
                 self._not_cleared[key] = entry.static_class
             return False
         holds, evictions = found
-        self._evictions += evictions
+        self.found.evictions += evictions
         victims = [eviction.allocation_id for eviction in evictions]
         self._calendar.claim(entry, duration_ms, holds, victims, old, self._value(entry))
-        self._reasons[entry.number] = Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
+        claimed = Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
+        self.found.of_jobs[entry.number] = claimed
         self._count(entry.waiting.job, holds, duration_ms)
         return True
 
     def _block_lane(self, entry: Entry) -> None:
         """Nobody of the same kind passes: GPU jobs wait for GPU jobs, CPU-only for CPU-only."""
         behind = Reason(ReasonCode.BEHIND, (("job", entry.waiting.job.id),))
-        self._reasons[entry.number] = _NO_ROOM
+        self.found.of_jobs[entry.number] = _NO_ROOM
         for shape in self._picture.job_shapes.values():
             if shape.uses_gpus == entry.shape.uses_gpus:
                 self._merge.drop_shape(shape.id)
-                self._shape_reasons[shape.id] = behind
+                self.found.of_shapes[shape.id] = behind
 
     # --- small questions
 
@@ -586,9 +502,7 @@ class Cycle:
         """What starts now counts at once against quotas and shares."""
         amounts = job_amounts(job, self._picture.limit_ms(job), len(holds))
         self.job_of[id(holds)] = (job, amounts)
-        if self._picture.has_limits:
-            self._holdings.add(job, amounts)
-            self._admission.online_waits_milli -= amounts.gpu_milli * (job.pool is Pool.ONLINE)
+        self._limits.hold(job, amounts)
         self._standings.note_start(job, amounts.gpu_milli, duration_ms)
         self._places.distance.note(job, holds)
         if job.interactive:
@@ -597,4 +511,3 @@ class Cycle:
 
 _NONE_LEFT = IntervalSet()
 _NO_ROOM = Reason(ReasonCode.RESOURCES)
-_PORT_TAKEN = Reason(ReasonCode.PORT_TAKEN)

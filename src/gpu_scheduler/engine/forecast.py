@@ -128,9 +128,9 @@ class _Roll:
         at_ms = self._now_ms
         just_ended = _NOBODY
         for _ in range(MAX_PASSES):
-            before = len(cycle.starts)
+            before = len(cycle.found.starts)
             cycle.run(at_ms)
-            new = len(cycle.starts) - before
+            new = len(cycle.found.starts) - before
             for end_ms, holds in cycle.started[len(cycle.started) - new :]:
                 number = cycle.job_of[id(holds)][0].number
                 guesses = self._hangs_on(at_ms, holds, just_ended)
