@@ -196,8 +196,8 @@ def arrays_know_no_limit() -> Iterator[None]:
     """All tasks of an array may run at once."""
     refusal = Cycle._refusal
 
-    def no_limit(self: Any, entry: Any) -> Reason | None:
-        found = refusal(self, entry)
+    def no_limit(self: Any, entry: Any, reservation: Any = None) -> Reason | None:
+        found = refusal(self, entry, reservation)
         return None if found is not None and found.code is ReasonCode.ARRAY_LIMIT else found
 
     with patch.object(Cycle, "_refusal", no_limit):

@@ -1,5 +1,7 @@
 """Quotas are never exceeded, and a refusal says which one, what was asked and what is used."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_scheduler.control.book import Limits
@@ -11,10 +13,12 @@ from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from tests.builders import (
     HOUR,
+    MINUTE,
     a_cluster,
     a_job,
     a_node,
     a_policy,
+    a_request,
     a_tenant,
     an_array,
     evicted,
@@ -80,6 +84,24 @@ def test_an_elastic_gang_does_not_grow_beyond_the_quota_of_its_tenant() -> None:
     lab = Lab(nodes=[a_node(gpus=8)], tenants=[a_tenant(id="vision", gpus=3)])
     lab.submit(a_job(number=1, gpus=1, members=6, min_members=2))
     assert 2 <= held_gpus(lab, "vision") <= 3
+
+
+@pytest.mark.parametrize(
+    "policy", [pytest.param("easy", id="reserved"), pytest.param("fair", id="cleared")]
+)
+def test_an_elastic_gang_that_waited_for_its_place_does_not_grow_beyond_the_quota(
+    policy: str,
+) -> None:
+    tenants = [a_tenant(id="vision", gpus=3), a_tenant(id="nlp")]
+    t4 = [a_node(ordinal=n, gpus=1, device={"model": "T4"}) for n in (1, 2)]
+    lab = Lab(policy=a_policy(name=policy), nodes=[a_node(gpus=2), *t4], tenants=tenants)
+    lab.submit(a_job(number=1, tenant="nlp", priority=250, gpus=2, gpu_models=("A100",)))
+    lab.at(MINUTE)
+    first, others = a_request(gpus=2, gpu_models=("A100",)), a_request(gpus=1, gpu_models=("T4",))
+    lab.submit(replace(a_job(number=2), members=(first, others, others), min_members=1))
+    lab.at(HOUR)
+    lab.ends(*(name for name in ("j1",) if name in lab.running()))
+    assert len(lab.allocation("j2").placements) == 2
 
 
 def test_an_elastic_gang_does_not_grow_beyond_the_part_of_its_pool() -> None:

@@ -192,6 +192,17 @@ class Admission:
                 return refused
         return self._over_user_quota(job, wanted) or self._over_pool(job, wanted)
 
+    def over_budget(self, job: Job, wanted: Amounts) -> Reason | None:
+        """Why the job may not start for want of GPU-hours, or None."""
+        hours = Amounts(gpu_milli_ms=wanted.gpu_milli_ms)
+        tenant = self._tenants.get(job.tenant)
+        refused = None if tenant is None else self._over_quota(tenant, job, hours)
+        return refused or self._over_user_quota(job, hours)
+
+    def is_over_user_limit(self, job: Job, wanted: Amounts) -> bool:
+        """Tell whether the job's user would hold more than a user may."""
+        return self._over_user_quota(job, wanted) is not None
+
     def most_members(self, job: Job, limit_ms: int) -> int:
         """With how many members an elastic gang may start now; 0 if not with its minimum."""
 

@@ -8,10 +8,15 @@ was: everything that was tried is undone, and somebody else applies the plan.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu_scheduler.engine.admit import HOURS, Amounts, job_amounts
+from gpu_scheduler.engine.clearing import Found, Search
 from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.findings import Findings
+from gpu_scheduler.engine.holders import Holders
 from gpu_scheduler.engine.limits import Limits
+from gpu_scheduler.engine.own_work import OwnWork, claimed, stopping
 from gpu_scheduler.engine.passed_over import PassedOver
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.places import Places
@@ -105,7 +110,7 @@ class Cycle:
         if self.complete:
             self._resume_after = 0
         self._serve_holders(None)
-        for holder in self._waiting_holders:
+        for holder in self._holders.everyone:
             if holder.number not in self._used_up:
                 self._consider(holder)
 
@@ -138,19 +143,10 @@ class Cycle:
         picture = self._picture
         self._now_ms = now_ms
         self._blocked = 0
-        self._preempt_tries = [0, 0, 0]
+        self._preempt_tries = [0, 0, 0, 0]
         self._others_wait = picture.others_wait()
-        entries = picture.queue.entries
         self._served: set[int] = set()
-        self._holders = self._waiting_holders = sorted(
-            (entries[number] for number in picture.reservations if number not in self._used_up),
-            key=lambda holder: (
-                not picture.reservations[holder.number].claim,
-                picture.reservations[holder.number].made_ms,
-                holder.key,
-                holder.number,
-            ),
-        )
+        self._holders = Holders(picture, self._used_up)
         self._windows = Windows(picture, now_ms) if picture.windows else None
         self._closure = 0
         self._window_reasons: dict[tuple[int, int], Reason] = {}
@@ -166,10 +162,11 @@ class Cycle:
             distance=self._places.distance,
         )
         self._passed_over = PassedOver(self._policy, self._calendar, self._merge, self.found)
-        self._limits.begin()
-        admission = self._limits.admission
-        self._comes_first = self._calendar.comes_first = admission.comes_first
-        self._preemptor = Preemptor(picture, self._calendar, admission, now_ms)
+        limits = self._limits
+        limits.begin(leaving=self._calendar.leaving, gone=self.gone, used_up=self._used_up)
+        self._comes_first = self._calendar.comes_first = limits.admission.comes_first
+        self._preemptor = Preemptor(picture, self._calendar, limits.admission, now_ms)
+        self._own_work = OwnWork(picture, limits, self._preemptor)
         self._no_room: set[tuple[int, int]] = set()
         self._not_cleared: dict[tuple[int, int], int] = {}
         self._gave_up_gpus = False
@@ -180,9 +177,7 @@ class Cycle:
         The oldest first, which matters only when something runs longer than expected: then it is
         the younger one that has to move.
         """
-        if not self._holders:
-            return
-        chosen = self._holders_before(before)
+        chosen = self._holders.before(before, self._value)
         if chosen == [before]:
             return  # It is looked at now, and nobody else's place is at stake.
         for entry in chosen:
@@ -190,34 +185,29 @@ class Cycle:
         for entry in chosen:
             self._start_as_promised(entry)
 
-    def _holders_before(self, before: Entry | None) -> list[Entry]:
-        """The holders that a job must respect and that are not booked yet; None for all.
-
-        A place that was cleared is respected by everybody.
-        """
-        value = 0 if before is None else self._value(before)
-        chosen: list[Entry] = []
-        later: list[Entry] = []
-        for entry in self._holders:
-            comes_before = (
-                before is None
-                or entry.static_class >= before.static_class
-                or self._value(entry) < value
-                or self._picture.reservations[entry.number].claim
-            )
-            (chosen if comes_before else later).append(entry)
-        self._holders = later
-        return chosen
-
     def _keep_promise(self, entry: Entry, reservation: Reservation) -> None:
-        """Book a reservation as it was promised, or else where it can be now."""
-        if self._refusal(entry) is None:
+        """Book a reservation as it was promised, or else where it can be now.
+
+        A place that is being cleared is kept for a job whose own work has to leave for it first.
+        """
+        self._limits.turn_to(entry)
+        refused = self._refusal(entry, reservation)
+        if refused is not None and reservation.claim:
+            refused = self._limits.refusal_soon(entry)
+        if refused is None:
             self._turn_to(entry)
             self._calendar.keep(
                 entry, self._duration_ms(entry), reservation, self._places.place, self._value(entry)
             )
+            self._note_kept(entry)
             if entry.number in self._calendar.kept:
                 self._blocked += self._may_reserve(entry)
+
+    def _note_kept(self, entry: Entry) -> None:
+        """What a place is being cleared for is nobody else's, in quotas as well."""
+        kept = self._calendar.kept.get(entry.number)
+        if kept is not None and kept.claim:
+            self._limits.promise(entry, len(kept.placements))
 
     def _start_as_promised(self, entry: Entry) -> None:
         """Start a job whose time has come, on its place. Where else is a matter of its turn."""
@@ -227,17 +217,25 @@ class Cycle:
         self._reservation(entry)
         self._turn_to(entry)
         holds, duration_ms = None, self._duration_ms(entry)
-        if self._refusal(entry) is None:
-            holds = self._calendar.place_as_reserved(kept, duration_ms)
+        if self._refusal(entry, kept) is None:
+            holds = self._calendar.place_as_reserved(self._admitted(entry, kept), duration_ms)
         if holds is None:
             self._keep_promise(entry, kept)
         else:
             self._start(entry, holds, duration_ms)
 
+    def _admitted(self, entry: Entry, reservation: Reservation) -> Reservation:
+        """The reservation for no more members of a gang than quotas let it start with now."""
+        members = len(self._limits.admitted(entry).members)
+        if len(reservation.placements) <= members:
+            return reservation
+        return replace(reservation, placements=reservation.placements[:members])
+
     def _reservation(self, entry: Entry) -> Reservation | None:
         """What the job was promised, if that is not used up; its booking is taken back."""
         if entry.number in self._used_up:
             return None
+        self._limits.turn_to(entry)
         kept = self._calendar.withdraw(entry.number)
         if kept is None:
             return self._picture.reservations.get(entry.number)
@@ -268,13 +266,14 @@ class Cycle:
         if self._windows is not None:
             self._turn_to(entry)
         duration_ms = self._duration_ms(entry)
-        refused = self._refusal(entry)
+        refused = self._refusal(entry, reservation)
         if refused is not None:
-            self.found.of_jobs[entry.number] = refused
+            self._over_limit(entry, refused, reservation, duration_ms)
             return False
         allowed = None
         if reservation is not None:
-            kept = self._calendar.place_as_reserved(reservation, duration_ms)
+            admitted = self._admitted(entry, reservation)
+            kept = self._calendar.place_as_reserved(admitted, duration_ms)
             if kept is not None:
                 return self._start(entry, kept, duration_ms)
         if (entry.shape.base, self._closure) not in self._no_room:
@@ -336,19 +335,67 @@ class Cycle:
             return False
         return passed_over.is_too_long(entry, self._duration_ms(entry))
 
-    def _refusal(self, entry: Entry) -> Reason | None:
+    def _refusal(self, entry: Entry, reservation: Reservation | None = None) -> Reason | None:
         """Limits of the array, the tenant and the pool."""
-        job = entry.waiting.job
-        refused = self._limits.refusal(entry)
-        if refused is None or refused.code is ReasonCode.ARRAY_LIMIT:
-            return refused
-        if refused.get("resource") != HOURS:
-            # Of one user, or of all: no other job of the shape is looked at in this cycle.
+        if reservation is not None and reservation.claim:
+            refused = self._limits.refusal_of_holder(entry)
+        else:
+            refused = self._limits.refusal(entry)
+        if refused is not None and not self._may_stop_own(entry, refused):
+            self._pass_by(entry, refused)
+        return refused
+
+    def _pass_by(self, entry: Entry, refused: Reason) -> None:
+        """Look at no other job of the shape in this cycle: of one user, or of all."""
+        if refused.code is not ReasonCode.ARRAY_LIMIT and refused.get("resource") != HOURS:
+            job = entry.waiting.job
             user = str(refused.get("user") or "")
             here = (job.tenant, job.user, job.pool) if user else (job.tenant, "", job.pool)
             self._merge.dead_here.add((here, entry.shape.id))
             self.found.of_tenants[job.tenant, user, entry.shape.id] = refused
-        return refused
+
+    def _may_stop_own(self, entry: Entry, refused: Reason) -> bool:
+        """Tell whether batch work of its own tenant may leave so that it is within a limit."""
+        is_asked = entry.shape.interactive and self._preempts
+        return is_asked and refused.code is not ReasonCode.ARRAY_LIMIT
+
+    def _over_limit(
+        self, entry: Entry, refused: Reason, old: Reservation | None, duration_ms: int
+    ) -> None:
+        """Wait, unless batch work of its own tenant leaves for the job, or does so already."""
+        reason: Reason | None = refused
+        if old is not None and old.claim and self._limits.refusal_soon(entry) is None:
+            self._keep_promise(entry, old)
+            names = self._limits.names_of_leaving(entry.waiting.job.tenant)
+            reason = stopping(names) if names else refused
+        elif self._may_stop_own(entry, refused):
+            reason = self._stop_own(entry, refused, duration_ms)
+            if reason is not None:
+                self._pass_by(entry, reason)
+        if reason is not None:
+            self.found.of_jobs[entry.number] = reason
+
+    def _stop_own(self, entry: Entry, refused: Reason, duration_ms: int) -> Reason | None:
+        """Choose batch work of the tenant that leaves; if there is none, why the job waits."""
+        relief = self._own_work.relief(entry, refused)
+        if isinstance(relief, Reason):
+            return relief
+        if not self._may_preempt(_OWN_WORK_LANE):
+            return refused
+        self._preempt_tries[_OWN_WORK_LANE] += 1
+        value = self._value(entry)
+        allowed = self._calendar.allowed(entry, duration_ms, value)
+        place = None
+        if (entry.shape.base, self._closure) not in self._no_room:
+            mark = self._draft.mark()
+            place = self._free_place(entry, duration_ms, allowed, value)
+            self._draft.undo(mark)
+        search = self._search(entry, duration_ms, allowed, entry.shape.min_members)
+        found = self._own_work.find(entry, relief, place, search)
+        if found is None:
+            return self._own_work.no_room(refused, relief)
+        self._claim(entry, duration_ms, found, None)
+        return None
 
     def _start(self, entry: Entry, holds: list[Hold], duration_ms: int) -> bool:
         job = entry.waiting.job
@@ -390,6 +437,7 @@ class Cycle:
         reserves = policy.queueing is Queueing.RESERVE and may_reserve
         if old is not None:
             self._calendar.renew(entry, duration_ms, old, self._places.place, self._value(entry))
+            self._note_kept(entry)
         elif reserves and self._blocked <= policy.reservations:
             self._calendar.reserve(entry, duration_ms, self._places.place, self._value(entry))
         if allowed is not None and self._fits_unreserved(entry.shape):
@@ -454,23 +502,30 @@ class Cycle:
         self._preempt_tries[lane] += 1
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
-        promised = self._calendar.booked_later(entry, duration_ms, value)
+        members = len(self._limits.admitted(entry).members)
+        search = self._search(entry, duration_ms, allowed, members)
         is_due = old is not None and old.due_ms <= self._now_ms
-        found = self._preemptor.clear_place(
-            entry, self._places.find, allowed, promised, is_due=is_due
-        )
+        found = self._preemptor.clear_place(entry, search, is_due=is_due)
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:
                 self._not_cleared[key] = entry.static_class
             return False
+        self._claim(entry, duration_ms, found, old)
+        return True
+
+    def _search(self, entry: Entry, duration_ms: int, allowed: int | None, members: int) -> Search:
+        """Where a place may be cleared: not where others count on it before the job would end."""
+        promised = self._calendar.booked_later(entry, duration_ms, self._value(entry))
+        return Search(find=self._places.find, within=allowed, promised=promised, members=members)
+
+    def _claim(self, entry: Entry, duration_ms: int, found: Found, old: Reservation | None) -> None:
+        """Let the victims leave, and keep the place for the job."""
         holds, evictions = found
         self.found.evictions += evictions
         victims = [eviction.allocation_id for eviction in evictions]
         self._calendar.claim(entry, duration_ms, holds, victims, old, self._value(entry))
-        claimed = Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
-        self.found.of_jobs[entry.number] = claimed
+        self.found.of_jobs[entry.number] = claimed(evictions)
         self._count(entry.waiting.job, holds, duration_ms)
-        return True
 
     def _block_lane(self, entry: Entry) -> None:
         """Nobody of the same kind passes: GPU jobs wait for GPU jobs, CPU-only for CPU-only."""
@@ -509,5 +564,6 @@ class Cycle:
             self._preemptor.note_start(job, amounts.gpu_milli)
 
 
+_OWN_WORK_LANE = 3
 _NONE_LEFT = IntervalSet()
 _NO_ROOM = Reason(ReasonCode.RESOURCES)

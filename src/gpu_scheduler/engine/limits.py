@@ -1,13 +1,18 @@
-"""What counts against limits in one cycle: what runs, and what the cycle starts or promises.
+"""What counts against limits in one cycle: what runs, what the cycle starts, what was promised.
 
-The picture's own sums are left as they are; the cycle has a copy.
+While a place is being cleared for a job, what the job will hold counts as held, so that nobody is
+stopped in vain because somebody else has used up the quota meanwhile. The picture's own sums are
+left as they are; the cycle has a copy.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from gpu_scheduler.engine.admit import Admission, Amounts, job_amounts
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry, JobShape
+from gpu_scheduler.engine.relief import Sums, summed, without
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -25,10 +30,18 @@ class Limits:
         self._picture = picture
         self._holdings = picture.holdings.copy() if picture.has_limits else picture.holdings
         self._tasks_running: dict[int, int] = {}
+        self._promised: dict[int, tuple[Job, Amounts]] = {}
 
-    def begin(self) -> None:
-        """A pass over the queue begins, with what has been counted so far."""
+    def begin(self, *, leaving: set[str], gone: set[str], used_up: set[int]) -> None:
+        """A pass over the queue begins, with what has been counted so far.
+
+        Allocations that are `leaving` are being stopped by this cycle, `gone` ones hold nothing any
+        more, and reservations of jobs with `used_up` numbers are of no matter.
+        """
         picture = self._picture
+        self._leaving = leaving
+        self._gone = gone
+        self._sums_of_leaving: tuple[int, Sums] = (-1, [])
         self.admission = Admission(
             tenants=picture.tenants,
             pools=picture.pools,
@@ -40,6 +53,9 @@ class Limits:
             policy=picture.policy,
         )
         self.admission.online_waits_milli = picture.online_waits_milli() if picture.pools else 0
+        for number, reservation in picture.reservations.items():
+            if reservation.claim and number not in used_up and number not in self._promised:
+                self.promise(picture.queue.entries[number], len(reservation.placements))
 
     def refusal(self, entry: Entry) -> Reason | None:
         """Why a limit keeps the job from starting now, with as few members as it can, or None."""
@@ -53,6 +69,61 @@ class Limits:
             return None
         amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
         return self.admission.refusal(job, amounts)
+
+    def refusal_of_holder(self, entry: Entry) -> Reason | None:
+        """The same for a job for which a place was cleared.
+
+        What is promised to others is not in its way, as long as all of that can be kept.
+        """
+        refused = self.refusal(entry)
+        if refused is None or self.refusal_soon(entry) is not None:
+            return refused
+        with without(self._holdings, list(self._promised.values())):
+            return self.refusal(entry)
+
+    def refusal_soon(self, entry: Entry) -> Reason | None:
+        """The same for when everything has ended that is being stopped."""
+        with self.when_they_left():
+            return self.refusal(entry)
+
+    def when_they_left(self) -> AbstractContextManager[None]:
+        """Have what is being stopped count as gone for a while."""
+        return without(self._holdings, self.of_leaving())
+
+    def of_leaving(self) -> Sums:
+        """What is held by those who are being stopped."""
+        if not self._picture.has_limits:
+            return []
+        count = len(self._leaving)
+        if self._sums_of_leaving[0] != count:
+            ids = {*self._leaving, *self._picture.stopping} - self._gone
+            sums = summed(self._picture.running[allocation_id] for allocation_id in sorted(ids))
+            self._sums_of_leaving = (count, sums)
+        return self._sums_of_leaving[1]
+
+    def names_of_leaving(self, tenant: str) -> list[str]:
+        """The jobs and tasks of a tenant that are being stopped, by number."""
+        ids = {*self._leaving, *self._picture.stopping} - self._gone
+        found = [self._picture.running[allocation_id] for allocation_id in ids]
+        own = [entry for entry in found if entry.running.job.tenant == tenant]
+        own.sort(key=lambda entry: (entry.running.job.number, entry.end_key))
+        return [entry.running.allocation.id.rsplit(".", 1)[0] for entry in own]
+
+    def promise(self, entry: Entry, members: int) -> None:
+        """A place is being cleared for the job: what it will hold is nobody else's."""
+        if self._picture.has_limits:
+            job = entry.waiting.job
+            amounts = job_amounts(job, self._picture.limit_ms(job), members)
+            self._promised[entry.number] = (job, amounts)
+            self.hold(job, amounts)
+
+    def turn_to(self, entry: Entry) -> None:
+        """The job is looked at: what was promised to it is not in its own way."""
+        promised = self._promised.pop(entry.number, None)
+        if promised is not None:
+            job, amounts = promised
+            self._holdings.add(job, amounts, -1)
+            self.admission.online_waits_milli += amounts.gpu_milli * (job.pool is Pool.ONLINE)
 
     def admitted(self, entry: Entry) -> JobShape:
         """The job with as many members as quotas and pools let it start with now."""

@@ -1,37 +1,29 @@
 """Who must yield. Only if it lets the waiting job start, and the cheapest victims first.
 
 Grounds: a static class higher by at least the policy's gap; interactive work against batch work of
-the same tenant, up to a cap and never against what could stop it in turn; a place that was only
-lent (elastic quota) and is wanted back; a backfilled job that overran its prediction and stands in
-the way of a due reservation; and, for the feedback policies, a lower level of attained service.
-Aging and fair share are no ground, so evictions cannot go in circles
-(docs/explanation/preemption.md).
-
-Looks at a bounded number of nodes, and tries everything on shadows: the draft is left alone.
+the same tenant, up to a cap and never against what could stop it in turn, for want of room or
+because the tenant is at a limit; a place that was only lent (elastic quota) and is wanted back; a
+backfilled job that overran its prediction and stands in the way of a due reservation; and, for the
+feedback policies, a lower level of attained service. Aging and fair share are no ground, so
+evictions cannot go in circles (docs/explanation/preemption.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import itemgetter
 
 from gpu_scheduler.engine.admit import Admission, job_amounts
-from gpu_scheduler.engine.kind import lowest_bits
+from gpu_scheduler.engine.clearing import INTERACTIVE, LENT, Clearing, Found, Search, Victims
 from gpu_scheduler.engine.order import level_of
 from gpu_scheduler.engine.picture import Picture, RunningEntry
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.relief import Candidates, Relief
 from gpu_scheduler.engine.reserve import Calendar
-from gpu_scheduler.engine.shape import Part, Shape
-from gpu_scheduler.engine.slot import Hold, Slot
+from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.model.job import Job, Pool
-from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.request import WHOLE_MILLI
-
-Finder = Callable[[Shape, int | None], Hold | None]
-Victims = list[tuple[RunningEntry, str]]
-"""Running jobs that must leave, each with the ground for it."""
-LENT = "lent"
 
 
 class Preemptor:
@@ -50,38 +42,53 @@ class Preemptor:
         self._interactive = False
         self._others = True
         self._started_milli: dict[tuple[str, str], int] = {}
+        self._only: Candidates | None = None
+        self._own_batch: dict[tuple[str, str, int, int], Candidates] = {}
 
-    def clear_place(
-        self, entry: Entry, find: Finder, within: int | None, promised: int, *, is_due: bool
-    ) -> tuple[list[Hold], list[Eviction]] | None:
-        """Find who must leave so that the job fits, or None. `promised` nodes are not cleared.
+    def clear_place(self, entry: Entry, search: Search, *, is_due: bool) -> Found | None:
+        """Find who must leave so that the job fits, or None.
 
         `is_due` says that the job has a reservation whose time has come, as first promised.
         """
         self._reclaims = self._reclaims_pool = False
         self._due = is_due
+        self._only = None
         if self._by_class:
             job = entry.waiting.job
             self._others = self._picture.tenant(job.tenant).can_preempt_others
-            self._interactive = entry.shape.interactive and self._is_within_cap(job)
+            self._interactive = entry.shape.interactive and self.is_within_cap(job)
             if self._picture.has_limits:
                 wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
                 self._reclaims = self._others and self._admission.is_within_guarantee(job, wanted)
                 self._reclaims_pool = self._admission.is_within_pool(job, wanted)
             if not (self._others or self._interactive or self._reclaims_pool):
                 return None
-        nodes = self._nodes_with_victims(entry) & ~promised
-        if not nodes:
-            return None
-        racks = self._picture.index.racks()
-        if entry.shape.same_rack and len(racks) > 1:
-            for bits in racks.values():
-                inside = bits if within is None else bits & within
-                found = _Clearing(self, entry, find, bits).run(inside, nodes & bits)
-                if found is not None:
-                    return found
-            return None
-        return _Clearing(self, entry, find, ~promised).run(within, nodes)
+        return self._cleared(entry, search, self._nodes_with_victims(entry))
+
+    def clear_own(self, entry: Entry, search: Search, relief: Relief) -> Found | None:
+        """The same for an interactive job over a limit: nobody leaves but the candidates."""
+        self._turn_to_own(relief.candidates)
+        return self._cleared(entry, search, relief.candidates.nodes, relief)
+
+    def own_batch(self, entry: Entry, *, of_user: bool) -> Candidates:
+        """Batch work of the job's own tenant (or user) that may be stopped for it."""
+        self._turn_to_own(None)
+        job = entry.waiting.job
+        user = job.user if of_user else ""
+        above = _above_batch(entry, self._policy.preempt_gap)
+        key = (job.tenant, user, above, len(self._calendar.leaving))
+        found = self._own_batch.get(key)
+        if found is None:
+            victims = [
+                victim
+                for victim in self._picture.running.values()
+                if victim.running.job.tenant == job.tenant
+                and user in {"", victim.running.job.user}
+                and self.ground(entry, victim, {})
+            ]
+            victims.sort(key=lambda victim: (self.cost(victim), victim.end_key))
+            found = self._own_batch[key] = Candidates(victims)
+        return found
 
     def note_start(self, job: Job, gpu_milli: int) -> None:
         """An interactive job starts in this cycle, or will when its place is cleared."""
@@ -97,6 +104,8 @@ class Preemptor:
         if running.stopping or running.allocation.id in self._calendar.leaving:
             return ""
         if not running.job.preemptible or running.job.number == entry.number:
+            return ""
+        if self._only is not None and running.allocation.id not in self._only.ranks:
             return ""
         if self._by_class and self._is_lent_by_pool(entry, victim, taken):
             return LENT
@@ -153,6 +162,28 @@ class Preemptor:
         """The picture that is looked at."""
         return self._picture
 
+    def _turn_to_own(self, only: Candidates | None) -> None:
+        """From here on an interactive job is the only ground; with `only`, against these."""
+        self._reclaims = self._reclaims_pool = self._due = self._others = False
+        self._interactive = True
+        self._only = only
+
+    def _cleared(
+        self, entry: Entry, search: Search, nodes: int, relief: Relief | None = None
+    ) -> Found | None:
+        """Look for victims on `nodes`, rack by rack if all members must be in one."""
+        nodes &= ~search.promised
+        if not nodes:
+            return None
+        racks = self._picture.index.racks()
+        if entry.shape.same_rack and len(racks) > 1:
+            for bits in racks.values():
+                found = Clearing(self, entry, search, relief, bits).run(nodes & bits)
+                if found is not None:
+                    return found
+            return None
+        return Clearing(self, entry, search, relief).run(nodes)
+
     def _nodes_with_victims(self, entry: Entry) -> int:
         """The nodes where it is worth to look, as a bitmap."""
         bits = 0
@@ -184,7 +215,7 @@ class Preemptor:
         ):
             return ""
         if self._interactive and self._is_batch_of(entry, victim):
-            return "interactive"
+            return INTERACTIVE
         if not self._others:
             return ""
         if victim.static_class + self._policy.preempt_gap <= entry.static_class:
@@ -210,7 +241,7 @@ class Preemptor:
             and victim.static_class < _above_batch(entry, self._policy.preempt_gap)
         )
 
-    def _is_within_cap(self, job: Job) -> bool:
+    def is_within_cap(self, job: Job) -> bool:
         """Tell whether the user may have this much more of interactive work by stopping others."""
         held = job.gpu_milli + self._started_milli.get((job.tenant, job.user), 0)
         for running in self._picture.running.values():
@@ -266,195 +297,6 @@ class Preemptor:
         return theirs > mine
 
 
-class _Clearing:
-    """One search for places and victims, member by member."""
-
-    def __init__(self, preemptor: Preemptor, entry: Entry, find: Finder, bounds: int) -> None:
-        self._bounds = bounds
-        self._preemptor = preemptor
-        self._entry = entry
-        self._find = find
-        self._index = preemptor.picture.index
-        self._shadows: dict[int, Slot] = {}
-        self._chosen: dict[str, tuple[RunningEntry, str]] = {}
-        self._taken: dict[str | Pool, int] = {}
-
-    def run(self, within: int | None, nodes: int) -> tuple[list[Hold], list[Eviction]] | None:
-        """Members beyond the minimum stop nobody; nobody is stopped for nothing."""
-        shape = self._entry.shape
-        holds: list[Hold] = []
-        for member, request in enumerate(shape.members):
-            hold = self._on_free_node(request, within)
-            if hold is None and member < shape.min_members:
-                hold = self._where_victims_leave(request, nodes)
-            if hold is None:
-                if member < shape.min_members:
-                    return None
-                break
-            hold.member = member
-            holds.append(hold)
-        if not self._chosen:
-            return None
-        evictions = [
-            Eviction(allocation_id, victim.running.job.id, self._entry.waiting.job.id, ground)
-            for allocation_id, (victim, ground) in self._chosen.items()
-        ]
-        return holds, evictions
-
-    def _on_free_node(self, shape: Shape, within: int | None) -> Hold | None:
-        """A place that needs no victim, off the nodes that are being cleared."""
-        cleared = 0
-        for ordinal in self._shadows:
-            cleared |= self._index.slots[ordinal].bit
-        allowed = within
-        if cleared:
-            allowed = ~cleared if within is None else within & ~cleared
-        hold = self._find(shape, allowed)
-        if hold is None:
-            return None
-        shadow = self._shadows[hold.slot.ordinal] = self._preemptor.shadow(hold.slot.ordinal)
-        self._index.take(hold.on(shadow))
-        return hold
-
-    def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
-        """The node where the least is lost, among a bounded number."""
-        touched, fresh = self._candidates(shape, nodes)
-        preemptor = self._preemptor
-        barren = preemptor.barren_nodes(self._entry, shape) & ~touched
-        found_barren = 0
-        best: tuple[int, int, Victims] | None = None
-        for slot in self._index.slots_in(touched | fresh & ~barren):
-            room = self._room_on(slot.ordinal, shape)
-            if room is None:
-                found_barren |= slot.bit
-                continue
-            cost = sum(preemptor.cost(victim) for victim, _ in room)
-            if best is None or cost < best[0]:
-                best = (cost, slot.ordinal, room)
-        preemptor.note_barren(self._entry, shape, found_barren & ~touched)
-        if best is None:
-            return None
-        return self._take(best[1], shape, best[2])
-
-    def _candidates(self, shape: Shape, nodes: int) -> tuple[int, int]:
-        """The nodes that are being cleared already, and others up to the bound, by ordinal."""
-        eligible = self._bounds & self._index.of_kinds(shape)
-        selected = self._index.selected(shape.request)
-        if selected is not None:
-            eligible &= selected
-        touched = 0
-        for ordinal in self._shadows:
-            touched |= self._index.slots[ordinal].bit
-        touched &= eligible
-        most = self._preemptor.picture.policy.max_victim_nodes
-        if touched.bit_count() >= most:
-            return lowest_bits(touched, most), 0
-        return touched, lowest_bits(nodes & eligible, most - touched.bit_count())
-
-    def _take(self, ordinal: int, shape: Shape, room: Victims) -> Hold | None:
-        for victim, ground in room:
-            self._chosen[victim.running.allocation.id] = (victim, ground)
-            _take_back(self._taken, victim)
-            for held in victim.holds:
-                shadow = self._shadow(held.slot.ordinal)
-                self._index.give(held.on(shadow))
-        shadow = self._shadow(ordinal)
-        hold = shadow.choose_any(shape)
-        if hold is not None:
-            self._index.take(hold)
-        return hold
-
-    def _shadow(self, ordinal: int) -> Slot:
-        shadow = self._shadows.get(ordinal)
-        if shadow is None:
-            shadow = self._shadows[ordinal] = self._preemptor.shadow(ordinal)
-        return shadow
-
-    def _room_on(self, ordinal: int, shape: Shape) -> Victims | None:
-        """The cheapest victims on one node that make room, none of them needless."""
-        if self._copy_of(ordinal).choose_any(shape) is not None:
-            return []
-        victims = self._preemptor.victims_on(self._entry, ordinal, self._taken)
-        room = self._room_without(victims, ordinal, shape)
-        if room is None and any(ground == LENT for _, ground in victims):
-            # What was lent may have been taken back from who leaves no device whole.
-            room = self._room_without(self._whole_first(victims, ordinal), ordinal, shape)
-        return room
-
-    def _copy_of(self, ordinal: int) -> Slot:
-        shadow = self._shadows.get(ordinal)
-        return self._preemptor.shadow(ordinal) if shadow is None else shadow.copy()
-
-    def _whole_first(self, victims: Victims, ordinal: int) -> Victims:
-        """Those first whose devices can be cleared, and of these who takes the least for it."""
-        leaving = {victim.running.allocation.id for victim, _ in victims}
-        shared: dict[int, int] = {}
-        stays: set[int] = set()
-        for other in self._preemptor.picture.by_node.get(ordinal, {}).values():
-            for position, share, _ in _parts_on(other, ordinal):
-                shared[position] = shared.get(position, 0) + share
-                if other.running.allocation.id not in leaving:
-                    stays.add(position)
-
-        def rank(item: tuple[RunningEntry, str]) -> tuple[bool, int, list[int]]:
-            positions = sorted(position for position, _, _ in _parts_on(item[0], ordinal))
-            is_shared = any(position in stays for position in positions)
-            return is_shared, max((shared[p] for p in positions), default=WHOLE_MILLI), positions
-
-        return sorted(victims, key=rank)
-
-    def _room_without(self, victims: Victims, ordinal: int, shape: Shape) -> Victims | None:
-        """Let one after the other leave until there is room."""
-        index = self._index
-        shadow = self._copy_of(ordinal)
-        taken = dict(self._taken)
-        leaving: Victims = []
-        for victim, first_ground in victims:
-            if victim.running.allocation.id in self._chosen:
-                continue
-            ground = first_ground
-            if ground == LENT:
-                # Others may have been chosen since, and less is lent then.
-                ground = self._preemptor.ground(self._entry, victim, taken)
-                if not ground:
-                    continue
-            _take_back(taken, victim)
-            for hold in _on_node(victim, ordinal):
-                index.give(hold.on(shadow))
-            leaving.append((victim, ground))
-            if shadow.choose_any(shape) is not None:
-                return self._without_needless(leaving, shadow, shape)
-        return None
-
-    def _without_needless(self, leaving: Victims, shadow: Slot, shape: Shape) -> Victims:
-        """Spare whoever need not leave, the dearest first; the last one made the room."""
-        index = self._index
-        for item in reversed(leaving[:-1]):
-            parts = [hold.on(shadow) for hold in _on_node(item[0], shadow.ordinal)]
-            for part in parts:
-                index.take(part)
-            if shadow.choose_any(shape) is None:
-                for part in parts:
-                    index.give(part)
-            else:
-                leaving.remove(item)
-        return leaving
-
-
 def _above_batch(entry: Entry, gap: int) -> int:
     """The rank of interactive work against batch work: no batch job that could stop it is below."""
     return entry.static_class + max(0, gap - 1)
-
-
-def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:
-    job = victim.running.job
-    for owner in (job.tenant, job.pool):
-        taken[owner] = taken.get(owner, 0) + victim.amounts.gpu_milli
-
-
-def _parts_on(entry: RunningEntry, ordinal: int) -> list[Part]:
-    return [part for hold in _on_node(entry, ordinal) for part in hold.parts]
-
-
-def _on_node(victim: RunningEntry, ordinal: int) -> list[Hold]:
-    return [hold for hold in victim.holds if hold.slot.ordinal == ordinal]

@@ -30,6 +30,7 @@ class ReasonCode(StrEnum):
     DEPENDENCY = "dependency"
     BACKOFF = "backoff"
     CLAIMED = "claimed"
+    OWN_WORK = "own_work"
     PORT_TAKEN = "port_taken"
     STOPPING = "stopping"
     ON_LOST_NODE = "on_lost_node"
@@ -69,9 +70,16 @@ class Reason:
         """One piece of the data, if it is there."""
         return dict(self.data).get(name)
 
+    def besides(self, also: str) -> Reason:
+        """The same with something more to say."""
+        data = {**dict(self.data), "besides": also}
+        return Reason(self.code, tuple(sorted(data.items())))
+
     def __str__(self) -> str:
         """The sentence for people."""
-        return SENTENCES[self.code].format_map(_Shown(self.data)).removesuffix("; ")
+        sentence = SENTENCES[self.code].format_map(_Shown(self.data)).removesuffix("; ")
+        also = self.get("besides")
+        return sentence if also is None else f"{sentence}; {also}"
 
 
 class _Shown(dict[str, str | int]):
@@ -121,6 +129,7 @@ SENTENCES = {
     ReasonCode.DEPENDENCY: "waiting for job {job} ({kind})",
     ReasonCode.BACKOFF: "waiting until {until_ms} before the next attempt",
     ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) of a lower class",
+    ReasonCode.OWN_WORK: "stops {jobs} of its own tenant, and starts when that has ended",
     ReasonCode.PORT_TAKEN: "its port is taken on every node that has room",
     ReasonCode.STOPPING: "its last attempt is still stopping",
     ReasonCode.ON_LOST_NODE: (

@@ -40,8 +40,9 @@ class PolicySettings:
     interactive_preemption: bool = setting(
         default=True,
         about="Interactive jobs (`--interactive`, `tgpu shell`) may stop batch jobs of their own "
-        "tenant that can be preempted, up to `interactive_max_gpus`. Needs `enable_preemption` and "
-        "a policy that preempts by class, such as `fair`.",
+        "tenant that can be preempted, up to `interactive_max_gpus`, for want of room or because "
+        "the tenant is at a limit. Needs `enable_preemption` and a policy that preempts by class, "
+        "such as `fair`.",
     )
     interactive_max_gpus: float = setting(
         1.0,

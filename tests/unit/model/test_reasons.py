@@ -36,3 +36,11 @@ def test_data_can_be_asked_for_by_name() -> None:
     reason = Reason(ReasonCode.BEHIND, (("job", "j7"),))
     assert reason.get("job") == "j7"
     assert reason.get("user") is None
+
+
+def test_a_reason_can_say_something_more() -> None:
+    reason = Reason(ReasonCode.MOST_JOBS, (("limit", 4),)).besides("no job may be stopped for it")
+    assert reason.data == (("besides", "no job may be stopped for it"), ("limit", 4))
+    assert str(reason) == (
+        "4 jobs run, which is the most that may run at once; no job may be stopped for it"
+    )

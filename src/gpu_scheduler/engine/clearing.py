@@ -1,0 +1,291 @@
+"""One search for a place and for those who must leave it, member by member.
+
+Looks at a bounded number of nodes, and tries everything on shadows: the draft is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpu_scheduler.engine.kind import lowest_bits
+from gpu_scheduler.engine.picture import RunningEntry
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.relief import Relief
+from gpu_scheduler.engine.shape import Part, Shape
+from gpu_scheduler.engine.slot import Hold, Slot
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.plan import Eviction
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+if TYPE_CHECKING:
+    from gpu_scheduler.engine.preempt import Preemptor
+
+Finder = Callable[[Shape, int | None], Hold | None]
+Victims = list[tuple[RunningEntry, str]]
+"""Running jobs that must leave, each with the ground for it."""
+Found = tuple[list[Hold], list[Eviction]]
+"""A place, and who must leave for it."""
+INTERACTIVE = "interactive"
+LENT = "lent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Where a job may go: free places `within` some nodes, cleared ones not on `promised` ones.
+
+    It gets no more than so many `members`.
+    """
+
+    find: Finder
+    within: int | None
+    promised: int
+    members: int
+
+
+class Clearing:
+    """Places and victims for one job."""
+
+    def __init__(
+        self,
+        preemptor: Preemptor,
+        entry: Entry,
+        search: Search,
+        relief: Relief | None,
+        bounds: int | None = None,
+    ) -> None:
+        """With `relief` the job is over a limit; with `bounds` all members go to these nodes."""
+        self._bounds = ~search.promised if bounds is None else bounds
+        self._within = search.within
+        if bounds is not None:
+            self._within = bounds if search.within is None else bounds & search.within
+        self._relief = relief
+        self._preemptor = preemptor
+        self._entry = entry
+        self._find = search.find
+        self._members = search.members
+        self._index = preemptor.picture.index
+        self._shadows: dict[int, Slot] = {}
+        self._chosen: dict[str, tuple[RunningEntry, str]] = {}
+        self._taken: dict[str | Pool, int] = {}
+
+    def run(self, nodes: int) -> Found | None:
+        """Look for victims on `nodes`; nobody is stopped for nothing.
+
+        Members beyond the minimum stop nobody. With the last member of the minimum everybody is
+        chosen who must leave for a limit.
+        """
+        shape = self._entry.shape
+        holds: list[Hold] = []
+        if self._relief is not None:
+            self._relief.reset()
+        for member, request in enumerate(shape.members[: self._members]):
+            self._is_last = member == shape.min_members - 1
+            hold = self._on_free_node(request)
+            if hold is None and member < shape.min_members:
+                hold = self._where_victims_leave(request, nodes)
+            if hold is None:
+                if member < shape.min_members:
+                    return None
+                break
+            hold.member = member
+            holds.append(hold)
+        if not self._relieve() or not self._chosen:
+            return None
+        return holds, evictions_for(self._entry, list(self._chosen.values()))
+
+    def _relieve(self) -> bool:
+        """Let further work leave if those who make room are not enough for the limit."""
+        if self._relief is not None and not self._relief.is_enough():
+            more = self._relief.cheapest()
+            for victim in more or ():
+                self._chosen[victim.running.allocation.id] = (victim, INTERACTIVE)
+            return more is not None
+        return True
+
+    def _on_free_node(self, shape: Shape) -> Hold | None:
+        """A place that needs no victim, off the nodes that are being cleared."""
+        cleared = 0
+        for ordinal in self._shadows:
+            cleared |= self._index.slots[ordinal].bit
+        allowed = self._within
+        if cleared:
+            allowed = ~cleared if allowed is None else allowed & ~cleared
+        hold = self._find(shape, allowed)
+        if hold is None:
+            return None
+        shadow = self._shadows[hold.slot.ordinal] = self._preemptor.shadow(hold.slot.ordinal)
+        self._index.take(hold.on(shadow))
+        return hold
+
+    def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
+        """The node where the least is lost, among a bounded number."""
+        touched, fresh = self._candidates(shape, nodes)
+        preemptor = self._preemptor
+        barren = preemptor.barren_nodes(self._entry, shape) & ~touched
+        found_barren = 0
+        best: tuple[int, int, Victims] | None = None
+        for slot in self._index.slots_in(touched | fresh & ~barren):
+            room = self._room_on(slot.ordinal, shape)
+            if room is not None and self._relief is not None and self._is_last:
+                room = self._room_within_limits(room, slot.ordinal, shape)
+            if room is None:
+                found_barren |= slot.bit
+                continue
+            cost = sum(preemptor.cost(victim) for victim, _ in room)
+            if best is None or cost < best[0]:
+                best = (cost, slot.ordinal, room)
+        preemptor.note_barren(self._entry, shape, found_barren & ~touched)
+        if best is None:
+            return None
+        return self._take(best[1], shape, best[2])
+
+    def _candidates(self, shape: Shape, nodes: int) -> tuple[int, int]:
+        """The nodes that are being cleared already, and others up to the bound, by ordinal."""
+        eligible = self._bounds & self._index.of_kinds(shape)
+        selected = self._index.selected(shape.request)
+        if selected is not None:
+            eligible &= selected
+        touched = 0
+        for ordinal in self._shadows:
+            touched |= self._index.slots[ordinal].bit
+        touched &= eligible
+        most = self._preemptor.picture.policy.max_victim_nodes
+        if touched.bit_count() >= most:
+            return lowest_bits(touched, most), 0
+        return touched, lowest_bits(nodes & eligible, most - touched.bit_count())
+
+    def _take(self, ordinal: int, shape: Shape, room: Victims) -> Hold | None:
+        for victim, ground in room:
+            self._chosen[victim.running.allocation.id] = (victim, ground)
+            _take_back(self._taken, victim)
+            if self._relief is not None:
+                self._relief.leave(victim)
+            for held in victim.holds:
+                shadow = self._shadow(held.slot.ordinal)
+                self._index.give(held.on(shadow))
+        shadow = self._shadow(ordinal)
+        hold = shadow.choose_any(shape)
+        if hold is not None:
+            self._index.take(hold)
+        return hold
+
+    def _shadow(self, ordinal: int) -> Slot:
+        shadow = self._shadows.get(ordinal)
+        if shadow is None:
+            shadow = self._shadows[ordinal] = self._preemptor.shadow(ordinal)
+        return shadow
+
+    def _room_on(self, ordinal: int, shape: Shape) -> Victims | None:
+        """The cheapest victims on one node that make room, none of them needless."""
+        if self._copy_of(ordinal).choose_any(shape) is not None:
+            return []
+        victims = self._preemptor.victims_on(self._entry, ordinal, self._taken)
+        room = self._room_without(victims, ordinal, shape)
+        if room is None and any(ground == LENT for _, ground in victims):
+            # What was lent may have been taken back from who leaves no device whole.
+            room = self._room_without(self._whole_first(victims, ordinal), ordinal, shape)
+        return room
+
+    def _room_within_limits(self, room: Victims, ordinal: int, shape: Shape) -> Victims | None:
+        """Those who make room on one node, and further work so that the limit is kept."""
+        relief, index = self._relief, self._index
+        leaving = [victim for victim, _ in room]
+        if relief is None or not relief.complete(leaving):
+            found = None
+        else:
+            shadow = self._copy_of(ordinal)
+            for victim in leaving:
+                for hold in _on_node(victim, ordinal):
+                    index.give(hold.on(shadow))
+            relief.spare(leaving, lambda victim: self._is_needed(victim, shadow, shape))
+            found = [(victim, INTERACTIVE) for victim in leaving]
+        if relief is not None:
+            relief.stay_all(leaving)
+        return found
+
+    def _is_needed(self, victim: RunningEntry, shadow: Slot, shape: Shape) -> bool:
+        """Tell whether there is no room unless this one leaves; if there is, it stays there."""
+        parts = [hold.on(shadow) for hold in _on_node(victim, shadow.ordinal)]
+        for part in parts:
+            self._index.take(part)
+        if shadow.choose_any(shape) is not None:
+            return False
+        for part in parts:
+            self._index.give(part)
+        return True
+
+    def _copy_of(self, ordinal: int) -> Slot:
+        shadow = self._shadows.get(ordinal)
+        return self._preemptor.shadow(ordinal) if shadow is None else shadow.copy()
+
+    def _whole_first(self, victims: Victims, ordinal: int) -> Victims:
+        """Those first whose devices can be cleared, and of these who takes the least for it."""
+        leaving = {victim.running.allocation.id for victim, _ in victims}
+        shared: dict[int, int] = {}
+        stays: set[int] = set()
+        for other in self._preemptor.picture.by_node.get(ordinal, {}).values():
+            for position, share, _ in _parts_on(other, ordinal):
+                shared[position] = shared.get(position, 0) + share
+                if other.running.allocation.id not in leaving:
+                    stays.add(position)
+
+        def rank(item: tuple[RunningEntry, str]) -> tuple[bool, int, list[int]]:
+            positions = sorted(position for position, _, _ in _parts_on(item[0], ordinal))
+            is_shared = any(position in stays for position in positions)
+            return is_shared, max((shared[p] for p in positions), default=WHOLE_MILLI), positions
+
+        return sorted(victims, key=rank)
+
+    def _room_without(self, victims: Victims, ordinal: int, shape: Shape) -> Victims | None:
+        """Let one after the other leave until there is room."""
+        index = self._index
+        shadow = self._copy_of(ordinal)
+        taken = dict(self._taken)
+        leaving: Victims = []
+        for victim, first_ground in victims:
+            if victim.running.allocation.id in self._chosen:
+                continue
+            ground = first_ground
+            if ground == LENT:
+                # Others may have been chosen since, and less is lent then.
+                ground = self._preemptor.ground(self._entry, victim, taken)
+                if not ground:
+                    continue
+            _take_back(taken, victim)
+            for hold in _on_node(victim, ordinal):
+                index.give(hold.on(shadow))
+            leaving.append((victim, ground))
+            if shadow.choose_any(shape) is not None:
+                return self._without_needless(leaving, shadow, shape)
+        return None
+
+    def _without_needless(self, leaving: Victims, shadow: Slot, shape: Shape) -> Victims:
+        """Spare whoever need not leave, the dearest first; the last one made the room."""
+        for item in reversed(leaving[:-1]):
+            if not self._is_needed(item[0], shadow, shape):
+                leaving.remove(item)
+        return leaving
+
+
+def evictions_for(entry: Entry, victims: Victims) -> list[Eviction]:
+    """These are to be stopped for that one."""
+    return [
+        Eviction(victim.running.allocation.id, victim.running.job.id, entry.waiting.job.id, ground)
+        for victim, ground in victims
+    ]
+
+
+def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:
+    job = victim.running.job
+    for owner in (job.tenant, job.pool):
+        taken[owner] = taken.get(owner, 0) + victim.amounts.gpu_milli
+
+
+def _parts_on(entry: RunningEntry, ordinal: int) -> list[Part]:
+    return [part for hold in _on_node(entry, ordinal) for part in hold.parts]
+
+
+def _on_node(victim: RunningEntry, ordinal: int) -> list[Hold]:
+    return [hold for hold in victim.holds if hold.slot.ordinal == ordinal]

@@ -1,0 +1,94 @@
+"""Interactive work over a limit of its tenant: which batch work of the tenant may leave for it.
+
+Says who may, or why that does not help. Never work of other tenants, and nobody in vain: neither
+if all of it were not enough, nor for a budget, which does not grow by stopping somebody.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.engine.admit import job_amounts
+from gpu_scheduler.engine.clearing import INTERACTIVE, Found, Search, evictions_for
+from gpu_scheduler.engine.limits import Limits
+from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.preempt import Preemptor
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.relief import Relief
+from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.model.plan import Eviction
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+NO_ROOM = "stopping batch jobs of {whose} would not make room on any node"
+OVER_CAP = (
+    "it stops no batch job for that, as user {user} would hold more than {cap:g} GPUs with "
+    "interactive jobs"
+)
+NOBODY = "no batch job of {whose} may be stopped for it"
+NOT_ENOUGH = "stopping {all} of {whose} that may be stopped would not be enough"
+UNDER_WAY = "what is being stopped already will be enough"
+MOST_NAMES = 5
+
+
+class OwnWork:
+    """Answers for one cycle, against limits that change as it goes on."""
+
+    def __init__(self, picture: Picture, limits: Limits, preemptor: Preemptor) -> None:
+        """Nobody has been looked at yet."""
+        self._picture = picture
+        self._limits = limits
+        self._preemptor = preemptor
+
+    def relief(self, entry: Entry, refused: Reason) -> Relief | Reason:
+        """Who may leave for a job that was refused, or why it waits all the same."""
+        job = entry.waiting.job
+        admission = self._limits.admission
+        wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        over_budget = admission.over_budget(job, wanted)
+        if over_budget is not None:
+            return over_budget
+        with self._limits.when_they_left():
+            if admission.refusal(job, wanted) is None:
+                return refused.besides(UNDER_WAY)
+            of_user = admission.is_over_user_limit(job, wanted)
+        if not self._preemptor.is_within_cap(job):
+            cap = self._picture.policy.interactive_gpu_milli / WHOLE_MILLI
+            return refused.besides(OVER_CAP.format(user=job.user, cap=cap))
+        candidates = self._preemptor.own_batch(entry, of_user=of_user)
+        relief = Relief(admission, job, wanted, candidates, of_user=of_user)
+        count = len(relief.candidates.entries)
+        with relief.tried(self._limits.of_leaving()):
+            if count and relief.would_be_enough():
+                return relief
+        why = NOT_ENOUGH if count else NOBODY
+        all_of_them = "the only batch job" if count == 1 else f"all {count} batch jobs"
+        return refused.besides(why.format(all=all_of_them, whose=relief.whose))
+
+    def find(
+        self, entry: Entry, relief: Relief, place: list[Hold] | None, search: Search
+    ) -> Found | None:
+        """Who leaves, for a free `place` if there is one, else for one that they leave."""
+        with relief.tried(self._limits.of_leaving()):
+            if place is None:
+                return self._preemptor.clear_own(entry, search, relief)
+            victims = [(victim, INTERACTIVE) for victim in relief.cheapest() or ()]
+            return (place, evictions_for(entry, victims)) if victims else None
+
+    def no_room(self, refused: Reason, relief: Relief) -> Reason:
+        """Why the job waits though its limits would be kept."""
+        return refused.besides(NO_ROOM.format(whose=relief.whose))
+
+
+def claimed(evictions: list[Eviction]) -> Reason:
+    """The reason of a job for whose place these are being stopped."""
+    if any(eviction.ground != INTERACTIVE for eviction in evictions):
+        return Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
+    return stopping([eviction.allocation_id.rsplit(".", 1)[0] for eviction in evictions])
+
+
+def stopping(names: list[str]) -> Reason:
+    """The reason of a job for which these jobs or tasks of its own tenant are being stopped."""
+    shown = [name.removeprefix("job-") for name in names[:MOST_NAMES]]
+    if len(names) > MOST_NAMES:
+        shown.append(f"and {len(names) - MOST_NAMES} more")
+    jobs = f"job{'s' * (len(names) > 1)} {', '.join(shown)}"
+    return Reason(ReasonCode.OWN_WORK, (("jobs", jobs), ("victims", len(names))))

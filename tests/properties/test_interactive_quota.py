@@ -1,0 +1,187 @@
+"""Promise: for a limit of its own, interactive work stops only batch work of its own tenant.
+
+No other tenant's job is ever stopped for it, no limit is exceeded by it, and nobody is stopped in
+vain. Tenants here allow any number of preemptions, so nothing but the grounds themselves ends
+circles.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Eviction, Plan
+from gpu_scheduler.model.request import mig_memory_mb
+from gpu_scheduler.model.tenant import Quota, Tenant
+from tests.properties.rig import Physics, Rig
+from tests.properties.strategies import (
+    BRISK,
+    HARDWARE,
+    NO_GPU,
+    SHARES,
+    STEP_MS,
+    TENANTS,
+    USERS,
+    WHOLE,
+    Scenario,
+    Step,
+    works,
+)
+
+SMALL = (WHOLE[0], WHOLE[0], WHOLE[3], SHARES[0], SHARES[7], NO_GPU[0])
+CAP_MILLI = 2_000
+POLICY = replace(BRISK["fair"], interactive_gpu_milli=CAP_MILLI)
+AT_ONCE = ("gpu_milli", "gpu_memory_mb", "cpu_milli", "memory_mb", "concurrent_jobs")
+QUOTAS = (
+    Quota(gpu_milli=1_000),
+    Quota(gpu_milli=2_000),
+    Quota(concurrent_jobs=2),
+    Quota(cpu_milli=4_000, memory_mb=30_000),
+    Quota(gpu_memory_mb=10_000, concurrent_jobs=3),
+)
+NOTHING: Counter[str] = Counter()
+USER_QUOTAS = (Quota(), Quota(), Quota(gpu_milli=1_000), Quota(concurrent_jobs=1))
+
+
+@st.composite
+def shared(draw: st.DrawFn) -> Scenario:
+    """A history of few accounts that are at their limits, with much interactive work."""
+    steps = []
+    for number in range(draw(st.integers(3, 9))):
+        work = draw(
+            works(f"j{number}", requests=SMALL, manners=False, priorities=(750, 750, 1_500))
+        )
+        changes = {
+            "interactive": number > 1 and draw(st.booleans()),
+            "preemptible": draw(st.integers(0, 5)) > 0,
+            "pool": Pool.BATCH,
+            "tenant": draw(st.sampled_from((*TENANTS[:1] * 3, *TENANTS[:2]))),
+        }
+        work = replace(work, job=replace(work.job, **changes))
+        steps.append(Step(draw(st.sampled_from((0, STEP_MS // 2, STEP_MS))), work))
+    tenants = tuple(
+        Tenant(
+            id=name,
+            quota=draw(st.sampled_from(QUOTAS)),
+            user_quota=draw(st.sampled_from(USER_QUOTAS)),
+            can_preempt_others=draw(st.booleans()),
+            max_preemptions=1_000,
+        )
+        for name in TENANTS[:2]
+    )
+    machines = tuple(
+        Node(
+            id=f"n{ordinal}",
+            ordinal=ordinal,
+            cpu_milli=8_000,
+            memory_mb=64_000,
+            devices=draw(st.sampled_from(HARDWARE[1:4])),
+        )
+        for ordinal in range(draw(st.integers(1, 2)))
+    )
+    return Scenario(nodes=machines, steps=tuple(steps), tenants=tenants)
+
+
+def wanted(job: Job, members: int) -> Counter[str]:
+    """What a job holds with so many members, by the names of the quota."""
+    requests = job.members[:members]
+    return Counter(
+        gpu_milli=sum(request.gpu_milli for request in requests),
+        gpu_memory_mb=sum(
+            request.gpu_memory_total_mb
+            or (
+                request.gpu_count * mig_memory_mb(request.mig_profile) if request.mig_profile else 0
+            )
+            for request in requests
+        ),
+        cpu_milli=sum(request.cpu_milli for request in requests),
+        memory_mb=sum(request.memory_mb for request in requests),
+        concurrent_jobs=1,
+    )
+
+
+def is_over(held: Counter[str], more: Counter[str], quota: Quota) -> bool:
+    limits = ((name, getattr(quota, name)) for name in AT_ONCE)
+    return any(
+        limit is not None and held[name] + more[name] > limit and (more[name] or more is NOTHING)
+        for name, limit in limits
+    )
+
+
+class Witness:
+    """Adds up what every tenant and user holds, from what was ordered alone."""
+
+    def __init__(self, tenants: tuple[Tenant, ...]) -> None:
+        self.tenants = {tenant.id: tenant for tenant in tenants}
+        self.stopped_for: dict[str, tuple[int, set[str]]] = {}
+
+    def held(self, rig: Rig, tenant: str, user: str | None = None) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for job, allocation in rig.audit.held.values():
+            if job.tenant == tenant and user in {None, job.user}:
+                total.update(wanted(job, len(allocation.placements)))
+        return total
+
+    def __call__(self, rig: Rig, plan: Plan) -> None:
+        for tenant in self.tenants.values():
+            assert not is_over(self.held(rig, tenant.id), NOTHING, tenant.quota)
+            for user in USERS:
+                assert not is_over(self.held(rig, tenant.id, user), NOTHING, tenant.user_quota)
+        for eviction in plan.evictions:
+            self.judge(rig, eviction)
+            _, victims = self.stopped_for.setdefault(eviction.for_job_id, (rig.now_ms, set()))
+            victims.add(eviction.allocation_id)
+
+    def judge(self, rig: Rig, eviction: Eviction) -> None:
+        """If the job would be over a limit of its own, only its own batch work is stopped."""
+        victim = rig.core.book.life(eviction.job_id).job
+        job = rig.core.book.life(eviction.for_job_id).job
+        tenant = self.tenants[job.tenant]
+        more = wanted(job, job.min_members)
+        is_users = is_over(self.held(rig, job.tenant, job.user), more, tenant.user_quota)
+        if is_users or is_over(self.held(rig, job.tenant), more, tenant.quota):
+            assert eviction.ground == "interactive"
+            assert job.interactive
+            assert victim.preemptible
+            assert not victim.interactive
+            assert victim.tenant == job.tenant
+        if is_users:
+            assert victim.user == job.user
+
+    def check_nobody_was_stopped_in_vain(self, rig: Rig) -> None:
+        """Whoever others were stopped for runs as soon as they are gone."""
+        for job_id, (at_ms, victims) in list(self.stopped_for.items()):
+            starts = [
+                start.job_id
+                for when_ms, plan in rig.record.plans
+                if when_ms >= at_ms
+                for start in plan.starts
+            ]
+            if job_id in starts:
+                del self.stopped_for[job_id]
+            else:
+                assert victims & set(rig.audit.held), f"{victims} were stopped for {job_id}"
+
+
+PHYSICS = {
+    "ideal": Physics(),
+    "progress is lost": Physics(keeps_progress=False),
+    "stops take long": Physics(stop_ms=90_000),
+}
+
+
+@settings(max_examples=100)
+@given(scenario=shared(), physics=st.sampled_from(tuple(PHYSICS)))
+def test_for_a_limit_of_its_own_only_batch_work_of_the_tenant_is_stopped_and_never_in_vain(
+    scenario: Scenario, physics: str
+) -> None:
+    witness = Witness(scenario.tenants)
+    rig = Rig(scenario, POLICY, PHYSICS[physics], watch=witness)
+
+    while rig.advance():
+        witness.check_nobody_was_stopped_in_vain(rig)
+
+    assert rig.waiting() == []
