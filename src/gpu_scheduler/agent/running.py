@@ -24,7 +24,7 @@ from gpu_scheduler.agent.devices.watch import Watcher
 from gpu_scheduler.agent.interfaces import own_address
 from gpu_scheduler.agent.join import keeper_of
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.log_keeping import keep_logs, make_logs_dir
+from gpu_scheduler.agent.log_keeping import keep_logs
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.stream import Servers
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
@@ -79,7 +79,6 @@ async def _work(
 
 async def run_agent(config: AgentConfig) -> None:
     """Work until told to stop by a signal, or sent away for good."""
-    await asyncio.to_thread(make_logs_dir, Path(config.logs_dir))
     launcher = await Launcher.connect(config.dir)
     source = await asyncio.to_thread(detect, wanted_devices(config))
     found = as_configured(await asyncio.to_thread(source.find), config)

@@ -1,12 +1,11 @@
 """How long logs stay on their node."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.log_keeping import drop_old_logs, job_of, make_logs_dir
+from gpu_scheduler.agent.log_keeping import drop_old_logs, job_of
 
 
 def a_log(directory: Path, job: str, at_s: float) -> Path:
@@ -41,16 +40,3 @@ def test_a_log_that_was_written_lately_stays_though_its_directory_is_old(tmp_pat
 @pytest.mark.parametrize("allocation", ["job-12.1", "job-12_7.3"])
 def test_an_attempt_names_its_job(allocation: str) -> None:
     assert job_of(allocation) == "job-12"
-
-
-def test_the_directories_of_jobs_are_spread_where_the_file_system_can(tmp_path: Path) -> None:
-    logs = tmp_path / "state" / "logs"
-    make_logs_dir(logs)
-    make_logs_dir(logs)
-    assert logs.stat().st_mode & 0o777 == 0o700
-    found = subprocess.run(
-        ["lsattr", "-d", str(logs)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
-    )
-    if found.returncode:
-        pytest.skip("this file system has no attributes")
-    assert b"T" in found.stdout.split()[0]
