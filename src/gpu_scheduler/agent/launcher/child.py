@@ -79,23 +79,24 @@ class Asked:
         self.__dict__ = told
 
 
-def become_asked_job(told: dict[str, Any], gate: int, log: int, entered: bool) -> None:
-    """Become what was told. `entered`: this process is in its first group already.
+def become_asked_job(gate: int, log: int, entered: bool) -> None:
+    """Read at the gate what to become. `entered`: this process is in its first group already.
 
-    Or, if that is not known yet, wait in the groups, and read the rest at the gate. Never returns,
-    whatever happens: a child must not go on as a second launcher, or as a second zygote.
+    Or first only which groups to wait in; then the log comes with the rest. Never returns, whatever
+    happens: a child must not go on as a second launcher, or as a second zygote.
     """
     try:
         _let_go(gate, log)
-        os.setsid()
+        told = _asked(gate)
         if entered:
             told["joins"] = told["joins"][1:]
         if "argv" not in told:
             for path in told["joins"]:
                 _join(path)
             _log_at(gate)
-            told = asked_at(gate)
+            told = _asked(gate)
             told["joins"] = ()
+        os.setsid()
         _become_job(Asked(told), gate)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it
         _say_why_not(gate, error)
@@ -104,8 +105,15 @@ def become_asked_job(told: dict[str, Any], gate: int, log: int, entered: bool) -
 
 
 def become_job(told: dict[str, Any], gate: int, log: int) -> None:
-    """As above, for a child that was forked by the launcher itself."""
-    become_asked_job(told, gate, log, False)
+    """The same for a child that was forked by the launcher itself, and so knows what to become."""
+    try:
+        _let_go(gate, log)
+        os.setsid()
+        _become_job(Asked(told), gate)
+    except Exception as error:  # noqa: BLE001 - as above
+        _say_why_not(gate, error)
+    finally:
+        os._exit(NEVER_RAN)
 
 
 def rehearse(channel: int) -> None:
@@ -114,20 +122,22 @@ def rehearse(channel: int) -> None:
     Else each of them looks up the same functions of the C library and learns the same about this
     code, and all of that in pages of its own. Of what is open only `channel` stays so.
     """
+    user = {"uid": os.geteuid(), "gid": os.getegid()}
+    told = marshal.dumps({"argv": ("/",), "environment": {b"PATH": b"/"}, **user}, 2)
+    gate, launcher = socket.socketpair()
+    for _ in range(REHEARSALS):
+        socket.send_fds(launcher, [LOG], [_NOTHING])
+        launcher.sendall(LENGTH.pack(len(told)) + told + GO)
+        _log_at(gate.fileno())
+        try:
+            _become_job(Asked(_asked(gate.fileno())), gate.fileno())
+        except CannotRun:
+            continue
+    gate.close()
+    launcher.close()
     for _ in range(REHEARSALS):
         _let_go(channel, -1)
         os.dup2(0, _NOTHING, inheritable=False)
-    told = {"argv": ("/",), "environment": {b"PATH": b"/"}, "uid": os.geteuid()}
-    told["gid"] = os.getegid()
-    gate, launcher = os.pipe()
-    os.write(launcher, GO * REHEARSALS)
-    for _ in range(REHEARSALS):
-        try:
-            _become_job(Asked(dict(told)), gate)
-        except CannotRun:
-            continue
-    os.close(launcher)
-    os.close(gate)
 
 
 def _let_go(gate: int, log: int) -> None:
@@ -158,7 +168,7 @@ def _log_at(gate: int) -> None:
         os.close(given[0])
 
 
-def asked_at(gate: int) -> dict[str, Any]:
+def _asked(gate: int) -> dict[str, Any]:
     """What the launcher has written at a gate; EOFError if it is gone."""
     length = LENGTH.unpack(_exactly(gate, LENGTH.size))[0]
     told: dict[str, Any] = marshal.loads(_exactly(gate, length))  # noqa: S302 - from our parent
@@ -202,7 +212,7 @@ def _say_why_not(gate: int, error: Exception) -> None:
 
 def _take_late(asked: Asked, gate: int) -> None:
     """Variables that came with the word to go; a container's engine reads all as lines."""
-    late: dict[bytes, bytes] = asked_at(gate)["environment"]
+    late: dict[bytes, bytes] = _asked(gate)["environment"]
     if not asked.stdin:
         asked.environment = {**asked.environment, **late}
         return

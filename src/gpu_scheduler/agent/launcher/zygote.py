@@ -2,7 +2,7 @@
 
 After a fork every page that the launcher touches is copied: measured, 300 faults and 1.3 ms for
 each job. This process is forked off before the launcher has loaded anything, and touches little:
-it gets descriptors, reads at a child's gate what that is to become, forks and answers.
+it gets descriptors, forks and answers; the child itself reads at its gate what it is to become.
 Its children are the launcher's own (CLONE_PARENT): their ends, and their orphans, come to the
 launcher. They begin inside their control group where the kernel can do that (CLONE_INTO_CGROUP):
 who goes there later waits for all CPUs, measured 12 ms. Without the zygote, or when it dies, the
@@ -19,7 +19,7 @@ import os
 import socket
 import struct
 
-from gpu_scheduler.agent.launcher.child import asked_at, become_asked_job, rehearse
+from gpu_scheduler.agent.launcher.child import become_asked_job, rehearse
 
 _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
 _CLONE3 = 435
@@ -107,10 +107,6 @@ def _serve(channel: socket.socket, number: int) -> None:
             return
         given = array.array("i", extra[0][2])
         log = given[1] if which[0] & 1 else -1
-        try:
-            told = asked_at(given[0])
-        except EOFError:
-            return
         pid = -1
         # A call that goes well leaves the number as it was: an old error must not pass for a new.
         ctypes.set_errno(0)
@@ -121,7 +117,7 @@ def _serve(channel: socket.socket, number: int) -> None:
         if not entered and ctypes.get_errno() not in _TRY_AGAIN:
             pid = clone(number, _CLONE_PARENT | _SIGCHLD, 0, 0, 0, 0)
         if pid == 0:
-            become_asked_job(told, given[0], log, entered)
+            become_asked_job(given[0], log, entered)
         for descriptor in given:
             os.close(descriptor)
         channel.send(_ANSWER.pack(pid if pid > 0 else -ctypes.get_errno()))

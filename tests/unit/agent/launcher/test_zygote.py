@@ -3,7 +3,6 @@
 import array
 import ctypes
 import errno
-import marshal
 import socket
 import struct
 from collections.abc import Callable
@@ -12,16 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_scheduler.agent.launcher import zygote
-from gpu_scheduler.agent.launcher.child import LENGTH
 
 PLAIN = 56
 PID = 4242
-
-
-def framed(told: dict[str, object]) -> bytes:
-    """As the launcher tells what a child is to become."""
-    values = marshal.dumps(told, 2)
-    return LENGTH.pack(len(values)) + values
 
 
 def answers(
@@ -30,11 +22,9 @@ def answers(
     """Ask for a child with a control group or without one, one after the other."""
     monkeypatch.setattr(ctypes, "PyDLL", lambda *_, **__: SimpleNamespace(syscall=clone))
     ours, its = socket.socketpair()
-    launcher, gate = socket.socketpair()
-    with ours, its, launcher, gate:
+    with ours, its:
         for has_group in asked:
-            launcher.sendall(framed({"argv": ("/bin/true",)}))
-            given = array.array("i", [gate.fileno()] * (1 + has_group))
+            given = array.array("i", [its.fileno()] * (1 + has_group))
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)]
             ours.sendmsg([bytes([2 * has_group])], rights)
         ours.shutdown(socket.SHUT_WR)
