@@ -8,7 +8,10 @@ nothing but what everybody may know.
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast, get_args, get_origin
+
+from msgspec import structs
 
 from gpu_scheduler.api.explain import sentence
 from gpu_scheduler.api.foresight import end_of_running
@@ -52,6 +55,21 @@ FOR_EVERYBODY = frozenset(
 )
 """What of a job everybody may see, besides where it runs and when it should end."""
 _NO_LAUNCH = Launch(argv=("",))
+
+
+def _empty(kind: Any) -> Callable[[], Any]:
+    """Makes what says nothing in a field of that type, whatever stood there."""
+    if type(None) in get_args(kind):
+        return lambda: None
+    return cast("Callable[[], Any]", get_origin(kind) or kind)
+
+
+_EMPTY = {
+    field.name: _empty(field.type)
+    for field in structs.fields(JobForm)
+    if field.name not in FOR_EVERYBODY
+}
+"""How all other fields are emptied."""
 
 
 class JobViews:
@@ -110,11 +128,8 @@ class JobViews:
         All other fields are emptied, also those that somebody adds later.
         """
         form = self._form(row, row.job, _NO_LAUNCH)
-        for name in form.__struct_fields__:
-            if name not in FOR_EVERYBODY:
-                value = getattr(form, name)
-                is_plain = isinstance(value, str | bool | int | float | list | dict)
-                setattr(form, name, type(value)() if is_plain else None)
+        for name, empty in _EMPTY.items():
+            setattr(form, name, empty())
         form.allocation = self._places(row)
         for place in form.allocation:
             place.task = None
@@ -126,11 +141,25 @@ class JobViews:
         return form
 
     def _expected_end(self, row: JobRow) -> str | None:
-        """When what runs should end, if anything vouches for that."""
-        running = self._service.core.book.picture.running.get(f"{row.job.id}.{row.attempt}")
-        if row.state not in HOLDING or running is None:
+        """When what runs should end, if anything vouches for that; an array, with its last task."""
+        if row.state not in HOLDING:
             return None
-        return write_time(end_of_running(self._service, running.running).at_ms)
+        names = [f"{row.job.id}.{row.attempt}"]
+        if row.job.array is not None:
+            life = self._service.core.book.lives.get(row.job.id)
+            if life is None or life.pending:
+                return None
+            names = [task.allocation_id for task in life.tasks.values()]
+        return self._end_of(names)
+
+    def _end_of(self, names: list[str]) -> str | None:
+        """When the last of these attempts should end, if that is known of all of them."""
+        held = self._service.core.book.picture.running
+        if not names or not all(name in held for name in names):
+            return None
+        ends = [end_of_running(self._service, held[name].running).at_ms for name in names]
+        known = [end_ms for end_ms in ends if end_ms is not None]
+        return write_time(max(known)) if len(known) == len(ends) else None
 
     def measured(self, row: JobRow, task: int | None = None) -> MeasureForm | None:
         """What was measured on all attempts of the job, or of one of its tasks, until now."""
@@ -180,7 +209,7 @@ class JobViews:
         form.state = task_state(row, number).value
         form.allocation = [place for place in form.allocation if place.task == number]
         form.attempt = form.preemptions = 0
-        form.started_at = form.ended_at = form.exit_code = form.signal = None
+        form.started_at = form.ended_at = form.exit_code = form.signal = form.expected_end = None
         for task in self._store.tasks(row.job.id, only=IntervalSet.of([number])):
             form.attempt, form.preemptions = task.attempt, task.preemptions
             form.started_at, form.ended_at = write_time(task.start_ms), write_time(task.end_ms)
@@ -188,6 +217,7 @@ class JobViews:
             if task.state is JobState.RUNNING:
                 launch = self._store.launch(row.job.id) or _NO_LAUNCH
                 allocation_id = f"{row.job.id}_{number}.{task.attempt}"
+                form.expected_end = self._end_of([allocation_id])
                 form.attach = self._way_in(row.job, launch, allocation_id)
                 form.reason = form.reason or self._warned(allocation_id)
         return form

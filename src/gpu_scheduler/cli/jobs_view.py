@@ -4,11 +4,11 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 HEADINGS = ("JOBID", "NAME", "USER", "ST", "TIME", "LIMIT", "GPUS", "NODELIST(REASON)")
-RIGHT = ("TIME", "LIMIT", "GPUS")
+RIGHT = ("TIME", "LIMIT", "GPUS", "END")
 STATES = {
     "pending": "PD",
     "scheduled": "SC",
@@ -37,6 +37,12 @@ def row(job: Mapping[str, Any], now: float) -> list[str]:
         gpus_text(job),
         place_text(job),
     ]
+
+
+def with_end(cells: Sequence[str], end: str) -> list[str]:
+    """The columns of a job, or their headings, with when it should end: behind its limit."""
+    place = HEADINGS.index("LIMIT") + 1
+    return [*cells[:place], end, *cells[place:]]
 
 
 def id_text(job: Mapping[str, Any]) -> str:
@@ -92,6 +98,20 @@ def limit_text(job: Mapping[str, Any]) -> str:
 
     minutes = job.get("max_runtime_minutes") or 0
     return clock_text(minutes * 60) if minutes else "-"
+
+
+def end_text(job: Mapping[str, Any], now: float) -> str:
+    """When it should end, if anything vouches for that: a time of today, else with the day."""
+    at = seconds_at(job.get("expected_end"))
+    if at is None:
+        return "-"
+    if at <= now + 1:
+        return "soon"
+    from datetime import datetime
+
+    moment = datetime.fromtimestamp(at).astimezone()
+    is_today = moment.date() == datetime.fromtimestamp(now).astimezone().date()
+    return f"{moment:%H:%M}" if is_today else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def gpus_text(job: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gpu_scheduler.cli.durations import whole
-from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, STATES, row
+from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, STATES, end_text, row, with_end
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
 from gpu_scheduler.client.forms import ACTIVE, ENDED
@@ -54,11 +54,20 @@ def run(args: Namespace) -> int:
     if args.parsable:
         print("".join(f"{job['id']}\n" for job in jobs), end="")
     else:
-        now = time.time()
-        print_table(HEADINGS, (row(job, now) for job in jobs), right=RIGHT)
+        _print(jobs, with_ends=args.everybody or bool(args.user))
     if total > len(jobs):
         warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
     return 0
+
+
+def _print(jobs: list[dict[str, Any]], *, with_ends: bool) -> None:
+    """A line for each. Of others one may know little, but when they make room."""
+    now = time.time()
+    headings, rows = list(HEADINGS), [row(job, now) for job in jobs]
+    if with_ends:
+        headings = with_end(headings, "END")
+        rows = [with_end(cells, end_text(job, now)) for cells, job in zip(rows, jobs, strict=True)]
+    print_table(headings, rows, right=RIGHT)
 
 
 def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], int]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.api.views import FOR_EVERYBODY
 from gpu_scheduler.model.caller import Caller, Role
 from tests.unit.api.lab import ApiLab
 
@@ -188,6 +189,42 @@ def test_owner_tenants_admins_and_admins_see_everything(lab: ApiLab, insider: st
     listed = lab.get(f"/jobs?name={SECRET}&limit=1000", headers=as_user(insider)).json
     assert job in {one["id"] for one in listed["jobs"]}
     assert lab.get("/usage", headers=as_user(insider)).json["usage"] != []
+
+
+def test_others_cannot_tell_whether_a_job_has_limits_of_its_own(lab: ApiLab) -> None:
+    plain = {"command": ["true"], "gpu_count": 2}
+    free = lab.post("/jobs", plain, headers=as_user("ada")).json["job_id"]
+    limited = submit(lab, deadline="2099-01-01T00:00:00Z")
+    forms = [lab.get(f"/jobs/{job}", headers=as_user("bob")).json for job in (limited, free)]
+    hidden = [
+        {name: value for name, value in form.items() if name not in FOR_EVERYBODY} for form in forms
+    ]
+    for form in hidden:
+        del form["expected_end"], form["allocation"]
+    assert hidden[0] == hidden[1]
+    for job in (limited, free):
+        lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+
+
+def test_an_array_shows_when_its_last_task_should_end_once_all_of_them_run(lab: ApiLab) -> None:
+    job = submit(lab, array="0-1", gpu_count=1)
+    for task in (0, 1):
+        lab.start(f"{job}_{task}")
+    form = lab.get(f"/jobs/{job}", headers=as_user("bob")).json
+    task = lab.get(f"/jobs/{job}_1", headers=as_user("ada")).json
+    assert form["expected_end"] is not None
+    assert task["expected_end"] is not None
+    assert form["expected_end"] >= task["expected_end"]
+    lab.end(f"{job}_0")
+    lab.end(f"{job}_1")
+
+
+def test_an_array_of_which_tasks_still_wait_has_no_expected_end(lab: ApiLab) -> None:
+    job = submit(lab, array="0-1%1", gpu_count=1)
+    lab.start(f"{job}_0")
+    assert lab.get(f"/jobs/{job}", headers=as_user("bob")).json["expected_end"] is None
+    lab.call("DELETE", f"/jobs/{job}", headers=as_user("ada"))
+    lab.end(f"{job}_0")
 
 
 def test_an_array_of_somebody_else_shows_how_many_tasks_it_has(lab: ApiLab) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from gpu_scheduler.cli import listing, logs, run, status, waiting
 from gpu_scheduler.cli.history import exit_text
-from gpu_scheduler.cli.jobs_view import gpus_text, place_text, state_code
+from gpu_scheduler.cli.jobs_view import end_text, gpus_text, place_text, state_code
 from gpu_scheduler.cli.main import COMMANDS, main
 from gpu_scheduler.cli.output import aligned
 from gpu_scheduler.cli.reach import my_name
@@ -68,6 +69,32 @@ def test_a_list_in_a_pipe_is_plain_and_complete(server: FakeServer, tell: Tell) 
         "2\tsleep\tada\tR\t0:00\t-\t2\tbox[0,3]",
         "1\tsleep\tada\tPD\t0:00\t-\t2\t(waiting for 2 GPUs; 1 is free)",
     ]
+
+
+def test_a_list_of_everybody_says_when_jobs_should_end(server: FakeServer, tell: Tell) -> None:
+    submitted(server, 3)
+    now = datetime.now().astimezone().replace(microsecond=0)
+    later, past = now + timedelta(days=3), now - timedelta(seconds=5)
+    server.change("job-1", state="running", redacted=True, expected_end=later.isoformat())
+    server.change("job-2", state="running", expected_end=past.isoformat())
+    head, *lines = [line.split("\t") for line in tell("list", "-A").splitlines()]
+    assert head == ["JOBID", "NAME", "USER", "ST", "TIME", "LIMIT", "END", "GPUS", head[-1]]
+    assert [(line[0], line[1], line[6], line[7]) for line in lines] == [
+        ("1", "-", f"{later:%Y-%m-%d %H:%M}", "2"),
+        ("2", "sleep", "soon", "2"),
+        ("3", "sleep", "-", "2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [(None, "-"), (60, "12:01"), (86_400, "2026-03-02 12:00"), (0, "soon"), (-9, "soon")],
+    ids=["unknown", "today", "tomorrow", "now", "late"],
+)
+def test_an_expected_end_is_short(at: float | None, text: str) -> None:
+    now = datetime(2026, 3, 1, 12).astimezone()
+    end = None if at is None else (now + timedelta(seconds=at)).isoformat()
+    assert end_text({"expected_end": end}, now.timestamp()) == text
 
 
 def test_a_long_list_is_cut_and_says_so(
