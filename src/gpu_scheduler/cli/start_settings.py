@@ -28,7 +28,7 @@ def checked_settings(
     to load.
     """
     loaded, mistakes = read_all(config, flags=flags)
-    if hands_over and not mistakes:
+    if hands_over and not mistakes and _declares_well(loaded.settings.gpu.simulate):
         return loaded, ()
     from gpu_scheduler.server.start_rules import check_settings
 
@@ -41,6 +41,19 @@ def checked_settings(
         _add(mistakes, error, loaded.origins)
     mistakes.check()
     return loaded, warnings
+
+
+def _declares_well(gpus: str) -> bool:
+    """Tell whether GPUs can be declared so: a word of the command line is answered at once."""
+    if not gpus:
+        return True
+    from gpu_scheduler.agent.devices.declared import parse_declared
+
+    try:
+        parse_declared(gpus)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def _add(
