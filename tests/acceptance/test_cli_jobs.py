@@ -25,6 +25,12 @@ def test_run_returns_the_output_and_the_code_of_the_job(server: RealServer) -> N
     assert server.tgpu("run", "-q", "--", "sh", "-c", "kill -9 $$", code=137).stderr == ""
 
 
+def test_run_shows_the_output_of_every_attempt(server: RealServer) -> None:
+    script = "echo attempt $TGPU_ATTEMPT; test $TGPU_ATTEMPT = 2"
+    ended = server.tgpu("run", "-q", "--retries", 1, "--", "sh", "-c", script)
+    assert ended.stdout == "attempt 1\nattempt 2\n"
+
+
 def test_a_job_sees_its_own_gpus_and_never_those_of_its_submitter(server: RealServer) -> None:
     show = ("sh", "-c", "echo [$CUDA_VISIBLE_DEVICES] $CUDA_DEVICE_ORDER $TGPU_JOB_ID")
     ended = server.tgpu("run", "-q", "-G", "2", "--", *show, CUDA_VISIBLE_DEVICES="6,7")

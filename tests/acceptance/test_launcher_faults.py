@@ -336,3 +336,28 @@ def test_a_home_that_hangs_holds_up_no_order() -> None:
         thread.join(10)
     assert [work.workdir for work in made] == [str(home)]
     shutil.rmtree(directory, ignore_errors=True)
+
+
+# --- what jobs inherit
+
+
+def test_a_job_ignores_no_signal_that_whoever_started_the_scheduler_ignored() -> None:
+    ignored, blocked = signal.SIGUSR1, signal.SIGUSR2
+
+    async def scenario(rig: Rig) -> None:
+        for runner in ("process", "terminal"):
+            work = rig.work(f"{runner}.1", "cat", "/proc/self/status", runner=runner)
+            assert (await rig.run(work)).exit_code == 0
+            found = dict(line.split(":", 1) for line in rig.log(work).splitlines() if ":" in line)
+            # Those of the C library itself are nobody's to change.
+            mine = sum(1 << (number - 1) for number in signal.valid_signals())
+            masks = {name: int(found[name], 16) & mine for name in ("SigIgn", "SigBlk")}
+            assert masks == {"SigIgn": 0, "SigBlk": 0}
+
+    before = signal.signal(ignored, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {blocked})
+    try:
+        with_launcher(scenario)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {blocked})
+        signal.signal(ignored, before)

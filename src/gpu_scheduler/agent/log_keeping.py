@@ -36,7 +36,7 @@ async def keep_logs(launcher: Launcher, logs_dir: Path, days: float) -> None:
 def drop_old_logs(logs_dir: Path, held: Container[str], before_s: float) -> int:
     """Remove the logs of jobs that were last held, or last written, before then; how many."""
     dropped = 0
-    for directory in logs_dir.iterdir():
+    for directory in _directories(logs_dir):
         try:
             if directory.name in held:
                 os.utime(directory)
@@ -47,6 +47,15 @@ def drop_old_logs(logs_dir: Path, held: Container[str], before_s: float) -> int:
             # A disk that fails now may work later.
             log.warning("a log cannot be looked after", error=str(error))
     return dropped
+
+
+def _directories(logs_dir: Path) -> list[Path]:
+    """None, if they cannot be listed: that must not end the agent."""
+    try:
+        return list(logs_dir.iterdir())
+    except OSError as error:
+        log.warning("the logs cannot be looked after", error=str(error))
+        return []
 
 
 def job_of(allocation_id: str) -> str:

@@ -75,8 +75,11 @@ class Follower:
         lost_at = 0.0
         while True:
             query = dict(self._query)
-            if self.copied:
-                query |= {"offset": self.copied, "tail": None}
+            if self.copied and query.get("tail") is None:
+                query["offset"] = self.copied
+            elif self.copied:
+                # Nobody knows where in the log its end began that was shown.
+                warn(f"the connection broke; the last lines of {self._job} come again")
             try:
                 pieces = self._client.log_bytes(self._job, follow=True, **query)
                 answered, lost_at = True, 0.0

@@ -13,12 +13,13 @@ from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit import TAKES_WORDS, submissions
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.cli.waiting import Notes, wait_until
-from gpu_scheduler.client.forms import API, exit_code_of
+from gpu_scheduler.client.forms import API, exit_code_of, is_over
 from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Mapping
     from typing import Any
 
     from gpu_scheduler.client.client import Client
@@ -27,6 +28,7 @@ __all__ = ["TAKES_WORDS", "register", "run"]
 
 EXIT_INTERRUPTED = 128 + 2
 EXIT_DETACHED = 0
+WAITING = ("pending", "preempted")
 
 
 def register(parser: ArgumentParser) -> None:
@@ -57,14 +59,11 @@ def run(args: Namespace) -> int:
         job = client.call("POST", f"{API}/jobs", bodies[0], once=True)["job_id"]
         if not args.quiet:
             warn(f"{job} submitted")
-        follower = Follower(client, job, {})
         notes = Notes(quiet=args.quiet, hint="Ctrl-C asks" if _canask() else "Ctrl-C cancels")
+        shown = _Shown(client, job, is_elsewhere=bool(bodies[0].get("output")))
         while True:
             try:
-                wait_until(_has_its_turn, client, job, notes)
-                notes.clear()
-                _copy(follower, bodies[0])
-                ended = client.wait(job)
+                ended = shown.until_its_end(notes)
             except KeyboardInterrupt:
                 notes.clear()
                 decided = ask(client, job)
@@ -78,14 +77,46 @@ def run(args: Namespace) -> int:
             return code
 
 
-def _copy(follower: Follower, body: dict[str, Any]) -> None:
-    """Show what the job writes; what it sends to a file of its own is not in the log."""
-    if not body.get("output"):
-        follower.copy()
+class _Shown:
+    """The output of a job, attempt by attempt. It knows how far it got, if it is interrupted.
+
+    What a job sends to a file of its own is not in its log.
+    """
+
+    def __init__(self, client: Client, job: str, *, is_elsewhere: bool) -> None:
+        self._client = client
+        self._job = job
+        self._is_elsewhere = is_elsewhere
+        self._attempt = -1
+        self._follower = Follower(client, job, {})
+
+    def until_its_end(self, notes: Notes) -> Mapping[str, Any]:
+        """The job when it is over."""
+        if self._is_elsewhere:
+            wait_until(_has_its_turn, self._client, self._job, notes)
+            notes.clear()
+            return self._client.wait(self._job)
+        while True:
+            found = wait_until(_has_its_turn, self._client, self._job, notes)
+            notes.clear()
+            attempt = int(found.get("attempt") or 0)
+            if attempt != self._attempt:
+                self._attempt = attempt
+                self._follower = Follower(self._client, self._job, {"attempt": attempt or None})
+            self._follower.copy()
+            found = wait_until(self._has_settled, self._client, self._job, notes)
+            if is_over(found):
+                return found
+            notes.show(f"{self._job} was stopped and waits for another attempt")
+
+    def _has_settled(self, job: dict[str, Any]) -> bool:
+        """Whether the server knows what becomes of a job whose attempt has ended."""
+        is_next = int(job.get("attempt") or 0) > self._attempt
+        return is_over(job) or job["state"] in WAITING or is_next
 
 
 def _has_its_turn(job: dict[str, Any]) -> bool:
-    return bool(job["state"] != "pending")
+    return job["state"] not in WAITING
 
 
 def _on_a_terminal(args: Namespace) -> int:

@@ -40,3 +40,7 @@ def test_a_log_that_was_written_lately_stays_though_its_directory_is_old(tmp_pat
 @pytest.mark.parametrize("allocation", ["job-12.1", "job-12_7.3"])
 def test_an_attempt_names_its_job(allocation: str) -> None:
     assert job_of(allocation) == "job-12"
+
+
+def test_a_directory_that_cannot_be_listed_costs_nothing_but_a_word(tmp_path: Path) -> None:
+    assert drop_old_logs(tmp_path / "gone", set(), before_s=200) == 0

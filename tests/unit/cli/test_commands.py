@@ -251,11 +251,27 @@ def test_following_goes_on_where_it_broke_off(server: FakeServer) -> None:
     server.write("job-1", b"12345")
     server.end("job-1")
     with Client() as client:
-        follower = logs.Follower(client, "job-1", {"tail": 5})
+        follower = logs.Follower(client, "job-1", {"tail": None})
         follower.copied = 3
         follower.copy()
     assert server.requests[-1].endswith("/logs?offset=3&follow=1")
     assert follower.copied == 5
+
+
+def test_who_follows_the_end_of_a_log_gets_its_end_again_and_not_all_of_it(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpu_scheduler.client.client import Client
+
+    submitted(server)
+    server.write("job-1", b"12345")
+    server.end("job-1")
+    with Client() as client:
+        follower = logs.Follower(client, "job-1", {"tail": 5})
+        follower.copied = 3
+        follower.copy()
+    assert server.requests[-1].endswith("/logs?tail=5&follow=1")
+    assert "the last lines of job-1 come again" in capsys.readouterr().err
 
 
 def test_following_a_server_that_was_never_there_fails(tmp_path: Path) -> None:

@@ -45,7 +45,14 @@ class CannotRun(Exception):
 
 
 def ignore_signals() -> None:
-    """Handlers that do nothing, not SIG_IGN: exec takes handlers away, so jobs start clean."""
+    """Handlers that do nothing, not SIG_IGN: exec takes handlers away, so jobs start clean.
+
+    What whoever started us ignored or held back would else be so in every job, and in all below.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     for number in _DEAF_TO:
         signal.signal(number, lambda *_: None)
 

@@ -27,6 +27,7 @@ from gpu_scheduler.agent.limits.hierarchies import (
 from gpu_scheduler.agent.work import Work
 
 PERIOD_US = 100_000
+LEAST_QUOTA_US = 1_000
 HOME = "gpu-scheduler"
 PREFIX = "seat-"
 """Begins the names of groups that were made before their job was known."""
@@ -203,7 +204,7 @@ class Limits:
 
     def _limit_v2(self, path: str, work: Work) -> None:
         if work.cpu_milli and "cpu" in self._v2_controllers:
-            write(path + "/cpu.max", f"{work.cpu_milli * PERIOD_US // 1000} {PERIOD_US}")
+            write(path + "/cpu.max", f"{_quota_us(work)} {PERIOD_US}")
         if work.memory_mb and "memory" in self._v2_controllers:
             write(path + "/memory.max", str(work.memory_mb << 20))
             if os.path.exists(path + "/memory.swap.max"):
@@ -255,7 +256,7 @@ def _made(home: str, name: str) -> str:
 def _limit_v1(controller: str, path: str, work: Work) -> None:
     if controller == "cpu" and work.cpu_milli:
         write(path + "/cpu.cfs_period_us", str(PERIOD_US))
-        write(path + "/cpu.cfs_quota_us", str(max(1000, work.cpu_milli * PERIOD_US // 1000)))
+        write(path + "/cpu.cfs_quota_us", str(_quota_us(work)))
     elif controller == "memory" and work.memory_mb:
         write(path + "/memory.limit_in_bytes", str(work.memory_mb << 20))
         if os.path.exists(path + "/memory.memsw.limit_in_bytes"):
@@ -265,6 +266,11 @@ def _limit_v1(controller: str, path: str, work: Work) -> None:
     elif controller == "devices":
         for kind, major, minor in device_program.devices(work.closed_devices):
             write(path + "/devices.deny", f"{kind} {major}:{minor} rwm")
+
+
+def _quota_us(work: Work) -> int:
+    """The kernel takes no less than a millisecond in each period, whichever tree it is."""
+    return max(LEAST_QUOTA_US, work.cpu_milli * PERIOD_US // 1000)
 
 
 def _pids(path: str) -> list[int]:

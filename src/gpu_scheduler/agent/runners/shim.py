@@ -126,8 +126,10 @@ def be_job(order: Order, report: int) -> None:
         os.umask(order["umask"])
         os.chdir(order["workdir"] or "/")
         doing = f"run {order['argv'][0]!r}"
-        for number in IGNORED:
-            signal.signal(number, signal.SIG_DFL)
+        for number in range(1, signal.NSIG):
+            # Python itself ignores some, and some cannot be set.
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
         resize(0, order)
         os.execvpe(order["argv"][0], order["argv"], environment)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher must hear of it

@@ -97,6 +97,13 @@ def test_v2_limits_are_written_in_the_kernels_words(tmp_path: Path) -> None:
     assert made.out_of_memory()
 
 
+def test_the_smallest_part_of_a_cpu_is_one_that_the_kernel_takes(tmp_path: Path) -> None:
+    (tmp_path / "a.0").mkdir()
+    (tmp_path / "a.0" / "cpu.max").touch()
+    a_host(tmp_path, {"cpu"}).open("a.0", Work(allocation_id="a", cpu_milli=5))
+    assert (tmp_path / "a.0" / "cpu.max").read_text(encoding="ascii") == "1000 100000"
+
+
 def test_without_groups_only_data_is_limited() -> None:
     limits = a_host(Path("/"), set())
     work = Work(allocation_id="a", cpu_milli=1500, memory_mb=64, max_processes=9)

@@ -1,0 +1,35 @@
+"""What the guard reads of leases, also from a disk that fails."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.launcher import lease_files
+
+KEY = ("job-1.1", 0)
+FORM = {"boot": "b", "pid": 2, "ticks": 3, "uid": 4, "groups": (), "kill": ()}
+
+
+def test_half_a_lease_is_none_and_the_one_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease_files.write(str(tmp_path), KEY, 100, FORM)
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda target, data: write(target, data[:30]))
+        with pytest.raises(OSError, match="No space"):
+            lease_files.write(str(tmp_path), KEY, 200, FORM)
+    assert [lease.until_ms for lease in lease_files.read_all(str(tmp_path))] == [100]
+
+
+def test_a_lease_that_cannot_be_taken_away_does_not_keep_an_end_from_being_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    lease_files.write(str(tmp_path), KEY, 100, FORM)
+    monkeypatch.setattr(os, "unlink", refused)
+    lease_files.remove(str(tmp_path), KEY)
