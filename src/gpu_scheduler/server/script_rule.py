@@ -33,6 +33,8 @@ LOADING = frozenset(
         *("RUBYLIB", "RUBYOPT", "R_HOME", "R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"),
         *("R_PROFILE", "R_PROFILE_USER", "R_ENVIRON", "R_ENVIRON_USER"),
         *("JULIA_LOAD_PATH", "JULIA_DEPOT_PATH", "JULIA_PROJECT", "JULIA_BINDIR"),
+        *("PYTHONPYCACHEPREFIX", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
+        *("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "OCL_ICD_VENDORS", "OCL_ICD_FILENAMES"),
     )
 )
 """Variables that make a program run something besides what is named."""
@@ -40,9 +42,11 @@ SEARCHED = frozenset(
     (
         *("LD_LIBRARY_PATH", "PYTHONPATH", "PERL5LIB", "PERLLIB", "RUBYLIB", "NODE_PATH"),
         *("R_LIBS", "R_LIBS_USER", "R_LIBS_SITE"),
+        *("PYTHONPYCACHEPREFIX", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES"),
+        *("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "OCL_ICD_VENDORS"),
     )
 )
-"""Those of them that only list directories: harmless if the lists lead nowhere else."""
+"""Those of them that only list paths: harmless if the lists lead nowhere else."""
 REMEMBERED = 1000
 
 
@@ -95,7 +99,9 @@ class ScriptRule:
 
     def _check_variables(self, variables: Mapping[str, str]) -> None:
         for name, value in variables.items():
-            is_loading = name in LOADING or name.startswith(LOADING_PREFIXES)
+            is_loading = (
+                name in LOADING or name.startswith(LOADING_PREFIXES) or _imports(name, value)
+            )
             if is_loading and not (name in SEARCHED and self._leads_nowhere_else(value)):
                 raise self._refusal(
                     f"the job sets {name}, which makes programs load others (unset it, or leave "
@@ -178,6 +184,14 @@ class ScriptRule:
             f"{what}, and only programs and scripts in these directories may run here "
             f"(security.allowed_script_paths): {self.shown}"
         )
+
+
+def _imports(name: str, value: str) -> bool:
+    """Tell whether a variable makes Python import something: the class of a warning by its path."""
+    if name != "PYTHONWARNINGS":
+        return False
+    kinds = [rule.split(":")[2:3] for rule in value.split(",")]
+    return any("." in kind[0] for kind in kinds if kind)
 
 
 def _plain_name(program: str) -> str:

@@ -188,6 +188,33 @@ def test_lists_of_libraries_may_lead_to_trusted_directories_only(
             check_script(site, Submit(a_job(), launch))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_allowed"),
+    [
+        ("PYTHONPYCACHEPREFIX", "@/home/pyc", False),
+        ("PYTHONPYCACHEPREFIX", "@/allowed/pyc", True),
+        ("OPENSSL_CONF", "@/home/openssl.cnf", False),
+        ("CUDA_INJECTION64_PATH", "@/home/evil.so", False),
+        ("OCL_ICD_FILENAMES", "evil.so", False),
+        ("PYTHONWARNINGS", "all:0:antigravity.x:0:0", False),
+        ("PYTHONWARNINGS", "ignore,error::home.evil.Warning", False),
+        ("PYTHONWARNINGS", "ignore::DeprecationWarning,default:::some.module", True),
+        ("PYTHONWARNINGS", "ignore", True),
+        ("PYTHONUNBUFFERED", "1", True),
+    ],
+)
+def test_variables_that_make_programs_load_something_else_are_refused(
+    site: Path, name: str, value: str, is_allowed: bool
+) -> None:
+    variables = ((name, value.replace("@", str(site))),)
+    launch = Launch(argv=("/bin/sh", f"{site}/allowed/train.py"), environment=variables)
+    if is_allowed:
+        check_script(site, Submit(a_job(), launch))
+        return
+    with pytest.raises(Forbidden, match=f"the job sets {name}, which makes programs load others"):
+        check_script(site, Submit(a_job(), launch))
+
+
 def test_captured_variables_count_too(site: Path) -> None:
     launch = Launch(argv=("sh", f"{site}/allowed/train.py"), captured="c")
 
