@@ -22,6 +22,7 @@ CLIMATES = {
     "dependencies-are-met-by-any-end": ("connection reset",),
     "closed-nodes-take-work": ("connection reset",),
     "reservations-are-for-everybody": ("connection reset",),
+    "pauses-end-with-a-restart": ("connection reset",),
     "ports-are-not-remembered": ("agent killed",),
     "one-replica-too-many": ("agent killed",),
     "services-are-deleted-without-their-replicas": ("server killed",),

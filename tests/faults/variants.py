@@ -17,7 +17,9 @@ from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Silence
 from gpu_scheduler.control import commands, hooks, nodes, services
+from gpu_scheduler.control import restore as restoring
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.life import TaskLife
 from gpu_scheduler.control.members import Members
 from gpu_scheduler.control.messages import Cancel, NodeFenced, Outcome
 from gpu_scheduler.control.reconcile import Repairs
@@ -30,6 +32,7 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.states import ENDED
 from gpu_scheduler.model.window import Window
+from gpu_scheduler.store.rows import JobRow, TaskRow
 from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
 from tests.faults.world import Verdict, run_world
@@ -227,6 +230,18 @@ def reservations_are_for_everybody() -> Iterator[None]:
 
 
 @contextmanager
+def pauses_end_with_a_restart() -> Iterator[None]:
+    """A server that is started again does not know which jobs pause after a failure."""
+    fill = restoring._fill_task
+
+    def forget(task: TaskLife, row: JobRow | TaskRow) -> None:
+        fill(task, replace(row, resume_ms=0))
+
+    with patch.object(restoring, "_fill_task", forget):
+        yield
+
+
+@contextmanager
 def ports_are_not_remembered() -> Iterator[None]:
     """An agent gives out any port on which nobody listens yet."""
     with (
@@ -289,6 +304,7 @@ VARIANTS: dict[str, Variant] = {
     "dependencies-are-met-by-any-end": dependencies_are_met_by_any_end,
     "closed-nodes-take-work": closed_nodes_take_work,
     "reservations-are-for-everybody": reservations_are_for_everybody,
+    "pauses-end-with-a-restart": pauses_end_with_a_restart,
     "ports-are-not-remembered": ports_are_not_remembered,
     "one-replica-too-many": one_replica_too_many,
     "services-are-deleted-without-their-replicas": services_are_deleted_without_their_replicas,

@@ -32,6 +32,7 @@ from tests.faults.disk import Disk
 from tests.faults.hooks import Hooks
 from tests.faults.network import Connection, Network
 from tests.faults.node import Site, VirtualNode
+from tests.faults.recall import Recall
 from tests.faults.rest import check_rest, is_settled
 from tests.faults.server import VirtualServer
 from tests.faults.services import Watch, delete, have, offers_of, unfit
@@ -119,7 +120,8 @@ class World:
         self.offers = offers_of(self._random("services"), len(self.nodes), gpus)
         self.hooks = Hooks(self, self._random("hook"))
         services = Watch(self)
-        self.disk.look = lambda: (services.look(), self.hooks.look())
+        self._looks = (services.look, self.hooks.look, Recall(self).look)
+        self.disk.look = self._look
         self._admins: list[asyncio.Task[None]] = []
         place = Place(
             self.loop, self.network, self.disk, self.nodes, self.servers, self._confirm_dead
@@ -136,6 +138,10 @@ class World:
         """To the server whose turn it is."""
         turn = self._turns[node] = self._turns.get(node, -1) + 1
         return self.network.connect(node, self.servers[turn % len(self.servers)])
+
+    def _look(self) -> None:
+        for look in self._looks:
+            look()
 
     def _stored(self, allocation_id: str) -> Allocation | None:
         found = (a for a in self.disk.rows.allocations() if a.id == allocation_id)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import Ended, SetTenant
+from gpu_scheduler.control.messages import Ended, SetNode, SetTenant
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.ledger.periods import Period
@@ -73,6 +73,24 @@ def test_waiting_jobs_of_a_user_are_capped_and_more_are_refused() -> None:
     lab.ends("f1")
     assert lab.core.book.queued_of == {}
     lab.submit(job("a3"))
+
+
+def test_waiting_jobs_are_counted_also_after_a_restart() -> None:
+    lab = a_lab(pending_jobs=3)
+    lab.store.commit([*lab.core.book.picture.snapshot().nodes, a_tenant(id="vision")])
+    lab.now_ms = H
+    lab.submit(job("f1", "zoe", gpus=8, hours=9))
+    lab.submit(*(job(f"a{n}", gpus=2) for n in range(3)))
+    assert lab.core.book.queued_of == {("vision", "ann"): 3}
+    lab.store.commit(lab.core.ledger_writes())
+    lab.core = Core(lab.core.book.policy, Stated())
+    restore(lab.core.book, lab.store, lab.now_ms)
+    assert lab.core.book.queued_of == {("vision", "ann"): 3}
+    with pytest.raises(TooManyJobs):
+        lab.submit(job("a3"))
+    lab.do(SetNode(a_node(gpus=8)), Ended(lab.allocation("f1").id))
+    assert lab.running() == ["a0", "a1", "a2"]
+    assert (lab.core.book.queued_of, lab.core.book.queued_tasks) == ({}, 0)
 
 
 def test_a_tenant_says_otherwise_for_its_users() -> None:

@@ -33,7 +33,7 @@ def make_eligible(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> N
         if end is None:
             wait_for_job(book, life, dependency)
         elif not is_met(dependency.kind, end.state):
-            life.wait_on(dependency, _waits_for(dependency))
+            life.wait_on(dependency, waits_for(dependency))
             _never_met(book, life, dependency, end.state, now_ms)
             finish(book, life, now_ms, outcome)
             return
@@ -51,7 +51,7 @@ def wait_for_begin(book: Book, life: JobLife, now_ms: int) -> None:
 
 def wait_for_job(book: Book, life: JobLife, dependency: Dependency) -> None:
     """Keep a job from the queue until another one has ended."""
-    life.wait_on(dependency, _waits_for(dependency))
+    life.wait_on(dependency, waits_for(dependency))
     book.dependents.setdefault(dependency.job_id, {})[life.job.id] = None
 
 
@@ -263,7 +263,8 @@ def _never_met(
     cancel_pending(book, life, None, now_ms)
 
 
-def _waits_for(dependency: Dependency) -> Reason:
+def waits_for(dependency: Dependency) -> Reason:
+    """Why a job is kept from the queue until another one has ended."""
     data = (("job", dependency.job_id), ("kind", dependency.kind.value))
     return Reason(ReasonCode.DEPENDENCY, data)
 

@@ -385,14 +385,24 @@ class Loop:
         return self.core.apply(message, now_ms)
 
     def _recall_ends(self, message: Command | Fact) -> None:
-        """Jobs that ended long ago, and that the message is about, are fetched from the store."""
-        book = self.core.book
+        """Jobs that ended long ago, and that the message is about, are fetched from the store.
+
+        With them those that they still waited for: one that is retried waits for them again.
+        """
         for job_id in jobs_named_in(message):
-            if job_id not in book.lives and job_id not in book.ended:
-                row = self.store.job(job_id)
-                if row is not None:
-                    tasks = self.store.tasks(job_id) if row.job.array is not None else []
-                    recall(book, row, tasks)
+            for other_id in self._recall(job_id):
+                self._recall(other_id)
+
+    def _recall(self, job_id: str) -> list[str]:
+        """Fetch one that is not known; says for whom it waited."""
+        book = self.core.book
+        known = job_id in book.lives or job_id in book.ended
+        row = None if known else self.store.job(job_id)
+        if row is None:
+            return []
+        tasks = self.store.tasks(job_id) if row.job.array is not None else []
+        recall(book, row, tasks)
+        return [d.job_id for d in row.job.dependencies if d.job_id not in row.met]
 
     def _cycle(self) -> Outcome:
         began = perf_counter()

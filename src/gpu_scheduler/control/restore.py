@@ -20,6 +20,7 @@ from gpu_scheduler.control.eligible import (
     queue_if_ready,
     wait_for_begin,
     wait_for_job,
+    waits_for,
 )
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
 from gpu_scheduler.control.nodes import watch_drain
@@ -109,6 +110,11 @@ def recall(book: Book, row: JobRow, tasks: list[TaskRow]) -> None:
     life = JobLife(_sharing(book, job))
     _fill(life, row, tasks)
     life.end_ms = row.end_ms
+    if job.hold:
+        life.wait_on(HELD, Reason(ReasonCode.HELD))
+    for dependency in job.dependencies:
+        if dependency.job_id not in row.met:
+            life.wait_on(dependency, waits_for(dependency))
     kept = None if row.state is JobState.COMPLETED else life
     book.ended[job.id] = End(row.state, job.user, job.tenant, kept)
     if len(book.ended) > book.limits.remembered_ends:
@@ -200,7 +206,7 @@ def _restore_lives(book: Book, run: _Run, store: Store, now_ms: int) -> None:
     for job, row in zip(jobs, run.rows, strict=True):
         lives[job.id] = found = new_life(job, row.expected_ms)
         run.lives.append(found)
-    book.queued_tasks += len(run.rows)
+    book.count_queued(first.job, len(run.rows))
 
 
 def _restore_queued(book: Book, run: _Run, verdicts: Verdicts, now_ms: int) -> None:

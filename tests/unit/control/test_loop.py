@@ -492,6 +492,37 @@ def test_a_job_that_ended_before_the_restart_can_be_retried_and_depended_on() ->
     with_loop(second, disk)
 
 
+def test_what_kept_a_job_from_starting_keeps_it_after_a_restart_and_a_retry() -> None:
+    disk = Disk()
+    waits: tuple[dict[str, Any], ...] = (
+        {"dependencies": after("job-1")},
+        {"dependencies": after("job-2")},
+        {"hold": True},
+    )
+
+    async def first(bench: Bench) -> None:
+        for number in (1, 2):
+            await bench.loop.apply(a_submission(gpus=1))
+            await bench.loop.apply(Started(f"job-{number}.1"))
+        for number, more in enumerate(waits, start=3):
+            await bench.loop.apply(a_submission(gpus=1, **more))
+            await bench.loop.apply(Cancel(f"job-{number}"))
+        await bench.loop.apply(Ended("job-2.1", exit_code=0))
+
+    async def second(bench: Bench) -> None:
+        for number in (3, 4, 5):
+            await bench.loop.apply(Retry(f"job-{number}"))
+        found = [bench.store.job(f"job-{number}") for number in (3, 4, 5)]
+        states = [row.state.value for row in found if row is not None]
+        assert states == ["pending", "scheduled", "pending"]
+        await bench.loop.apply(Ended("job-1.1", exit_code=0))
+        await bench.loop.apply(Release("job-5"))
+        assert {"job-3.1", "job-5.1"} <= {a.id for a in bench.store.allocations()}
+
+    with_loop(first, disk)
+    with_loop(second, disk)
+
+
 def test_nobody_touches_the_jobs_of_others() -> None:
     async def test(bench: Bench) -> None:
         await bench.loop.apply(a_submission(gpus=1, user="ann"), ANN)

@@ -1,0 +1,80 @@
+"""What a server would know if it were started again just now is what it knows.
+
+Every so many commits a fresh core is filled from what is stored, and held against the living one.
+Only of a server that is alone: of several, nobody but themselves knows whose commit it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.life import JobLife
+from gpu_scheduler.control.restore import restore
+from tests.faults.server import new_core
+
+if TYPE_CHECKING:
+    from tests.faults.world import World
+
+EVERY = 3
+
+
+class Recall:
+    """Looks now and then, right after a commit."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._commits = 0
+
+    def look(self) -> None:
+        loop = self._world.servers[0].loop
+        self._commits += 1
+        if len(self._world.servers) > 1 or loop is None or self._commits % EVERY:
+            return
+        fresh = new_core().book
+        restore(fresh, self._world.disk.rows, loop.now_ms())
+        known, recalled = _known(loop.core.book), _known(fresh)
+        for name, value in known.items():
+            if value != recalled[name]:
+                self._world.audit.problem(
+                    f"{name} would be {_differing(recalled[name], value)} after a restart, and is "
+                    f"{_differing(value, recalled[name])}"
+                )
+
+
+def _known(book: Book) -> dict[str, Any]:
+    """All that decides what happens next, as far as it does not depend on who is connected."""
+    picture = book.picture
+    return {
+        "jobs": {job_id: _of_job(life) for job_id, life in book.lives.items()},
+        "counts": (book.queued_tasks, dict(book.queued_of), book.next_number),
+        "queue": {n: str(entry.waiting.tasks) for n, entry in picture.queue.entries.items()},
+        "held": {name: entry.running.stopping for name, entry in picture.running.items()},
+        "dependents": {name: set(others) for name, others in book.dependents.items()},
+        "promises": set(book.promises),
+        "services": dict(book.services),
+        "reservations": set(picture.windows),
+    }
+
+
+def _of_job(life: JobLife) -> tuple[object, ...]:
+    tasks = {None: life.only_task, **life.tasks}
+    return (
+        life.job.hold,
+        life.job.priority,
+        sorted(map(str, life.waiting_on or ())),
+        str(life.pending),
+        {state: str(numbers) for state, numbers in life.states.items() if numbers},
+        {
+            number: (task.state, task.attempt, task.failures, task.resume_ms, task.stop_why)
+            for number, task in tasks.items()
+            if task is not None and task.attempt
+        },
+    )
+
+
+def _differing(value: Any, other: Any) -> str:
+    """As much of a value as is not in the other one."""
+    if isinstance(value, dict):
+        value = {name: found for name, found in value.items() if other.get(name) != found}
+    return str(value)[:300]
