@@ -87,8 +87,12 @@ class Hooks:
 
     def _check(self, row: JobRow, attempts: list[AttemptRow]) -> None:
         audit = self._world.audit
-        failed = [attempt.allocation_id in audit.failed_prologs for attempt in attempts]
-        in_a_row = next((n for n, bad in enumerate(reversed(failed)) if not bad), len(failed))
+        in_a_row = 0
+        for name in (attempt.allocation_id for attempt in reversed(attempts)):
+            if name in audit.failed_prologs:
+                in_a_row += 1
+            elif list(audit.member_runs(name)):
+                break  # An attempt that never began for another reason does not count.
         if row.state is JobState.FAILED and 0 < in_a_row < MOST and "prolog" in row.reason:
             audit.problem(f"{row.job.id} has failed after {in_a_row} prologs that failed")
         ran = sum(bool(list(audit.member_runs(a.allocation_id))) for a in attempts)
