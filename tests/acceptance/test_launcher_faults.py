@@ -361,3 +361,24 @@ def test_a_job_ignores_no_signal_that_whoever_started_the_scheduler_ignored() ->
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {blocked})
         signal.signal(ignored, before)
+
+
+def test_a_session_that_has_filled_its_directory_still_tells_its_end() -> None:
+    if not AS_ROOT:
+        pytest.skip("needs root")
+
+    async def scenario(rig: Rig) -> None:
+        place = rig.directory / "scratch"
+        place.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", place]
+        if subprocess.run(mount, check=False).returncode:
+            pytest.skip("cannot mount a small file system here")
+        try:
+            script = "dd if=/dev/zero of=$(dirname $TGPU_STOP_FILE)/full bs=4k; exit 4"
+            over = await rig.run(rig.work("job-1.1", "sh", "-c", script, runner="terminal"))
+            assert "No space left" in rig.log(rig.work("job-1.1"))
+            assert (over.exit_code, over.signal) == (4, None)
+        finally:
+            subprocess.run(["umount", "-l", place], check=False)
+
+    with_launcher(scenario)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ SPARE_MS = 5_000
 Key = tuple[str, int]
 """Allocation id and member."""
 CHILD = Path(__file__).with_name("check_child.py")
+_RUNNERS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="check")
+"""Apart from the threads in which devices are read: commands that hang must not hold those up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ async def _command(asked: Watched) -> str:
     Begun in a thread, where Python starts it without a copy of this process, which is large and
     has threads of gRPC.
     """
-    return await asyncio.to_thread(_run, asked)
+    return await asyncio.get_running_loop().run_in_executor(_RUNNERS, _run, asked)
 
 
 def _run(asked: Watched) -> str:

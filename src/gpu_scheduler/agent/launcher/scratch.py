@@ -15,7 +15,7 @@ from gpu_scheduler.agent.work import Work
 STOP_FILE = "stop-reason"
 CHECKPOINT_FILE = "checkpoint"
 _TERMINAL = ("terminal_host.py", "terminal_use.py", "terminal.sock")
-_SESSION = ("shim.py", "end.json", "tmux.sock")
+_SESSION = ("shim.py", "end.json", "end.json.new", "tmux.sock")
 _GANG = ("hostfile", "machinefile")
 _KNOWN = frozenset({STOP_FILE, CHECKPOINT_FILE, "script", *_SESSION, *_TERMINAL, *_GANG})
 _PRIVATE = 0o700

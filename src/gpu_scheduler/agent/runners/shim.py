@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     Order = dict[str, Any]
 
+UNFINISHED = "end.json.new"
+END_BYTES = 4096
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE)
 
 
@@ -46,6 +48,8 @@ def main() -> int:
         log = open_output(gate, order)
     for number in IGNORED:
         signal.signal(number, lambda *_: None)
+    here = os.path.dirname(os.path.abspath(__file__))
+    keep_room(here)
     errors, report = os.pipe()
     job, terminal = pty.fork()
     if job == 0:
@@ -59,7 +63,6 @@ def main() -> int:
         return 1
     tell(gate, {"began": job})
     signal.signal(signal.SIGHUP, lambda *_: hang_up(job))
-    here = os.path.dirname(os.path.abspath(__file__))
     detail = ""
     if order.get("terminal"):
         use = load(here, "terminal_use").Use(order["terminal"])
@@ -215,14 +218,25 @@ def hang_up(job: int) -> None:
         pass
 
 
+def keep_room(directory: str) -> None:
+    """Take the room for the end while there is some: the job may fill the disk."""
+    with contextlib.suppress(OSError):
+        file = os.open(os.path.join(directory, UNFINISHED), os.O_CREAT | os.O_WRONLY, 0o600)
+        try:
+            os.write(file, b" " * END_BYTES)
+        finally:
+            os.close(file)
+
+
 def write_end(directory: str, job: int, status: int, detail: str = "") -> None:
     """Durably, for a launcher that may not be there at this moment."""
-    path = os.path.join(directory, "end.json")
-    file = os.open(path + ".new", os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-    os.write(file, json.dumps({"pid": job, "status": status, "detail": detail}).encode())
+    path = os.path.join(directory, UNFINISHED)
+    file = os.open(path, os.O_CREAT | os.O_WRONLY, 0o600)
+    end = os.write(file, json.dumps({"pid": job, "status": status, "detail": detail}).encode())
+    os.ftruncate(file, end)
     os.fsync(file)
     os.close(file)
-    os.rename(path + ".new", path)
+    os.rename(path, os.path.join(directory, "end.json"))
 
 
 def tell(gate: socket.socket, message: dict[str, object]) -> None:

@@ -1,0 +1,40 @@
+"""Asking replicas of services whether they can be used."""
+
+import asyncio
+import threading
+
+import pytest
+
+from gpu_scheduler.agent import checks
+from gpu_scheduler.agent.checks import Watched, check
+
+MANY = 40
+"""More than Python has threads for whoever asks, on any machine."""
+
+
+def test_commands_that_hang_do_not_hold_up_those_who_read_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_go = threading.Event()
+
+    def hangs(asked: Watched) -> str:
+        let_go.wait(30)
+        return asked.allocation_id
+
+    monkeypatch.setattr(checks, "_run", hangs)
+
+    async def scenario() -> list[str]:
+        asked = [
+            Watched(allocation_id=f"{n}", member=0, port=1, kind="command", timeout_ms=60_000)
+            for n in range(MANY)
+        ]
+        answers = [asyncio.create_task(check(each)) for each in asked]
+        try:
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                await asyncio.to_thread(int)
+        finally:
+            let_go.set()
+        return await asyncio.gather(*answers)
+
+    assert asyncio.run(scenario()) == [f"{n}" for n in range(MANY)]
