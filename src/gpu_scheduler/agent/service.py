@@ -39,7 +39,7 @@ from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL, TERMINALS
 
 LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000
-BEGAN_WAITS_S = 0.03
+BEGAN_WAITS_S = 0.01
 LEAST_PATIENCE_S = 6.0
 LATE = 1.6
 """A server that has said nothing for so many heartbeats is frozen or cut off: look for another."""
