@@ -35,42 +35,64 @@ SMALL = (WHOLE[0], WHOLE[0], WHOLE[3], SHARES[0], SHARES[7], NO_GPU[0])
 CAP_MILLI = 2_000
 POLICY = replace(BRISK["fair"], interactive_gpu_milli=CAP_MILLI)
 AT_ONCE = ("gpu_milli", "gpu_memory_mb", "cpu_milli", "memory_mb", "concurrent_jobs")
+CROWDED, OTHER = TENANTS[:2]
 QUOTAS = (
     Quota(gpu_milli=1_000),
     Quota(gpu_milli=2_000),
+    Quota(concurrent_jobs=1),
     Quota(concurrent_jobs=2),
-    Quota(cpu_milli=4_000, memory_mb=30_000),
-    Quota(gpu_memory_mb=10_000, concurrent_jobs=3),
+    Quota(cpu_milli=4_000, gpu_memory_mb=10_000),
+    Quota(),
 )
+USER_QUOTAS = (Quota(), Quota(gpu_milli=1_000), Quota(concurrent_jobs=1), Quota(concurrent_jobs=2))
 NOTHING: Counter[str] = Counter()
-USER_QUOTAS = (Quota(), Quota(), Quota(gpu_milli=1_000), Quota(concurrent_jobs=1))
+STOP_MS = 90_000
+
+
+@st.composite
+def wave(
+    draw: st.DrawFn, name: str, most: int, tenants: tuple[str, ...], *, interactive: bool
+) -> list[Step]:
+    """Some jobs of one kind, at one moment or while others are being stopped."""
+    steps = []
+    for number in range(draw(st.integers(1, most))):
+        work = draw(
+            works(
+                f"{name}{number}",
+                requests=SMALL,
+                manners=False,
+                gangs=draw(st.integers(0, 3)) == 0,
+                arrays=draw(st.integers(0, 3)) == 0,
+                priorities=(250, 750) if not interactive else (750, 1_500),
+            )
+        )
+        changes = {
+            "interactive": interactive,
+            "preemptible": draw(st.integers(0, 5)) > 0,
+            "pool": Pool.BATCH,
+            "tenant": draw(st.sampled_from(tenants)),
+        }
+        pause_ms = draw(st.sampled_from((0, 0, STOP_MS // 3)))
+        steps.append(Step(pause_ms, replace(work, job=replace(work.job, **changes))))
+    return steps
 
 
 @st.composite
 def shared(draw: st.DrawFn) -> Scenario:
-    """A history of few accounts that are at their limits, with much interactive work."""
-    steps = []
-    for number in range(draw(st.integers(3, 9))):
-        work = draw(
-            works(f"j{number}", requests=SMALL, manners=False, priorities=(750, 750, 1_500))
-        )
-        changes = {
-            "interactive": number > 1 and draw(st.booleans()),
-            "preemptible": draw(st.integers(0, 5)) > 0,
-            "pool": Pool.BATCH,
-            "tenant": draw(st.sampled_from((*TENANTS[:1] * 3, *TENANTS[:2]))),
-        }
-        work = replace(work, job=replace(work.job, **changes))
-        steps.append(Step(draw(st.sampled_from((0, STEP_MS // 2, STEP_MS))), work))
-    tenants = tuple(
+    """A tenant that is at its limits gets interactive work, and then more batch work."""
+    first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER), interactive=False))
+    second = draw(wave("b", 3, (CROWDED,), interactive=True))
+    third = draw(wave("c", 3, (CROWDED, OTHER), interactive=False))
+    second[0] = replace(second[0], pause_ms=STEP_MS // 2)
+    tenants = (
         Tenant(
-            id=name,
+            id=CROWDED,
             quota=draw(st.sampled_from(QUOTAS)),
             user_quota=draw(st.sampled_from(USER_QUOTAS)),
             can_preempt_others=draw(st.booleans()),
             max_preemptions=1_000,
-        )
-        for name in TENANTS[:2]
+        ),
+        Tenant(id=OTHER, max_preemptions=1_000),
     )
     machines = tuple(
         Node(
@@ -78,11 +100,11 @@ def shared(draw: st.DrawFn) -> Scenario:
             ordinal=ordinal,
             cpu_milli=8_000,
             memory_mb=64_000,
-            devices=draw(st.sampled_from(HARDWARE[1:4])),
+            devices=draw(st.sampled_from(HARDWARE[1:3])),
         )
         for ordinal in range(draw(st.integers(1, 2)))
     )
-    return Scenario(nodes=machines, steps=tuple(steps), tenants=tenants)
+    return Scenario(nodes=machines, steps=(*first, *second, *third), tenants=tenants)
 
 
 def wanted(job: Job, members: int) -> Counter[str]:
@@ -169,7 +191,7 @@ class Witness:
 PHYSICS = {
     "ideal": Physics(),
     "progress is lost": Physics(keeps_progress=False),
-    "stops take long": Physics(stop_ms=90_000),
+    "stops take long": Physics(stop_ms=STOP_MS),
 }
 
 

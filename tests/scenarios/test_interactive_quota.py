@@ -180,6 +180,18 @@ def test_a_user_at_a_limit_of_users_costs_nobody_else_of_the_tenant_a_place() ->
     )
 
 
+def test_at_a_limit_of_users_nobody_else_makes_room_either() -> None:
+    """Its own jobs have no GPU, so that only a colleague's could make room on the node."""
+    lab = a_lab(limit={"user_quota": Quota(concurrent_jobs=2)}, nodes=[a_node(gpus=2)])
+    lab.submit(batch(1), batch(2), *(batch(n, user="ann", gpus=0, cpus=1) for n in (3, 4)))
+    lab.at(HOUR)
+    lab.submit(shell(9))
+    assert lab.stopped() == []
+    assert why(lab, "j9").endswith(
+        "; stopping batch jobs of user ann would not make room on any node"
+    )
+
+
 def test_no_job_of_another_tenant_is_stopped_for_a_limit_of_its_own() -> None:
     """By class it could stop them, but it is over its quota."""
     policy = a_policy(name="fair", interactive_gpu_milli=2_000)

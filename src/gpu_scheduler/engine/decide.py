@@ -163,7 +163,7 @@ class Cycle:
         )
         self._passed_over = PassedOver(self._policy, self._calendar, self._merge, self.found)
         limits = self._limits
-        limits.begin(leaving=self._calendar.leaving, gone=self.gone, used_up=self._used_up)
+        limits.begin(leaving=self._calendar.leaving, gone=self.gone)
         self._comes_first = self._calendar.comes_first = limits.admission.comes_first
         self._preemptor = Preemptor(picture, self._calendar, limits.admission, now_ms)
         self._own_work = OwnWork(picture, limits, self._preemptor)

@@ -32,11 +32,11 @@ class Limits:
         self._tasks_running: dict[int, int] = {}
         self._promised: dict[int, tuple[Job, Amounts]] = {}
 
-    def begin(self, *, leaving: set[str], gone: set[str], used_up: set[int]) -> None:
+    def begin(self, *, leaving: set[str], gone: set[str]) -> None:
         """A pass over the queue begins, with what has been counted so far.
 
-        Allocations that are `leaving` are being stopped by this cycle, `gone` ones hold nothing any
-        more, and reservations of jobs with `used_up` numbers are of no matter.
+        Allocations that are `leaving` are being stopped by this cycle, and `gone` ones hold nothing
+        any more.
         """
         picture = self._picture
         self._leaving = leaving
@@ -53,9 +53,6 @@ class Limits:
             policy=picture.policy,
         )
         self.admission.online_waits_milli = picture.online_waits_milli() if picture.pools else 0
-        for number, reservation in picture.reservations.items():
-            if reservation.claim and number not in used_up and number not in self._promised:
-                self.promise(picture.queue.entries[number], len(reservation.placements))
 
     def refusal(self, entry: Entry) -> Reason | None:
         """Why a limit keeps the job from starting now, with as few members as it can, or None."""
