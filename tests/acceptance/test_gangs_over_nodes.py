@@ -332,12 +332,11 @@ def test_a_frozen_agent_costs_one_attempt_and_the_gang_is_tried_until_it_thaws(
     stage.cluster.wait_for_nodes()
     stage.cluster.agents["n1"].freeze()
     job = stage.submit(members=4)
+    late = re.compile(rf"member \d on n1 was not prepared within {SHORT} s")
     stage.cluster.until(
-        lambda: f"was not prepared within {SHORT} s" in (stage.attempts(job)[0]["detail"] or ""),
+        lambda: any(late.search(one["detail"] or "") for one in stage.attempts(job)[:1]),
         "the first attempt is given up",
     )
-    member = next(m for m, node in stage.nodes(job).items() if node == "n1")
-    assert f"member {member} on n1 was not" in stage.attempts(job)[0]["detail"]
     assert stage.ran(job) == []
     stage.cluster.agents["n1"].thaw()
     stage.until(job, "completed")
