@@ -92,7 +92,7 @@ def audit(
     *,
     launcher_killed: bool = False,
 ) -> list[str]:
-    """Every complaint. An end may be unknown only if a launcher was killed."""
+    """Every complaint. An end may be unknown only if a launcher was killed, or nothing ran."""
     plans = list(plans)
     return [
         *_lost_or_doubled(plans, ids, answers),
@@ -171,6 +171,10 @@ def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Ite
             # Those who were stopped because another one failed do not speak for the gang.
             failed = (failed - {"signal:15"}) or failed
         if said == "unknown" and launcher_killed and "unknown" in attempt["detail"]:
+            continue
+        some_never_ran = len(ran[key]) < len(attempt["allocation"])
+        if said == "unknown" and some_never_ran and attempt["detail"].startswith("member "):
+            # Such a gang ends as the one that never began, however the others fared meanwhile.
             continue
         if said not in failed:
             yield f"{attempt['id']}: {said}, but it was {' and '.join(sorted(failed))}"

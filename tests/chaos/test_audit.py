@@ -95,6 +95,17 @@ def test_an_unknown_end_passes_only_if_a_launcher_was_killed() -> None:
     assert "job-1.1: unknown" in complaints(attempt=unknown, job=job)
 
 
+def test_an_unknown_end_of_a_gang_passes_only_if_one_of_it_never_ran() -> None:
+    both = [{**ATTEMPT["allocation"][0], "member": rank, "node": f"n{rank}"} for rank in (0, 1)]
+    late = {"exit_code": None, "state": "failed", "allocation": both}
+    late["detail"] = "member 1 on n1 did not begin within 5 s, and its node does not answer"
+    wrong = "job-1.1: unknown, but it was exit:0"
+    assert wrong not in complaints(attempt=late)
+    assert wrong in complaints(attempt=late | {"detail": ""})
+    other = replace(RUN, key=("job-1", None, 1, 1))
+    assert wrong in complaints(attempt=late, runs=(RUN, other))
+
+
 def test_an_end_of_what_never_ran_is_seen() -> None:
     assert "it never ran" in complaints(runs=())
 
