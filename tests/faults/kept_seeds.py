@@ -5,6 +5,7 @@ KEPT: dict[int, str] = {
     600: "a task that was cancelled between two attempts waited for ever after a failover",
     4514: "a place was kept for a job that waited for the end of a service, and stopped its update",
     4653: "a stream that came after the next one took its place, and work begun since was given up",
+    1607: "a node that came back kept the record of a gang that had ended with another dead node",
     2371: "a loop that was deposed with a timer due turned without a pause",
 }
 """Seeds, each with what was found in its world."""

@@ -109,7 +109,7 @@ class Agents:
         self._sessions: dict[str, Session] = {}
         self._newest = Newest()
         self._members = Members()
-        self._committed = Committed(loop, self._members.forget)
+        self._committed = Committed(loop, self._attempt_over)
         self._gangs = Gangs(
             loop, self._members, self, self._tell, self._member_over, self._committed
         )
@@ -523,6 +523,7 @@ class Agents:
             at_ms=fact.at_ms,
             prolog_failed=over.prolog_failed,
             epilog_failed=over.epilog_failed,
+            is_told=True,
         )
         if over.stopped_by == LEASE:
             detail = "; ".join(filter(None, (LEASE_ENDED, over.detail)))
@@ -550,6 +551,15 @@ class Agents:
         saved_ms = max(0, checkpoint_ms - allocation.start_ms) if checkpoint_ms else 0
         answer = self._tell(replace(ended, progress_ms=saved_ms))
         answer.add_done_callback(lambda done: self._forget_members(allocation, done))
+
+    def _attempt_over(self, allocation_id: str) -> None:
+        """It is over for the core before all its nodes have said so: they drop what they have."""
+        for member, node_id, is_told in self._members.places(allocation_id):
+            if is_told:
+                self.order(node_id, _forget(allocation_id, member))
+            else:
+                self._gangs.refuse(node_id, allocation_id, member)
+        self._members.forget(allocation_id)
 
     def _forget_members(self, allocation: Allocation, answer: asyncio.Future[Outcome]) -> None:
         """The end is committed, so the nodes need not keep it."""

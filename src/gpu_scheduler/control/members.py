@@ -20,7 +20,7 @@ GANG = "gang"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberEnd:
-    """How one member ended."""
+    """How one member ended; `is_told` by its node, and not only known."""
 
     exit_code: int | None
     signal: int | None
@@ -30,6 +30,7 @@ class MemberEnd:
     at_ms: int = 0
     prolog_failed: str = ""
     epilog_failed: str = ""
+    is_told: bool = False
 
     @property
     def went_well(self) -> bool:
@@ -43,6 +44,7 @@ class _Attempt:
     prepared: dict[int, int] = field(default_factory=dict)
     began: set[int] = field(default_factory=set)
     ends: dict[int, MemberEnd] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
     told_to_stop: bool = False
     late: str = ""
 
@@ -86,6 +88,8 @@ class Members:
         attempt = self._of(allocation)
         if member in attempt.nodes:
             attempt.ends.setdefault(member, end)
+            if end.is_told:
+                attempt.told.add(member)
         if attempt.ends.keys() != attempt.nodes.keys():
             return None
         failed = [number for number, one in attempt.ends.items() if not one.went_well]
@@ -157,6 +161,13 @@ class Members:
     def clear(self) -> None:
         """Whatever was heard may be wrong: it is told again."""
         self._attempts.clear()
+
+    def places(self, allocation_id: str) -> list[tuple[int, str, bool]]:
+        """The members of an attempt that was heard of, their nodes, and who has told its end."""
+        attempt = self._attempts.get(allocation_id)
+        if attempt is None:
+            return []
+        return [(number, node, number in attempt.told) for number, node in attempt.nodes.items()]
 
     def forget(self, allocation_id: str) -> None:
         """The attempt has ended for the core too."""

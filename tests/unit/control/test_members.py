@@ -61,6 +61,15 @@ def test_members_that_must_stop_are_told_again_when_their_agent_has_come_back() 
     assert members.to_stop_on("n0") == []
 
 
+def test_who_has_told_its_end_is_known_also_where_the_end_was_known_before() -> None:
+    members, gang = Members(), an_allocation(2)
+    assert members.places("j.1") == []
+    members.over(gang, 0, FAILED)
+    assert members.places("j.1") == [(0, "n0", False), (1, "n0", False)]
+    members.over(gang, 0, replace(FAILED, is_told=True))
+    assert members.places("j.1") == [(0, "n0", True), (1, "n0", False)]
+
+
 def test_a_repeated_report_changes_nothing() -> None:
     members, gang = Members(), an_allocation(2)
     members.over(gang, 0, FAILED)
