@@ -15,8 +15,8 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.agent_session import Newest, Session, messages_for
-from gpu_scheduler.api.device_facts import device_read
 from gpu_scheduler.api.gangs import Gangs
+from gpu_scheduler.api.node_facts import device_read, member_end
 from gpu_scheduler.api.node_found import introduction, node_found, refusal
 from gpu_scheduler.api.node_logs import NodeLogs
 from gpu_scheduler.api.node_terminals import NodeTerminals
@@ -45,31 +45,20 @@ from gpu_scheduler.control.messages import (
     WarnOrder,
 )
 from gpu_scheduler.control.reconcile import reconcile
-from gpu_scheduler.control.stopping import (
-    CANCELLED,
-    GPU_IDLE,
-    GPU_MEMORY,
-    LEASE,
-    NODE_LOST,
-    NOT_BEGUN,
-    PREEMPTED,
-    TIMEOUT,
-)
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import (
+    forget_order,
     readings_of,
     start_order,
+    stop_order,
+    warn_order,
 )
 from gpu_scheduler.wire.versions import NoCommonProtocol, agreed_protocol
 
-GROUNDS = frozenset(
-    {TIMEOUT, GANG, PREEMPTED, CANCELLED, NOT_BEGUN, NODE_LOST, GPU_MEMORY, GPU_IDLE}
-)
-"""Why a node may say that it stopped something; other words are not ours."""
 LEAST_LOOK_S = 0.01
 HELD_UP_S = 1.0
 """Whoever looks so much later than it wanted to has been frozen, or very busy."""
@@ -78,7 +67,6 @@ NO_ENVIRONMENT = (
     "the environment that was captured with it is dropped by now (retention.environments_days); "
     "submit it anew"
 )
-LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 log = structlog.get_logger("agents")
 
 
@@ -247,17 +235,14 @@ class Agents:
         for member in members:
             session = self._sessions.get(nodes[member])
             if session is not None:
-                session.send(_stop(allocation.id, member, why))
+                session.send(stop_order(allocation.id, member, why))
 
     def _send_warning(self, order: WarnOrder) -> None:
         running = self._loop.core.book.picture.running.get(order.allocation_id)
         for placement in () if running is None else running.running.allocation.placements:
             session = self._sessions.get(placement.node_id)
             if session is not None:
-                warn = pb.Warn(text=order.text)
-                session.send(
-                    pb.Order(allocation_id=order.allocation_id, member=placement.member, warn=warn)
-                )
+                session.send(warn_order(order.allocation_id, placement.member, order.text))
 
     def order(self, node_id: str, order: pb.Order) -> bool:
         """Send an order to a node; False if its agent is not connected."""
@@ -434,10 +419,10 @@ class Agents:
             self._member_gone(allocation_id, member)
         for allocation_id, member in repairs.unknown:
             self._note_repair("stopped, as it is not known here", allocation_id)
-            session.send(_stop(allocation_id, member, "unknown"))
+            session.send(stop_order(allocation_id, member, "unknown"))
         for allocation_id, member in self._members.to_stop_on(hello.node):
             self._note_repair("stopped, as another member has failed", allocation_id)
-            session.send(_stop(allocation_id, member, GANG))
+            session.send(stop_order(allocation_id, member, GANG))
 
     def _note_repair(self, what: str, allocation_id: str) -> None:
         log.warning("repair", what=what, allocation=allocation_id)
@@ -501,34 +486,17 @@ class Agents:
         elif kind == "saved":
             self._tell(Checkpointed(allocation.id))
         elif kind == "over":
-            self._hear_over(allocation, fact, running.running.checkpoint_ms)
+            end = member_end(fact)
+            self._member_over(allocation, fact.member, end, running.running.checkpoint_ms)
 
     def _hear_unknown(self, session: Session, fact: pb.Fact) -> None:
         """Its end is committed, or it was never ours: it is to be forgotten, or to stop."""
         kind = fact.WhichOneof("fact")
         is_stored = fact.allocation_id in self._committed.ids
         if kind == "over" and not is_stored:
-            session.send(_forget(fact.allocation_id, fact.member))
+            session.send(forget_order(fact.allocation_id, fact.member))
         elif kind == "prepared" or (kind == "began" and not is_stored):
             self._gangs.refuse(session.node, fact.allocation_id, fact.member)
-
-    def _hear_over(self, allocation: Allocation, fact: pb.Fact, checkpoint_ms: int) -> None:
-        over = fact.over
-        end = MemberEnd(
-            exit_code=over.exit_code if over.HasField("exit_code") else None,
-            signal=over.signal if over.HasField("signal") else None,
-            ran=over.ran,
-            stopped_by=over.stopped_by if over.stopped_by in GROUNDS else "",
-            detail=over.detail,
-            at_ms=fact.at_ms,
-            prolog_failed=over.prolog_failed,
-            epilog_failed=over.epilog_failed,
-            is_told=True,
-        )
-        if over.stopped_by == LEASE:
-            detail = "; ".join(filter(None, (LEASE_ENDED, over.detail)))
-            end = replace(end, stopped_by=LEASE, detail=detail)
-        self._member_over(allocation, fact.member, end, checkpoint_ms)
 
     def _member_gone(self, allocation_id: str, member: int) -> None:
         """A member ran, and its node has no record of it any more."""
@@ -556,7 +524,7 @@ class Agents:
         """It is over for the core before all its nodes have said so: they drop what they have."""
         for member, node_id, is_told in self._members.places(allocation_id):
             if is_told:
-                self.order(node_id, _forget(allocation_id, member))
+                self.order(node_id, forget_order(allocation_id, member))
             else:
                 self._gangs.refuse(node_id, allocation_id, member)
         self._members.forget(allocation_id)
@@ -569,7 +537,7 @@ class Agents:
             session = self._sessions.get(placement.node_id)
             if session is not None:
                 session.ordered.discard(allocation.id)
-                session.send(_forget(allocation.id, placement.member))
+                session.send(forget_order(allocation.id, placement.member))
 
     def _hear_readings(self, node_id: str, telemetry: pb.Telemetry) -> None:
         readings = readings_of(telemetry)
@@ -588,11 +556,3 @@ class Agents:
         self._answers.discard(answer)
         if not answer.cancelled() and (error := answer.exception()) is not None:
             log.warning("fact not taken in", error=str(error))
-
-
-def _stop(allocation_id: str, member: int, why: str) -> pb.Order:
-    return pb.Order(allocation_id=allocation_id, member=member, stop=pb.Stop(why=why))
-
-
-def _forget(allocation_id: str, member: int) -> pb.Order:
-    return pb.Order(allocation_id=allocation_id, member=member, forget=pb.Forget())

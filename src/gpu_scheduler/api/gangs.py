@@ -17,7 +17,7 @@ from gpu_scheduler.control.messages import CommitOrder, Prepared
 from gpu_scheduler.control.stopping import NOT_BEGUN
 from gpu_scheduler.model.allocation import Allocation, Placement
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.orders import commit_order, rendezvous_of
+from gpu_scheduler.wire.orders import commit_order, rendezvous_of, stop_order
 
 HOLD_LONGER_MS = 15_000
 """So much longer than the server waits for all members do prepared ones wait for the server: only
@@ -108,9 +108,7 @@ class Gangs:
 
     def refuse(self, node_id: str, allocation_id: str, member: int) -> None:
         """What is prepared or runs for an attempt that is over is wanted no more."""
-        stop = pb.Stop(why="unknown")
-        order = pb.Order(allocation_id=allocation_id, member=member, stop=stop)
-        self._nodes.order(node_id, order)
+        self._nodes.order(node_id, stop_order(allocation_id, member, "unknown"))
 
     def node_back(self, node_id: str) -> None:
         """Its agent speaks again, and says anew what it has prepared."""

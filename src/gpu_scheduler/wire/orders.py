@@ -138,6 +138,21 @@ def commit_order(allocation: Allocation, placement: Placement) -> pb.Order:
     )
 
 
+def stop_order(allocation_id: str, member: int, why: str) -> pb.Order:
+    """Stop a member, or never start it."""
+    return pb.Order(allocation_id=allocation_id, member=member, stop=pb.Stop(why=why))
+
+
+def warn_order(allocation_id: str, member: int, text: str) -> pb.Order:
+    """Tell a member something."""
+    return pb.Order(allocation_id=allocation_id, member=member, warn=pb.Warn(text=text))
+
+
+def forget_order(allocation_id: str, member: int) -> pb.Order:
+    """The end of a member is kept, so its node need not keep it."""
+    return pb.Order(allocation_id=allocation_id, member=member, forget=pb.Forget())
+
+
 def devices_of(inventory: pb.Inventory) -> tuple[Device, ...]:
     """The devices of a node as an agent found them."""
     return tuple(
