@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.postgres.store import PostgresStore
-from gpu_scheduler.store.rows import Store
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.postgres import address_of, shared_server
 

@@ -19,6 +19,7 @@ from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.questions import SORTS, AuditQuery, JobQuery, Sight
 from gpu_scheduler.store.rows import (
@@ -41,7 +42,6 @@ from gpu_scheduler.store.rows import (
     RemovedService,
     RemovedTenant,
     ShareRow,
-    Store,
     TaskRow,
     UsageRow,
 )

@@ -21,8 +21,9 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.measures import Measure
 from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.questions import JobQuery
-from gpu_scheduler.store.rows import AttemptRow, JobRow, Store, TaskRow
+from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.periods import FORMS, Span, read_span, read_zone
 from gpu_scheduler.wire.reports import Invoice, ReportForm
 

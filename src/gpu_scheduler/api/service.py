@@ -25,7 +25,8 @@ from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.notify.service import Notifications
-from gpu_scheduler.store.rows import AuditRow, EventRow, Store, Write
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 from gpu_scheduler.wire import agent_pb2 as pb
 
 Also = Callable[[Sequence[Outcome]], Sequence[Write]]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from gpu_scheduler.store.rows import EventRow, NewJobs, Store, Write
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import EventRow, NewJobs, Write
 
 EVENTS_AT_ONCE = 1_000
 LARGEST_BACKLOG = 10_000

@@ -48,7 +48,8 @@ from gpu_scheduler.model.errors import (
 )
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
-from gpu_scheduler.store.rows import AuditRow, EventRow, Store, Write
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 
 MOST_AT_ONCE = 2_000
 """So many messages are applied before their commit, so that nobody waits for long."""

@@ -11,7 +11,8 @@ from gpu_scheduler.control.messages import Outcome
 from gpu_scheduler.engine.policy import MINUTE_MS
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Reservation
-from gpu_scheduler.store.rows import PromiseRow, RemovedPromise, Store
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import PromiseRow, RemovedPromise
 
 RETURN_MS = 10 * MINUTE_MS
 """A node that has not come back by then is not waited for."""

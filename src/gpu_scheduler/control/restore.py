@@ -39,7 +39,8 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import ENDED, JobState
-from gpu_scheduler.store.rows import JobRow, Store, TaskRow
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import JobRow, TaskRow
 from gpu_scheduler.store.template import Template
 
 Verdicts = dict[tuple[int, int, bool], Reason | None]

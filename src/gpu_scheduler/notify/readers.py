@@ -16,7 +16,8 @@ from gpu_scheduler.model.notice import Notice, NotifyRule
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.notify import document
 from gpu_scheduler.settings.groups import NotificationSettings
-from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, NoticeRow, Store
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, NoticeRow
 
 NOTICES: dict[str, tuple[Notice, ...]] = {
     "running": (Notice.START,),

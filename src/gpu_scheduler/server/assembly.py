@@ -51,7 +51,7 @@ from gpu_scheduler.server.start_rules import check_settings
 from gpu_scheduler.server.storage import open_store, postgres_address
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
-from gpu_scheduler.store.rows import Store
+from gpu_scheduler.store.contract import Store
 
 FIRST_AGENT_S = 15.0
 FIRST_LEADER_S = 15.0

@@ -26,7 +26,7 @@ from gpu_scheduler.server.grpc_tls import GrpcCertificates
 from gpu_scheduler.server.lasting import lasting
 from gpu_scheduler.server.node_keys import stored_authority
 from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.store.rows import Store
+from gpu_scheduler.store.contract import Store
 
 NODE_SERVICE = "gpu_scheduler.v1.NodeService"
 AGENT_SERVICE = "gpu_scheduler.v1.AgentService"

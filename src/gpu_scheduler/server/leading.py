@@ -40,7 +40,7 @@ from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.server.tenants import set_up_tenants
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
-from gpu_scheduler.store.rows import Store
+from gpu_scheduler.store.contract import Store
 
 
 class Leading:

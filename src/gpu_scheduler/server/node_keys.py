@@ -11,7 +11,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import KeepAuthority
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.node_key import Authority
-from gpu_scheduler.store.rows import Store
+from gpu_scheduler.store.contract import Store
 
 LOOK_AGAIN_S = 0.5
 log = structlog.get_logger("server")

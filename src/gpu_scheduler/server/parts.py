@@ -11,7 +11,7 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
-from gpu_scheduler.store.rows import Store
+from gpu_scheduler.store.contract import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,8 @@ from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import NotLeader, SchedulerError
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import NodeReadings
-from gpu_scheduler.store.rows import AuditRow, EventRow, Store
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import AuditRow, EventRow
 from gpu_scheduler.wire.answers import ErrorForm
 
 MOST_AGE_S = 2.0

@@ -12,8 +12,8 @@ from gpu_scheduler.settings.cluster import DatabaseSettings
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.settings.trusted import read_trusted
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.postgres.address import Address
-from gpu_scheduler.store.rows import Store
 from gpu_scheduler.store.sqlite import SqliteStore
 
 LARGEST_PASSWORD = 4096

@@ -1,1 +1,1 @@
-"""Remember: one contract for what is written, with memory and SQLite behind it."""
+"""Remember: one contract for what is written, with memory, SQLite and PostgreSQL behind it."""

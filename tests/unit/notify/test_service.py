@@ -30,7 +30,8 @@ from gpu_scheduler.notify.service import DROPPED, Notifications
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.settings.groups import NotificationSettings
-from gpu_scheduler.store.rows import EventRow, NoticeRow, Store, Write
+from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.rows import EventRow, NoticeRow, Write
 from gpu_scheduler.store.sqlite import SqliteStore
 from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array
 from tests.receivers import HttpReceiver, SmtpReceiver, a_free_port

@@ -17,9 +17,10 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.server.database import Place, back_up, check, copy_between, place_of, upgrade
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.questions import AuditQuery, JobQuery
-from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Store, Write
+from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Write
 from gpu_scheduler.store.sqlite import SqliteStore
 from gpu_scheduler.store.transfer import copying, sqlite_side
 from tests.builders import a_job

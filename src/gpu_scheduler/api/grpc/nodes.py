@@ -30,7 +30,7 @@ from gpu_scheduler.control.messages import JoinNode, RenewNode
 from gpu_scheduler.control.node_keys import check_token
 from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, NotLeader, SchedulerError
-from gpu_scheduler.store.rows import Store
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.node_proof import (

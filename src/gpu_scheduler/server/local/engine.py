@@ -47,8 +47,9 @@ from gpu_scheduler.server.policy import limits_of, policy_of
 from gpu_scheduler.server.site_rules import SiteRules
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.rows import EnvironmentRow, JobRow, Store
+from gpu_scheduler.store.rows import EnvironmentRow, JobRow
 from gpu_scheduler.store.sqlite import SqliteStore
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.jobs import JobRequest
