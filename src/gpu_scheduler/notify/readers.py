@@ -15,7 +15,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.notice import Notice, NotifyRule
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.notify import document
-from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.settings.notifications import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, NoticeRow
 

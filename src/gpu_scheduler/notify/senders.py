@@ -15,7 +15,7 @@ from gpu_scheduler.notify.failures import DeliveryFailed
 from gpu_scheduler.notify.proxy import Proxies
 from gpu_scheduler.notify.secrets import read_secret
 from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.settings.notifications import NotificationSettings
 
 
 class Senders:

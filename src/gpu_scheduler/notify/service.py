@@ -24,7 +24,7 @@ from gpu_scheduler.notify.failures import DeliveryFailed
 from gpu_scheduler.notify.outbox import HOUR_MS, Lane, Outbox
 from gpu_scheduler.notify.readers import Reader, row_of
 from gpu_scheduler.notify.senders import Senders
-from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.settings.notifications import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import CursorRow, EventRow, NoticeRow, RemovedNotice, Write
 

@@ -21,7 +21,8 @@ from gpu_scheduler.api.signed import Issuer, JwtVerifier, Keys
 from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
 from gpu_scheduler.settings.access import AuthSettings
-from gpu_scheduler.settings.groups import ApiSettings, Settings
+from gpu_scheduler.settings.api import ApiSettings
+from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.mistakes import Mistakes
 from gpu_scheduler.settings.trusted import read_trusted
 

@@ -10,7 +10,7 @@ import structlog
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import SchedulerError
-from gpu_scheduler.settings.groups import RetentionSettings
+from gpu_scheduler.settings.keeping import RetentionSettings
 
 PAUSE_S = 600.0
 BREATH_S = 0.05

@@ -31,7 +31,7 @@ from gpu_scheduler.control.messages import Outcome, Submit
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidInput, SchedulerError
 from gpu_scheduler.model.launch import Runner
-from gpu_scheduler.settings.groups import FileSettings
+from gpu_scheduler.settings.keeping import FileSettings
 from gpu_scheduler.store.rows import AnswerRow, EnvironmentRow, Write
 from gpu_scheduler.wire.jobs import JobRequest
 from gpu_scheduler.wire.reading import JobReader

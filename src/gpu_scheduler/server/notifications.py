@@ -15,7 +15,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.tenant import BudgetPeriod
 from gpu_scheduler.notify.readers import why_not
 from gpu_scheduler.notify.service import BudgetUse
-from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.settings.notifications import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import EventRow, Write
 

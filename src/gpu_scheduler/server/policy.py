@@ -10,7 +10,8 @@ from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota
-from gpu_scheduler.settings.groups import GpuSettings, Settings
+from gpu_scheduler.settings.gpu import GpuSettings
+from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.policy import LimitSettings, PolicySettings
 
 

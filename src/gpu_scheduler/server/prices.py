@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, time
 
 from gpu_scheduler.ledger.cost import PriceList, Prices
+from gpu_scheduler.settings.costs import CostSettings
 from gpu_scheduler.settings.forms import PriceChange
-from gpu_scheduler.settings.groups import CostSettings
 
 _MICRO = 10**6
 

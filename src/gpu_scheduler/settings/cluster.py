@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.settings.field import setting, table
+from gpu_scheduler.settings.field import DAY_S, LAST_PORT, setting, table
 
-DAY_S = 86_400.0
-LAST_PORT = 65_535
 POSTGRESQL_SCHEMES = ("postgresql://", "postgres://")
 
 

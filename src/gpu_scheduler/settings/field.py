@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+DAY_S = 86_400.0
+LAST_PORT = 65_535
+
 
 def setting(
     default: T,

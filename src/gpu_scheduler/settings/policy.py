@@ -1,16 +1,82 @@
-"""Settings about who comes first, and who may have how much."""
+"""Settings about when the scheduler decides, who comes first, and who may have how much."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.settings.field import setting
+from gpu_scheduler.settings.field import DAY_S, setting
 
 PRESETS = (
     *("fair", "fifo", "sjf", "srtf", "las", "skip", "easy", "conservative"),
     *("random", "dot_product", "clustering", "packing", "best_fit", "fgd"),
     *("balance", "short", "feedback"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """When the scheduler decides, and what it may do."""
+
+    scheduling_interval_ms: int = setting(
+        1000,
+        "At the latest after this time the queue is looked at again; a change does so at once.",
+        least=10,
+        most=600_000,
+    )
+    max_queue_size: int = setting(
+        1_000_000,
+        "Most tasks that may wait; a submission beyond that is refused as `queue_full`.",
+        least=1,
+        most=100_000_000,
+        note="10,000 was asked for elsewhere; an array of a million tasks must fit, so that loses.",
+    )
+    enable_preemption: bool = setting(
+        default=True, about="A job of a higher class may stop one of a lower class."
+    )
+    enable_gang_scheduling: bool = setting(
+        default=True, about="Jobs of several members are accepted; off, they are refused."
+    )
+    enable_thermal_aware: bool = setting(
+        default=True, about="Devices above `thermal_threshold` get no new work."
+    )
+    thermal_threshold: float = setting(
+        75.0, "Above this temperature in degrees Celsius a device is hot.", least=20, most=120
+    )
+    thermal_hysteresis: float = setting(
+        5.0, "A hot device is used again once it is this much cooler.", least=0, most=50
+    )
+    num_gpus: int = setting(
+        0,
+        "Use only the first so many devices of this machine; 0 uses all that are found.",
+        least=0,
+        most=1024,
+        note="8 was asked for elsewhere; what the machine has wins.",
+    )
+    max_workers: int = setting(
+        8,
+        "So many starts (prolog, container, spawn) may be under way at once on this machine.",
+        least=1,
+        most=1024,
+    )
+    worker_timeout_s: float = setting(
+        300.0,
+        "A start that takes longer has failed, and the job is tried again.",
+        least=1,
+        most=DAY_S,
+    )
+    job_timeout_s: float = setting(
+        7 * DAY_S,
+        "Limit of jobs that state none.",
+        least=1,
+        most=3650 * DAY_S,
+        note="3,600 was asked for elsewhere; nobody expects a training run to end after an hour.",
+    )
+    graceful_shutdown_timeout_s: float = setting(
+        30.0,
+        "How long a stopping server waits for open requests; jobs are left alone.",
+        least=0,
+        most=3600,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

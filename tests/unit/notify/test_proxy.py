@@ -13,7 +13,7 @@ from gpu_scheduler.notify.failures import DeliveryFailed
 from gpu_scheduler.notify.proxy import Proxies, Proxy
 from gpu_scheduler.notify.senders import Senders
 from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.settings.notifications import NotificationSettings
 from tests.receivers import HttpProxy, HttpReceiver, a_certificate, a_free_port
 
 DOCUMENT = {"id": "event-7-t", "text": "job-1 of ann failed", "event": "fail"}

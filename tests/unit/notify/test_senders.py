@@ -17,7 +17,7 @@ from gpu_scheduler.notify import program, webhook
 from gpu_scheduler.notify.failures import DeliveryFailed
 from gpu_scheduler.notify.senders import Senders
 from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.settings.notifications import NotificationSettings
 from tests.receivers import HttpReceiver, SmtpReceiver, a_certificate, a_free_port, until
 
 DOCUMENT = {

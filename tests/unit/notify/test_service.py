@@ -29,7 +29,7 @@ from gpu_scheduler.notify.readers import Reader
 from gpu_scheduler.notify.service import DROPPED, Notifications
 from gpu_scheduler.server.notifications import LoopForNotices
 from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.groups import NotificationSettings
+from gpu_scheduler.settings.notifications import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import EventRow, NoticeRow, Write
 from gpu_scheduler.store.sqlite import SqliteStore

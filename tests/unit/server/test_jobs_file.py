@@ -13,7 +13,7 @@ from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetNode
 from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.server.jobs_file import JobsFile
-from gpu_scheduler.settings.groups import FileSettings
+from gpu_scheduler.settings.keeping import FileSettings
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_node
 

@@ -11,7 +11,7 @@ from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.server.jobs_file import JobsFile
 from gpu_scheduler.server.local.engine import LocalEngine
 from gpu_scheduler.server.local.parts import FileSystemProvider
-from gpu_scheduler.settings.groups import FileSettings
+from gpu_scheduler.settings.keeping import FileSettings
 
 
 class ProvidedJobsFile(JobsFile):

@@ -1,0 +1,134 @@
+"""Settings of jobs: what holds for each of them, and what they may do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpu_scheduler.settings.field import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """What holds for every job."""
+
+    max_assignment_attempts: int = setting(
+        5,
+        "How often a job is tried that was not begun in time. What is refused at its start (a "
+        "program that is not there) is not tried again.",
+        least=1,
+        most=100,
+    )
+    assignment_retry_wait_s: float = setting(
+        5.0, "First wait before another attempt; it doubles each time.", least=0, most=3600
+    )
+    queue_size_limit: int = setting(
+        1_000_000,
+        "Most tasks that may wait; the smaller of this and `scheduler.max_queue_size` holds.",
+        least=1,
+        most=100_000_000,
+        note="1,000 was asked for elsewhere; it loses to the same million.",
+    )
+    max_concurrent_jobs: int = setting(
+        0,
+        "Most jobs that may run at once on this machine; 0 means no limit.",
+        least=0,
+        most=1_000_000,
+        note="100 was asked for elsewhere; small shares and CPU jobs need more.",
+    )
+    runner: str = setting(
+        "process",
+        "In what jobs run that do not say it: a plain process, or a session to attach to.",
+        choices=("process", "tmux", "screen"),
+    )
+    grace_s: float = setting(
+        10.0, "Time between SIGTERM and SIGKILL, for jobs that state none.", least=0, most=3600
+    )
+    log_size_mb: float = setting(
+        100.0, "A log of a job that grows beyond this is rotated.", least=0.1, most=1_000_000
+    )
+    log_backup_count: int = setting(
+        1, "How many rotated logs of an attempt are kept.", least=0, most=100
+    )
+    prolog: tuple[str, ...] = setting(
+        (),
+        "Command that the server's user runs before each attempt. If it fails, the job does not "
+        "run there and waits again.",
+    )
+    epilog: tuple[str, ...] = setting(
+        (),
+        "Command that the server's user runs after each attempt. How the job ended does not "
+        "depend on it.",
+    )
+    hook_timeout_s: float = setting(
+        60.0,
+        "A prolog or epilog that takes longer is stopped, and has failed. Less than "
+        "`gangs.prepare_timeout_s`, in which the prologs of a gang must be over.",
+        least=1,
+        most=3600,
+    )
+    max_prolog_failures: int = setting(
+        3,
+        "After so many failed prologs in a row a job has failed. Before that it waits again and "
+        "keeps its retries.",
+        least=1,
+        most=100,
+    )
+    hook_failure_drains: bool = setting(
+        True,
+        "Whether a node whose prolog or epilog failed gets no new work until somebody has looked "
+        "after it (`tgpu nodes uncordon`).",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecuritySettings:
+    """What jobs and callers may do."""
+
+    allowed_script_paths: tuple[str, ...] = setting(
+        (),
+        "Directories that the program of a job must lie in; empty: anywhere. Or an interpreter "
+        "of the system (Python, a shell, Perl, R, Julia, Node, Ruby) may run a script from there, "
+        "named first, without options. Scripts given as text, containers, and variables that load "
+        "code (`LD_*`, `BASH_ENV` ...) are refused; `LD_LIBRARY_PATH`, `PYTHONPATH` and the like "
+        "may name these directories and those of the system. A conda environment must be one of "
+        "`conda_roots`, or lie in these directories and be named by its whole path. It judges what "
+        "is submitted and confines nothing: programs in these directories, but for interpreters, "
+        "get any arguments, all read what their user owns (such as Python packages in the home "
+        "directory), and whoever may write there, or change a symbolic link there later, may run "
+        "anything.",
+    )
+    conda_roots: tuple[str, ...] = setting(
+        (
+            *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/mambaforge"),
+            "/opt/anaconda3",
+        ),
+        "The conda installations of the site. Where `allowed_script_paths` is set, an environment "
+        "that a job names is sought in their `envs` and nowhere else (`base`: the installation "
+        "itself), is entered by the conda there, and must be one that the job's user cannot "
+        "change; its interpreters run scripts of the allowed directories.",
+    )
+    max_memory_per_job_gb: float = setting(
+        0.0,
+        "Most memory a job may ask for, and its limit if it asks for none; 0 means no limit.",
+        least=0,
+        most=1_000_000,
+        note="32 was asked for elsewhere; a machine's owner has to choose it.",
+    )
+    max_processes_per_job: int = setting(
+        16_384,
+        "Most processes and threads a job may have at once, and its limit if it asks for none, "
+        "where the host can count them (pids control group); 0 means no limit.",
+        least=0,
+        most=4_194_304,
+    )
+    enable_resource_limits: bool = setting(
+        default=True, about="CPU, memory and process limits are enforced where the host can."
+    )
+    forbidden_environment: tuple[str, ...] = setting(
+        (),
+        "Variables that no job may set or bring along, such as `LD_PRELOAD` or `LD_*`; a "
+        "submission that has one is refused.",
+    )
+    admins: tuple[str, ...] = setting(
+        (), "Users who may do everything, besides root and the user who started the server."
+    )
