@@ -55,6 +55,8 @@ class Settings:
 
 
 GROUPS: dict[str, type] = {
-    name: kind for name, kind in get_type_hints(Settings).items() if is_dataclass(kind)
+    name: kind
+    for name, kind in get_type_hints(Settings).items()
+    if isinstance(kind, type) and is_dataclass(kind)
 }
 """The groups by name; `tenants` is a list, and none of them."""
