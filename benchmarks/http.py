@@ -26,7 +26,8 @@ from gpu_scheduler.api.application import build
 from gpu_scheduler.api.serve import Addresses, Listening, serve
 from gpu_scheduler.api.service import ApiSettings
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import Command, Outcome, SubmitAll
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Command, SubmitAll
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.job import Job

@@ -13,8 +13,9 @@ from gpu_scheduler.api.exchange import Answer
 from gpu_scheduler.api.repeats import Repeats
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Command, Outcome
+from gpu_scheduler.control.messages import Command
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
 from gpu_scheduler.model.leadership import Member

@@ -19,9 +19,10 @@ from gpu_scheduler.api.silence import Silence
 from gpu_scheduler.control import commands, hooks, nodes, services
 from gpu_scheduler.control import restore as restoring
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.life import TaskLife
 from gpu_scheduler.control.members import Members
-from gpu_scheduler.control.messages import Cancel, NodeFenced, Outcome
+from gpu_scheduler.control.messages import Cancel, NodeFenced
 from gpu_scheduler.control.reconcile import Repairs
 from gpu_scheduler.control.stopping import NOT_BEGUN
 from gpu_scheduler.engine.admit import Admission

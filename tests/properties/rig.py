@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.control.messages import (
     Ended,
     NodeFenced,
@@ -18,8 +19,6 @@ from gpu_scheduler.control.messages import (
     SetPools,
     SetTenant,
     Started,
-    StartOrder,
-    StopOrder,
     Submit,
 )
 from gpu_scheduler.engine.policy import Policy

@@ -2,18 +2,8 @@
 
 from typing import Any
 
-from gpu_scheduler.control.messages import (
-    Command,
-    Ended,
-    Fact,
-    Outcome,
-    RunCycle,
-    Started,
-    StartOrder,
-    StopOrder,
-    Submit,
-    WarnOrder,
-)
+from gpu_scheduler.control.effects import Outcome, StartOrder, StopOrder, WarnOrder
+from gpu_scheduler.control.messages import Command, Ended, Fact, RunCycle, Started, Submit
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan

@@ -2,16 +2,14 @@
 
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import CommitOrder, StartOrder, StopOrder
 from gpu_scheduler.control.messages import (
     Cancel,
-    CommitOrder,
     Ended,
     NodeFenced,
     Prepared,
     RunCycle,
     Started,
-    StartOrder,
-    StopOrder,
     Submit,
 )
 from gpu_scheduler.control.restore import restore

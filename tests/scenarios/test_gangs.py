@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.control.messages import NodeFenced, StopOrder
+from gpu_scheduler.control.effects import StopOrder
+from gpu_scheduler.control.messages import NodeFenced
 from gpu_scheduler.model.errors import NeverFits
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Topology

@@ -7,6 +7,7 @@ import pytest
 
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import StartOrder
 from gpu_scheduler.control.messages import (
     Cancel,
     Command,
@@ -15,7 +16,6 @@ from gpu_scheduler.control.messages import (
     Retry,
     RunCycle,
     Started,
-    StartOrder,
     Submit,
 )
 from gpu_scheduler.control.node_messages import Cordon, Drain, Uncordon

@@ -7,6 +7,7 @@ import pytest
 
 from gpu_scheduler.api.services import is_reached
 from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import (
     Cancel,
     Command,
@@ -17,7 +18,6 @@ from gpu_scheduler.control.messages import (
     NodeFenced,
     NodeFound,
     NodeSilent,
-    Outcome,
     ReplicaChecked,
     Retry,
     ScaleService,

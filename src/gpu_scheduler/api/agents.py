@@ -22,27 +22,29 @@ from gpu_scheduler.api.node_logs import NodeLogs
 from gpu_scheduler.api.node_terminals import NodeTerminals
 from gpu_scheduler.api.silence import Patience, Silence
 from gpu_scheduler.control.committed import Committed
+from gpu_scheduler.control.effects import (
+    CommitOrder,
+    CutOrder,
+    Effect,
+    NodeGone,
+    Outcome,
+    StartOrder,
+    StopOrder,
+    TrustOrder,
+    WarnOrder,
+)
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.lost import leases_on
 from gpu_scheduler.control.members import GANG, MemberEnd, Members
 from gpu_scheduler.control.messages import (
     Checkpointed,
-    CommitOrder,
-    CutOrder,
     DevicesRead,
-    Effect,
     Ended,
     Fact,
     NodeFenced,
-    NodeGone,
     NodeSilent,
-    Outcome,
     ReplicaChecked,
     Started,
-    StartOrder,
-    StopOrder,
-    TrustOrder,
-    WarnOrder,
 )
 from gpu_scheduler.control.reconcile import reconcile
 from gpu_scheduler.model.allocation import Allocation

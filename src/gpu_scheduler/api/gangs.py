@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpu_scheduler.control.committed import Committed
+from gpu_scheduler.control.effects import CommitOrder
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.members import MemberEnd, Members
-from gpu_scheduler.control.messages import CommitOrder, Prepared
+from gpu_scheduler.control.messages import Prepared
 from gpu_scheduler.control.stopping import NOT_BEGUN
 from gpu_scheduler.model.allocation import Allocation, Placement
 from gpu_scheduler.wire import agent_pb2 as pb

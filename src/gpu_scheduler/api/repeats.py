@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 from gpu_scheduler.api.exchange import Answer, Call
 from gpu_scheduler.api.failures import KeyReused
 from gpu_scheduler.api.service import Also, Service
-from gpu_scheduler.control.messages import Command, Outcome
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Command
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import CallerError, InvalidRequest
 from gpu_scheduler.store.rows import AnswerRow, Write

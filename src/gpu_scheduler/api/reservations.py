@@ -8,7 +8,8 @@ from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import JSON, Answer, Call, answer, decode
 from gpu_scheduler.api.operations import V1, Operation, a_flag
 from gpu_scheduler.api.service import Also
-from gpu_scheduler.control.messages import CancelReservation, Outcome, Reserve
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.model.errors import InternalError, UnknownThing
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.wire.reservations import (

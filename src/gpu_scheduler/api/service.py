@@ -14,7 +14,8 @@ from typing import Protocol
 from gpu_scheduler.api.node_terminals import Visit
 from gpu_scheduler.api.standing import Standing
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import Command, Outcome
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Command
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.control.vitals import Finding
 from gpu_scheduler.ledger.cost import PriceList, Prices

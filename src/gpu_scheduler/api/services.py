@@ -13,10 +13,10 @@ from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.api.service import Also
 from gpu_scheduler.api.submissions import reader_for
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import (
     CreateService,
     DeleteService,
-    Outcome,
     ScaleService,
     ServiceCommand,
     UpdateService,

@@ -14,7 +14,8 @@ from gpu_scheduler.api.exchange import JSON, NDJSON, Answer, Call, answer, decod
 from gpu_scheduler.api.failures import TooLarge, bad_body
 from gpu_scheduler.api.foresight import of_new
 from gpu_scheduler.api.operations import V1, Operation
-from gpu_scheduler.control.messages import Outcome, Series, Submit, SubmitAll
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Series, Submit, SubmitAll
 from gpu_scheduler.control.submit import cautions
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError

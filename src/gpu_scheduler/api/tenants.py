@@ -10,8 +10,9 @@ from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import JSON, Answer, Call, answer, decode
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.api.service import Also
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.limits import spent
-from gpu_scheduler.control.messages import Outcome, RemoveTenant, SetTenant
+from gpu_scheduler.control.messages import RemoveTenant, SetTenant
 from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller
 from gpu_scheduler.model.errors import AlreadyExists, WrongState
 from gpu_scheduler.model.tenant import Tenant

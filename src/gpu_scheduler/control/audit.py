@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import (
     Command,
     CreateService,
@@ -11,7 +12,6 @@ from gpu_scheduler.control.messages import (
     KeepAuthority,
     MakeJoinToken,
     MakeToken,
-    Outcome,
     PauseDevice,
     ResumeDevice,
     ScaleService,

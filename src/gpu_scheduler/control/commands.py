@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     cancel_pending,
@@ -21,7 +22,7 @@ from gpu_scheduler.control.eligible import (
 from gpu_scheduler.control.estimates import withdraw
 from gpu_scheduler.control.life import HELD, JobLife
 from gpu_scheduler.control.limits import check_pending
-from gpu_scheduler.control.messages import Cancel, Outcome
+from gpu_scheduler.control.messages import Cancel
 from gpu_scheduler.control.stopping import CANCELLED, stop
 from gpu_scheduler.control.submit import NO_NODE, check_room, revised
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState

@@ -19,6 +19,7 @@ from gpu_scheduler.control import (
 )
 from gpu_scheduler.control.book import Book, Limits
 from gpu_scheduler.control.cycle import run_cycle
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.lost import LostFact
 from gpu_scheduler.control.messages import (
     Cancel,
@@ -41,7 +42,6 @@ from gpu_scheduler.control.messages import (
     NodeLost,
     NodeSilent,
     NoteEstimates,
-    Outcome,
     PauseDevice,
     Prepared,
     Record,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control import nodes, services, windows
 from gpu_scheduler.control.book import Book, Timer
+from gpu_scheduler.control.effects import Outcome, StartOrder
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     BEGIN,
@@ -20,7 +21,6 @@ from gpu_scheduler.control.estimates import fulfil
 from gpu_scheduler.control.gangs import BEGUN, PREPARED, give_up, resized, set_start_timers
 from gpu_scheduler.control.limits import spent
 from gpu_scheduler.control.lost import with_leases
-from gpu_scheduler.control.messages import Outcome, StartOrder
 from gpu_scheduler.control.promises import hold_unheard, write_promises
 from gpu_scheduler.control.stopping import NOT_BEGUN, PREEMPTED, TIMEOUT, stop
 from gpu_scheduler.control.submit import place_again

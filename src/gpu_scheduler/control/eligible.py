@@ -6,9 +6,9 @@ from collections import deque
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.estimates import withdraw
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife
-from gpu_scheduler.control.messages import Outcome
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind
 from gpu_scheduler.model.reasons import Reason, ReasonCode

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import Estimate, Outcome
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Estimate
 from gpu_scheduler.store.rows import EstimateRow, RemovedEstimate
 
 

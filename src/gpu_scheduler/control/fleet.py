@@ -8,7 +8,8 @@ from dataclasses import replace
 from gpu_scheduler.control import sharing
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.condition import after_reading, changes
-from gpu_scheduler.control.messages import DevicesRead, NodeFound, Outcome, TrustOrder, WarnOrder
+from gpu_scheduler.control.effects import Outcome, TrustOrder, WarnOrder
+from gpu_scheduler.control.messages import DevicesRead, NodeFound
 from gpu_scheduler.engine.kind import same_hardware
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import UnknownThing

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import CommitOrder, Outcome
 from gpu_scheduler.control.life import JobLife, TaskLife
-from gpu_scheduler.control.messages import CommitOrder, Outcome, Prepared
+from gpu_scheduler.control.messages import Prepared
 from gpu_scheduler.control.stopping import NOT_BEGUN, stop
 from gpu_scheduler.model.allocation import Allocation, Meeting
 from gpu_scheduler.model.job import Job

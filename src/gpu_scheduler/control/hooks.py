@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from gpu_scheduler.control import nodes
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.life import JobLife, TaskLife
-from gpu_scheduler.control.messages import Ended, Outcome
+from gpu_scheduler.control.messages import Ended
 from gpu_scheduler.model.hooks import PROLOG
 from gpu_scheduler.model.job import called
 from gpu_scheduler.model.service import Restart

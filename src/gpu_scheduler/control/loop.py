@@ -21,17 +21,9 @@ from gpu_scheduler.control import permit
 from gpu_scheduler.control.audit import record
 from gpu_scheduler.control.committer import Committer, Writer
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import Effect, Outcome
 from gpu_scheduler.control.followers import Followers
-from gpu_scheduler.control.messages import (
-    Command,
-    Effect,
-    Fact,
-    Outcome,
-    RunCycle,
-    Series,
-    Submit,
-    SubmitAll,
-)
+from gpu_scheduler.control.messages import Command, Fact, RunCycle, Series, Submit, SubmitAll
 from gpu_scheduler.control.named import Rules, as_allowed, jobs_named_in
 from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.control.tallies import Tallies

@@ -10,18 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import NodeGone, Outcome
 from gpu_scheduler.control.fleet import set_node
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.life import JobLife
-from gpu_scheduler.control.messages import (
-    Ended,
-    LeasesOver,
-    NodeFenced,
-    NodeGone,
-    NodeLost,
-    NodeSilent,
-    Outcome,
-)
+from gpu_scheduler.control.messages import Ended, LeasesOver, NodeFenced, NodeLost, NodeSilent
 from gpu_scheduler.control.node_messages import ConfirmDead
 from gpu_scheduler.control.observe import ended
 from gpu_scheduler.control.stopping import NODE_LOST, PREEMPTED, stop

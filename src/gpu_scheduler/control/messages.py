@@ -1,27 +1,25 @@
-"""What goes into the core (commands of people, facts from nodes) and what comes out (effects)."""
+"""What goes into the core: commands of people, and facts from nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_scheduler.control.node_messages import ConfirmDead, NodeCommand
-from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.hooks import HookFailure
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Adapter, Device, Node
 from gpu_scheduler.model.node_key import Authority, JoinToken
-from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
-from gpu_scheduler.model.window import Window, Wish
-from gpu_scheduler.store.rows import EnvironmentRow, EventRow, Write
+from gpu_scheduler.model.window import Wish
+from gpu_scheduler.store.rows import EnvironmentRow, EventRow
 
 # --- commands
 
@@ -463,62 +461,6 @@ class NodeFenced:
     node_id: str
 
 
-# --- effects
-
-
-@dataclass(frozen=True, slots=True)
-class StartOrder:
-    """Start an attempt on its nodes."""
-
-    allocation: Allocation
-    job: Job
-
-
-@dataclass(frozen=True, slots=True)
-class CommitOrder:
-    """Let the members of a gang run: all of them are prepared, and that is stored."""
-
-    allocation: Allocation
-
-
-@dataclass(frozen=True, slots=True)
-class StopOrder:
-    """Stop an attempt; for the grounds see `control.cycle`."""
-
-    allocation_id: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGone:
-    """A node is dead for certain: no word of it about its work is to be waited for."""
-
-    node_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class WarnOrder:
-    """Write a line into the log of an attempt, about what may end it."""
-
-    allocation_id: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TrustOrder:
-    """Somebody has looked after a device: its node should trust it again."""
-
-    node_id: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class CutOrder:
-    """Who speaks for a node does so no more: end its session."""
-
-    node_id: str
-
-
 ServiceCommand = CreateService | UpdateService | ScaleService | DeleteService
 Command = (
     Submit
@@ -567,16 +509,3 @@ Fact = (
     | DevicesRead
     | NodeFenced
 )
-Effect = StartOrder | CommitOrder | StopOrder | NodeGone | WarnOrder | TrustOrder | CutOrder
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one message led to. Effects are released only after the writes are kept."""
-
-    writes: list[Write] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-    plan: Plan | None = None
-    jobs: list[Job] = field(default_factory=list)
-    window: Window | None = None
-    service: Service | None = None

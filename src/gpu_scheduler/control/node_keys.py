@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import CutOrder, Outcome
 from gpu_scheduler.control.key_ring import NodeKeys
 from gpu_scheduler.control.messages import (
-    CutOrder,
     JoinNode,
     KeepAuthority,
     MakeJoinToken,
     NodeKeyMessage,
-    Outcome,
     RenewNode,
     RevokeJoinToken,
     RevokeNode,

@@ -10,10 +10,8 @@ import re
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.fleet import set_node
-from gpu_scheduler.control.messages import (
-    Outcome,
-)
 from gpu_scheduler.control.node_messages import (
     Cordon,
     Drain,

@@ -7,6 +7,7 @@ from functools import partial
 
 from gpu_scheduler.control import fleet, hooks, nodes, services
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.eligible import (
     BACKOFF,
     enqueue_if_ready,
@@ -16,7 +17,7 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
-from gpu_scheduler.control.messages import Ended, Outcome
+from gpu_scheduler.control.messages import Ended
 from gpu_scheduler.control.stopping import (
     CANCELLED,
     GPU_IDLE,

@@ -7,7 +7,7 @@ promise from before stays as it was until all of its nodes have been heard of, f
 from __future__ import annotations
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import Outcome
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.engine.policy import MINUTE_MS
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Reservation

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import StartOrder, StopOrder
+from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.model.states import JobState
 
 Held = tuple[str, int]

@@ -9,9 +9,10 @@ import sys
 from itertools import starmap
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.eligible import protect_later
 from gpu_scheduler.control.life import JobLife
-from gpu_scheduler.control.messages import Outcome, Series
+from gpu_scheduler.control.messages import Series
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.snapshot import Waiting

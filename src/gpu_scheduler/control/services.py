@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.commands import cancel
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.limits import check_pending
 from gpu_scheduler.control.messages import (
     Cancel,
     CreateService,
     DeleteService,
-    Outcome,
     ReplicaChecked,
     ScaleService,
     ServiceCommand,

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome, WarnOrder
 from gpu_scheduler.control.gauges import AttemptGauge, weight_of, with_reading
 from gpu_scheduler.control.gpu_rules import Action, GpuRules
-from gpu_scheduler.control.messages import DeviceRead, Outcome, WarnOrder
+from gpu_scheduler.control.messages import DeviceRead
 from gpu_scheduler.control.stopping import GPU_IDLE, GPU_MEMORY, stop
 from gpu_scheduler.model.allocation import DeviceShare
 from gpu_scheduler.model.job import Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import Outcome, StopOrder
+from gpu_scheduler.control.effects import Outcome, StopOrder
 
 PREEMPTED = "preempted"
 CANCELLED = "cancelled"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control import series
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.eligible import (
     enqueue_if_ready,
     is_met,
@@ -16,7 +17,7 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.control.limits import check_limits, check_pending
-from gpu_scheduler.control.messages import Outcome, Series, Submit
+from gpu_scheduler.control.messages import Series, Submit
 from gpu_scheduler.engine.capacity import ever_fits, largest_node_gpus
 from gpu_scheduler.model.errors import (
     AlreadyExists,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import MakeToken, Outcome, RevokeToken, UseToken
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import MakeToken, RevokeToken, UseToken
 from gpu_scheduler.model.errors import AlreadyExists, UnknownThing, WrongState
 from gpu_scheduler.model.token import Token
 

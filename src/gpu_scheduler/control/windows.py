@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.messages import CancelReservation, Outcome, Reserve
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.control.stopping import PREEMPTED, stop
 from gpu_scheduler.engine.window_choice import (
     Place,

@@ -26,8 +26,9 @@ from gpu_scheduler.api.people import Directory
 from gpu_scheduler.client.jobs_file import llm_config, read_line
 from gpu_scheduler.client.llm_need import gpu_kinds
 from gpu_scheduler.client.surroundings import exported
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Outcome, Submit
+from gpu_scheduler.control.messages import Submit
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import Forbidden, InvalidInput, SchedulerError
 from gpu_scheduler.model.launch import Runner

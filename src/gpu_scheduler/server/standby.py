@@ -24,7 +24,8 @@ from gpu_scheduler.api.standing import (
     with_headers,
 )
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import Command, Outcome
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Command
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.control.tallies import Tallies
 from gpu_scheduler.model.caller import Caller

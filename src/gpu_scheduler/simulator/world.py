@@ -11,19 +11,9 @@ from heapq import heappop, heappush
 
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import (
-    Ended,
-    RunCycle,
-    SetNode,
-    SetTenant,
-    Started,
-    StartOrder,
-    StopOrder,
-    Submit,
-)
-from gpu_scheduler.control.messages import (
-    Outcome as Answer,
-)
+from gpu_scheduler.control.effects import Outcome as Answer
+from gpu_scheduler.control.effects import StartOrder, StopOrder
+from gpu_scheduler.control.messages import Ended, RunCycle, SetNode, SetTenant, Started, Submit
 from gpu_scheduler.engine.admit import HOURS
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import Reasons

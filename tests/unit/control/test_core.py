@@ -6,6 +6,7 @@ import pytest
 
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import StartOrder
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.control.messages import (
     Cancel,
@@ -21,7 +22,6 @@ from gpu_scheduler.control.messages import (
     SetPools,
     SetTenant,
     Started,
-    StartOrder,
     Submit,
 )
 from gpu_scheduler.model.allocation import Allocation

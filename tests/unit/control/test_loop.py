@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import Effect, Outcome, StartOrder
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import (
     Cancel,
-    Effect,
     Ended,
     Hold,
-    Outcome,
     PauseDevice,
     Release,
     Retry,
     Series,
     SetNode,
     Started,
-    StartOrder,
     Submit,
     SubmitAll,
     Update,

@@ -6,15 +6,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import (
-    Ended,
-    Outcome,
-    RunCycle,
-    Series,
-    SetNode,
-    Submit,
-    SubmitAll,
-)
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Ended, RunCycle, Series, SetNode, Submit, SubmitAll
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import NeverFits, QueueFull

@@ -31,8 +31,9 @@ from gpu_scheduler.api.service import ApiSettings
 from gpu_scheduler.api.views import JobViews
 from gpu_scheduler.control.clock import SteadyClock
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.messages import Cancel, Command, Outcome, SetTenant, Submit
+from gpu_scheduler.control.messages import Cancel, Command, SetTenant, Submit
 from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller, Role
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, SchedulerError, UnknownThing
 from gpu_scheduler.model.launch import Runner

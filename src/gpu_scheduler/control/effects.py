@@ -1,0 +1,80 @@
+"""What comes out of the core: orders to nodes, and what each message led to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.service import Service
+from gpu_scheduler.model.window import Window
+from gpu_scheduler.store.rows import Write
+
+
+@dataclass(frozen=True, slots=True)
+class StartOrder:
+    """Start an attempt on its nodes."""
+
+    allocation: Allocation
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOrder:
+    """Let the members of a gang run: all of them are prepared, and that is stored."""
+
+    allocation: Allocation
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """Stop an attempt; for the grounds see `control.stopping`."""
+
+    allocation_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """A node is dead for certain: no word of it about its work is to be waited for."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WarnOrder:
+    """Write a line into the log of an attempt, about what may end it."""
+
+    allocation_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrustOrder:
+    """Somebody has looked after a device: its node should trust it again."""
+
+    node_id: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutOrder:
+    """Who speaks for a node does so no more: end its session."""
+
+    node_id: str
+
+
+Effect = StartOrder | CommitOrder | StopOrder | NodeGone | WarnOrder | TrustOrder | CutOrder
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one message led to. Effects are released only after the writes are kept."""
+
+    writes: list[Write] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    plan: Plan | None = None
+    jobs: list[Job] = field(default_factory=list)
+    window: Window | None = None
+    service: Service | None = None
