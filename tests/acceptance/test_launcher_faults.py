@@ -5,7 +5,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import os
 import shutil
@@ -13,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from gpu_scheduler.agent.runners.container import container_name
 from gpu_scheduler.agent.work import Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.contract.test_runners import NAME, command, needs, why_no_containers, work_of
+from tests.hanging import hanging_directory
 from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, with_launcher
 
 
@@ -285,25 +285,6 @@ def test_what_an_errand_leaves_for_its_user_is_not_taken_for_a_job_of_that_user(
 
 
 # --- directories that hang
-
-
-@contextlib.contextmanager
-def hanging_directory(place: Path) -> Iterator[Path]:
-    """A directory like that of a file server which is gone: whoever enters it waits for ever."""
-    if not AS_ROOT or not os.path.exists("/dev/fuse"):  # noqa: PTH110
-        pytest.skip("needs root and /dev/fuse")
-    place.mkdir()
-    side = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = f"fd={side},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-    library = ctypes.CDLL(None, use_errno=True)
-    if library.mount(b"hangs", str(place).encode(), b"fuse", 0, options):
-        os.close(side)
-        pytest.skip(f"cannot mount here: {os.strerror(ctypes.get_errno())}")
-    try:
-        yield place
-    finally:
-        os.close(side)
-        subprocess.run(["umount", "-l", place], check=False)
 
 
 @pytest.mark.parametrize("members", [1, 2], ids=["alone", "gang"])

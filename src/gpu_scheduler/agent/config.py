@@ -65,6 +65,8 @@ class AgentConfig:
     prolog: tuple[str, ...] = ()
     epilog: tuple[str, ...] = ()
     hook_timeout_ms: int = 60_000
+    start_timeout_ms: int = 60_000
+    engine_timeout_ms: int = 120_000
     enforce_limits: bool = True
     default_memory_mb: int = 0
     most_processes: int = 0

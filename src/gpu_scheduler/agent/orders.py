@@ -100,6 +100,8 @@ class Orders:
             prolog=config.prolog,
             epilog=config.epilog,
             hook_timeout_ms=config.hook_timeout_ms,
+            start_timeout_ms=config.start_timeout_ms,
+            engine_timeout_ms=config.engine_timeout_ms,
             terminal=_terminal(start),
             members_here=int(environment.get("LOCAL_WORLD_SIZE", 1)),
             lease_ms=start.lease_ms,

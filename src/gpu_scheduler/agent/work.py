@@ -44,7 +44,9 @@ class Work:
     is opened with the user's rights and not capped. Work with a `lease_ms` may run for so
     long after `leased_ms` (by CLOCK_BOOTTIME), or after the last renewal. `files` are written into
     the scratch directory. With `prepare_ms` the command runs only after a commit, and is given up
-    if none comes for so long after all is prepared.
+    if none comes for so long after all is prepared. A child that is not the command after
+    `start_timeout_ms` is ended, and a container engine that has not answered for
+    `engine_timeout_ms` is not waited for any more.
     """
 
     allocation_id: str
@@ -87,6 +89,8 @@ class Work:
     lease_ms: int = 0
     leased_ms: int = 0
     prepare_ms: int = 0
+    start_timeout_ms: int = 60_000
+    engine_timeout_ms: int = 120_000
     files: dict[str, str] = field(default_factory=dict)
 
 

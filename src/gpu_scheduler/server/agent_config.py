@@ -53,6 +53,8 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         prolog=jobs.prolog,
         epilog=jobs.epilog,
         hook_timeout_ms=round(jobs.hook_timeout_s * 1000),
+        start_timeout_ms=round(jobs.start_timeout_s * 1000),
+        engine_timeout_ms=round(jobs.engine_timeout_s * 1000),
         enforce_limits=security.enable_resource_limits,
         default_memory_mb=round(security.max_memory_per_job_gb * MB_PER_GB),
         most_processes=security.max_processes_per_job,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from gpu_scheduler.settings.field import setting
 
+DAY_S = 86_400.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
@@ -65,6 +67,22 @@ class JobSettings:
         "`gangs.prepare_timeout_s`, in which the prologs of a gang must be over.",
         least=1,
         most=3600,
+    )
+    start_timeout_s: float = setting(
+        60.0,
+        "So long a process of an attempt may take until it is the job's command: to enter the "
+        "working directory, open the output file, find the user's groups. One that takes longer is "
+        "ended, and the job is tried again as one that was not begun in time. Less than "
+        "`gangs.prepare_timeout_s` and `scheduler.worker_timeout_s`.",
+        least=1,
+        most=DAY_S,
+    )
+    engine_timeout_s: float = setting(
+        120.0,
+        "A container engine that has not answered for so long is not waited for any more: what can "
+        "be found of the container is killed without it, and the exit code of the job is unknown.",
+        least=1,
+        most=DAY_S,
     )
     max_prolog_failures: int = setting(
         3,

@@ -49,6 +49,7 @@ class Attempt:
         "ending",
         "epilog_failed",
         "gate",
+        "given_up",
         "group",
         "job_pid",
         "job_ticks",
@@ -93,6 +94,7 @@ class Attempt:
         self.gate: socket.socket | None = None
         self.listener: socket.socket | None = None
         self.said_go = False
+        self.given_up = False
         self.prepared = False
         self.committed = False
         self.late_environment: dict[str, str] = {}

@@ -16,6 +16,8 @@ from gpu_scheduler.agent.launcher.spawn import Launch, Spawner, refusal, say_go
 
 Done = Callable[[bool, str], None]
 MOST_OUTPUT = 64 * 1024
+GONE_MS = 5_000
+"""So long one that was killed is waited for; the kernel may not let it go."""
 
 
 class Errands:
@@ -63,6 +65,7 @@ class _Run:
         self._done = done
         self._output = b""
         self._late = False
+        self._is_told = False
         self.timeout_ms = 0
         self.timer: Timer | None = None
         self.refusal: Callable[[], str] = str
@@ -81,6 +84,13 @@ class _Run:
         self._late = True
         processes.send_to_group(self._pid, signal.SIGKILL)
         processes.send([self._pid], signal.SIGKILL)
+        self.timer = self._loop.after(GONE_MS, self._tell_late)
+
+    def _tell_late(self) -> None:
+        """Told once, when it has ended or does not end although it was killed."""
+        if not self._is_told:
+            self._is_told = True
+            self._done(False, f"it took longer than {self.timeout_ms / 1000:g} s")
 
     def ended(self, status: int) -> None:
         if self.timer is not None:
@@ -94,7 +104,7 @@ class _Run:
         code = os.waitstatus_to_exitcode(status)
         text = self._output.decode(errors="replace").strip()
         if self._late:
-            self._done(False, f"it took longer than {self.timeout_ms / 1000:g} s")
+            self._tell_late()
         elif refused:
             self._done(False, refused)
         elif code:

@@ -46,6 +46,8 @@ FIRST_FIELDS = frozenset(
     }
 )
 """What a launcher of protocol 1 knows of work, and refuses to do without."""
+NOT_NEEDED = ("start_timeout_ms", "engine_timeout_ms")
+"""What a launcher that does not know it does without: it has more patience than was asked for."""
 MOST_LINE_BYTES = 32 * 1024 * 1024
 _NOTHING = Work(allocation_id="")
 _WORK_DEFAULTS = {name: getattr(_NOTHING, name) for name in Work.__slots__}
@@ -110,7 +112,7 @@ def understood(form: Form, known: frozenset[str]) -> tuple[Form, list[str]]:
 
     A form holds only what differs from the usual; what is left out of it would be missing.
     """
-    unknown = [name for name in form if name not in known]
+    unknown = [name for name in form if name not in known and name not in NOT_NEEDED]
     return {name: value for name, value in form.items() if name in known}, unknown
 
 
@@ -155,7 +157,7 @@ def _check(work: Work) -> None:
         if not isinstance(getattr(work, name), str):
             raise ValueError(f"{name} must be text")
     numbers = ("member", "uid", "gid", "umask", "limit_ms", "grace_ms", "warn_before_ms")
-    for name in (*numbers, "lease_ms", "leased_ms", "prepare_ms"):
+    for name in (*numbers, "lease_ms", "leased_ms", "prepare_ms", *NOT_NEEDED):
         if not isinstance(getattr(work, name), int):
             raise ValueError(f"{name} must be a whole number")
     if not work.allocation_id or "/" in work.allocation_id or work.allocation_id[0] == ".":

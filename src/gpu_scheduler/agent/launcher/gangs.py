@@ -32,7 +32,7 @@ class Gangs:
             step("")
             return
         for other in self._attempts.values():
-            if other.key[0] == name and (other.ending is not None or other.over is not None):
+            if other.key[0] == name and _comes_no_more(other):
                 self._in_vain(attempt, step, other)
                 return
         here = self._waiting.setdefault(name, {})
@@ -41,6 +41,10 @@ class Gangs:
             del self._waiting[name]
             for _, (_, each) in sorted(here.items()):
                 self._call(each, "")
+
+    def waits(self, attempt: Attempt) -> bool:
+        """Tell whether it has come and others have not."""
+        return attempt.key[1] in self._waiting.get(attempt.key[0], {})
 
     def leave(self, attempt: Attempt) -> None:
         """A member is told to stop: it takes its step now, which will see that."""
@@ -58,3 +62,7 @@ class Gangs:
     def _in_vain(self, attempt: Attempt, step: Step, other: Attempt) -> None:
         attempt.stopped_by = attempt.stopped_by or GANG
         self._call(step, f"member {other.key[1]} of the gang did not get ready")
+
+
+def _comes_no_more(attempt: Attempt) -> bool:
+    return attempt.given_up or attempt.ending is not None or attempt.over is not None

@@ -47,6 +47,12 @@ def is_running(pid: int) -> bool:
     return bool(fields) and fields[0] not in {b"Z", b"X"}
 
 
+def is_stopped(pid: int) -> bool:
+    """Somebody has stopped it by a signal, or holds it for debugging."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] in {b"T", b"t"}
+
+
 def own_children() -> list[int]:
     """Our children, orphans that we inherited included."""
     pid = os.getpid()

@@ -79,6 +79,7 @@ _ENCODING = sys.getfilesystemencoding()
 _NEVER_INTERNED = 2
 """The last version of marshal whose texts do not go into the table of all texts, which is large:
 every place of it that a child touches is a page that has to be copied."""
+NEVER_WENT = "its process ended before it ran the command"
 Then = Callable[[Spawned | OSError], None]
 
 
@@ -248,10 +249,15 @@ def say_go(gate: socket.socket, late: dict[str, str] | None = None) -> None:
 
 
 def refusal(gate: socket.socket) -> str | None:
-    """What the child wrote; "" when it became the job, None while it has not come so far."""
+    """What the child wrote; "" when it became the job, None while it has not come so far.
+
+    Who ends without having read all that was said resets the gate: it never heard the word to go.
+    """
     try:
         return gate.recv(65536).decode(errors="replace")
     except BlockingIOError:
         return None
+    except ConnectionResetError:
+        return NEVER_WENT
     except OSError:
         return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -16,20 +17,22 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
 from gpu_scheduler.agent.launcher.child import READY
-from gpu_scheduler.agent.launcher.commits import Commits
+from gpu_scheduler.agent.launcher.commits import NOT_BEGUN, Commits
 from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_order
 from gpu_scheduler.agent.launcher.gangs import Gangs
 from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.launches import environment_of, launch_of, problem_of
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
+from gpu_scheduler.agent.launcher.own_log import own_log
 from gpu_scheduler.agent.launcher.seats import Seat
 from gpu_scheduler.agent.launcher.shims import Session
-from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, refusal, say_go
+from gpu_scheduler.agent.launcher.spawn import NEVER_WENT, Launch, Spawned, refusal, say_go
+from gpu_scheduler.agent.launcher.start_times import StartTimes, too_late, waits_for_others_ms
 from gpu_scheduler.agent.runners.contract import Command, Ending
-from gpu_scheduler.agent.work import Began, Report, Work
+from gpu_scheduler.agent.work import Began, Report
 
-SHIM_TIMEOUT_MS = 15_000
-ORDER_TIMEOUT_MS = 60_000
-"""From the order to the shim's word: a working directory may be slow to enter."""
+GONE_MS = 5_000
+"""A process that was killed is gone by then, unless the kernel does not let it go."""
 MOST_ERROR = 2_000
 MOST_PID = 1 << 22
 NO_SHIM = "the session did not answer as it should, and was ended"
@@ -48,13 +51,14 @@ class Starter:
         self._ready = ready
         self.gangs = Gangs(kit.attempts, kit.loop.call)
         self.commits = Commits(kit.attempts, kit.loop, self._report)
+        self.times = StartTimes(kit.loop, self._late)
 
     def _report(self, report: Report) -> None:
         self._kit.report(report)
 
     def begin(self, attempt: Attempt, recorded: Callable[[str], None]) -> None:
         """Take the first step. `recorded` is called when the attempt is on disk, or over."""
-        problem = self._problem(attempt)
+        problem = problem_of(self._kit, attempt)
         if problem:
             recorded("")
             self._refuse(attempt, problem)
@@ -64,21 +68,6 @@ class Starter:
             self._kit.journal.append(record, lambda bad: self._run_prolog(attempt, bad, recorded))
         else:
             self._spawn(attempt, recorded)
-
-    def _problem(self, attempt: Attempt) -> str:
-        work = attempt.work
-        if attempt.runner is None:
-            known = ", ".join(sorted(self._kit.runners))
-            return f"there is no runner called {work.runner!r}; known: {known}"
-        own = os.geteuid()
-        if own not in {0, work.uid}:
-            return (
-                f"cannot run as uid {work.uid}: the launcher runs as uid {own} and is not root; "
-                "run the scheduler as root, or submit as its own user"
-            )
-        if work.script and not work.scratch_dir:
-            return "a script needs a scratch directory"
-        return attempt.runner.missing(work)
 
     def _run_prolog(self, attempt: Attempt, bad: str, recorded: Callable[[str], None]) -> None:
         recorded("")
@@ -116,7 +105,9 @@ class Starter:
                 seat = self._kit.seats.take(attempt.work)
             command = self._prepare(attempt, seat)
             log = logs.open_log(attempt.work)
-            launch = self._launch(attempt, command, log)
+            launch = launch_of(self._kit, attempt, command, log)
+            if command.job:
+                self._listen(attempt, launch)
         except OSError as error:
             if seat is not None:
                 self._kit.seats.give_back(seat)
@@ -181,6 +172,7 @@ class Starter:
         if log >= 0:
             os.close(log)
         attempt.pid = child.pid
+        self.times.begin(attempt, attempt.work.start_timeout_ms)
         self._kit.loop.at_exit(child.pid, lambda status: self._child_ended(attempt, status))
         if attempt.waits_at_gate:
             self._kit.loop.add(child.gate.fileno(), lambda: self._gate_answers(attempt))
@@ -203,11 +195,13 @@ class Starter:
         """Wait for the members on this node, and for the commit if there are others elsewhere."""
 
         def all_here(why: str) -> None:
+            self.times.leave(attempt)
             if why:
                 step(why)
             else:
                 self.commits.wait(attempt, step)
 
+        self.times.begin(attempt, waits_for_others_ms(attempt))
         self.gangs.meet(attempt, all_here)
 
     def _all_ready(self, attempt: Attempt, why: str) -> None:
@@ -231,7 +225,7 @@ class Starter:
         work, runner = attempt.work, attempt.runner
         if runner is None:
             raise OSError("no runner")
-        command = runner.command(work, self._environment(work))
+        command = runner.command(work, environment_of(self._kit, work))
         if work.scratch_dir:
             scratch.make(work, {**work.files, **command.files}, self._kit.spares)
         if seat is not None:
@@ -239,48 +233,6 @@ class Starter:
         elif work.runner != "container":
             attempt.group = self._kit.limits.open(attempt.name, work)
         return command
-
-    def _environment(self, work: Work) -> dict[str, str]:
-        """The job's own, and what only the launcher knows."""
-        environment = dict(work.environment)
-        environment["TGPU_ALLOCATION_ID"] = work.allocation_id
-        environment["TGPU_MEMBER"] = str(work.member)
-        environment["TGPU_LAUNCHER"] = self._kit.mark
-        if work.scratch_dir:
-            environment["TGPU_STOP_FILE"] = f"{work.scratch_dir}/{scratch.STOP_FILE}"
-            environment["TGPU_CHECKPOINT_FILE"] = f"{work.scratch_dir}/{scratch.CHECKPOINT_FILE}"
-        return environment
-
-    def _launch(self, attempt: Attempt, command: Command, log: int) -> Launch:
-        work = attempt.work
-        launch = Launch(
-            argv=command.argv,
-            environment=command.environment,
-            gid=work.gid,
-            user=work.user,
-            log=log,
-            joins=attempt.group.join_files,
-            python=command.python,
-            stdin=command.stdin,
-            reachable=command.reachable,
-            root=command.root,
-            log_of_user=work.log_path if work.log_of_user else "",
-            log_umask=work.umask,
-        )
-        if work.runner == "container":
-            launch.environment = {**launch.environment, "TGPU_HELPER": self._kit.mark}
-            launch.reaching_uid = work.uid
-        if command.as_user:
-            launch.uid = work.uid
-            launch.umask = work.umask
-            launch.workdir = work.workdir or "/"
-            launch.rlimits = self._kit.limits.rlimits(work)
-            launch.cpus = work.cpus
-        if command.job:
-            self._listen(attempt, launch)
-        else:
-            launch.says_ready = attempt.waits_at_gate
-        return launch
 
     def _record(self, attempt: Attempt, done: Callable[[str], None]) -> None:
         """Who runs, known by pid, start time and boot: enough to find it again."""
@@ -312,6 +264,8 @@ class Starter:
             self._close_gate(attempt)
             return
         attempt.said_go = True
+        if attempt.waits_at_gate:
+            self.times.begin(attempt, attempt.work.start_timeout_ms)
         say_go(gate, attempt.late_environment)
         self._kit.loop.add(gate.fileno(), lambda: self._gate_moved(attempt))
 
@@ -326,12 +280,46 @@ class Starter:
         if not attempt.said_go:
             said = said.removeprefix(READY.decode())
         if said:
-            attempt.details.append(said)
+            if said != NEVER_WENT or not attempt.given_up:
+                attempt.details.append(said)
             attempt.said_go = False
         elif attempt.phase is Phase.GATE and attempt.said_go:
             self._began(attempt, attempt.pid)
 
+    def _late(self, attempt: Attempt) -> None:
+        """It hangs on its way to the command, or waits in vain for others on this node.
+
+        The others of its gang do not wait for it any more. It is over when its process is gone, as
+        one that the kernel does not let go may hold devices.
+        """
+        if attempt.said_go:
+            self._gate_moved(attempt)
+        if attempt.phase is not Phase.GATE:
+            return
+        attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
+        if self.gangs.waits(attempt):
+            seconds = waits_for_others_ms(attempt) / 1000
+            attempt.details.append(f"not all members of the gang were ready within {seconds:g} s")
+            self.gangs.leave(attempt)
+            return
+        attempt.given_up = True
+        attempt.details.append(too_late(attempt))
+        own_log.warn(f"{attempt.name}: {attempt.details[-1]}")
+        processes.send([attempt.pid], signal.SIGKILL)
+        self._kit.loop.after(GONE_MS, lambda: self._still_there(attempt))
+        self.gangs.gone(attempt)
+        self.commits.gone(attempt)
+
+    def _still_there(self, attempt: Attempt) -> None:
+        """Nobody but its own attempt waits for it; people should know."""
+        if attempt.ending is None:
+            held = f"process {attempt.pid} cannot be killed; its devices are kept until it is gone"
+            own_log.warn(f"{attempt.name}: {held}")
+            if not attempt.work.log_of_user:
+                logs.note(attempt.work, f"tgpu: {attempt.details[-1]}; {held}\n")
+
     def _began(self, attempt: Attempt, pid: int) -> None:
+        self.times.leave(attempt)
         attempt.phase = Phase.RUNNING
         attempt.job_pid = pid
         self._kit.report(
@@ -356,7 +344,7 @@ class Starter:
         self._close_gate(attempt)
         if not attempt.said_go:
             attempt.pid = 0
-            self._refuse(attempt, "; ".join(filter(None, attempt.details)))
+            self._refuse(attempt, "")
             return
         code = os.waitstatus_to_exitcode(status)
         self._ended(attempt, Ending(exit_code=code) if code >= 0 else Ending(signal=-code))
@@ -385,7 +373,7 @@ class Starter:
         log: int,
         recorded: Callable[[str], None],
     ) -> None:
-        session = Session(self._environment(attempt.work), command.job, log, recorded)
+        session = Session(environment_of(self._kit, attempt.work), command.job, log, recorded)
         attempt.opener = opener
         record = attempt.record("accepted", work=kept_work(attempt.work))
 
@@ -404,10 +392,14 @@ class Starter:
 
         self._kit.loop.at_exit(opener, opener_ended)
         self._kit.journal.append(record, open_gate)
-        late = f"the {attempt.work.runner} session did not open in time"
-        attempt.timers.append(
-            self._kit.loop.after(SHIM_TIMEOUT_MS, lambda: self._give_up(attempt, session, late))
-        )
+
+        def too_slow() -> None:
+            attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
+            self._give_up(attempt, session, late)
+
+        wait_ms = attempt.work.start_timeout_ms
+        late = f"the {attempt.work.runner} session did not open within {wait_ms / 1000:g} s"
+        attempt.timers.append(self._kit.loop.after(wait_ms, too_slow))
         listener = attempt.listener
         if listener is not None:
             self._kit.loop.add(listener.fileno(), lambda: self._shim_asks(attempt, session))
@@ -466,10 +458,13 @@ class Starter:
         session.send()
         session.finish()
         self._kit.loop.add(attempt.pidfd, lambda: self._shim_ended(attempt, session))
+        wait_ms = work.start_timeout_ms
+        late = (
+            f"its session did not say within {wait_ms / 1000:g} s that the command runs, and was "
+            f"ended; the working directory {work.workdir!r} or the output file may hang"
+        )
         attempt.timers.append(
-            self._kit.loop.after(
-                ORDER_TIMEOUT_MS, lambda: self._drop_shim(attempt, session, NO_SHIM)
-            )
+            self._kit.loop.after(wait_ms, lambda: self._drop_shim(attempt, session, late))
         )
         self._listen_to_shim(attempt, session)
 
@@ -532,7 +527,7 @@ class Starter:
         os.close(attempt.pidfd)
         attempt.pidfd = -1
         if not attempt.said_go and not attempt.adopted:
-            self._refuse(attempt, "; ".join(filter(None, attempt.details)))
+            self._refuse(attempt, "")
         else:
             self._ended(attempt, Ending())
 

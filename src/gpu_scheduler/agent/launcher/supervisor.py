@@ -264,8 +264,12 @@ class Supervisor:
 
     def _gone(self, attempt: Attempt) -> None:
         """It is at its end; heard at least once of each."""
-        self._wanted_stops.pop(attempt.key, None)
+        wanted = self._wanted_stops.pop(attempt.key, None)
+        if wanted is not None:
+            # It never heard that it may run, and so was ended before it did.
+            attempt.stopped_by = attempt.stopped_by or wanted[0]
         self._kit.leases.gone(attempt)
+        self.starter.times.leave(attempt)
         self.starter.gangs.gone(attempt)
         self.starter.commits.gone(attempt)
 

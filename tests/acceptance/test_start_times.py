@@ -1,0 +1,167 @@
+"""What hangs on its way to its command is given up: directories, files, processes, members."""
+
+# The event loop has nothing else to do, and files are what these tests wait for.
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.agent.launcher import processes
+from gpu_scheduler.agent.launcher.forms import NOT_NEEDED, understood, work_form, work_from
+from gpu_scheduler.agent.work import Over, Prepared, Work
+from tests.hanging import hanging_directory, stuck_directory
+from tests.launching import NOBODY, Rig, log_line, with_launcher
+
+SOON_MS = 300
+
+
+def gate_children(rig: Rig) -> list[int]:
+    """Children of the launcher that are not its zygote."""
+    children = Path(f"/proc/{rig.launcher.pid}/task/{rig.launcher.pid}/children").read_text()
+    return [int(pid) for pid in children.split()][1:]
+
+
+def of_member(rig: Rig, name: str, member: int, *argv: str, **more: object) -> Work:
+    places = {
+        "scratch_dir": str(rig.directory / "scratch" / f"{name}.{member}"),
+        "log_path": str(rig.directory / "logs" / f"{name}.{member}.log"),
+    }
+    return rig.work(name, *argv, member=member, members_here=2, **{**places, **more})
+
+
+async def over_of(rig: Rig, name: str, member: int) -> Over:
+    def find() -> Over | None:
+        found = [o for o in rig.said if isinstance(o, Over) and o.allocation_id == name]
+        return next((over for over in found if over.member == member), None)
+
+    over = await rig.until(find)
+    assert over is not None
+    return over
+
+
+def assert_given_up(over: Over, *words: str) -> None:
+    assert (over.ran, over.exit_code, over.signal) == (False, None, None)
+    assert over.stopped_by == "not_begun"
+    for word in words:
+        assert word in over.detail
+
+
+@pytest.mark.parametrize("user", [0, NOBODY], ids=["root", "nobody"])
+def test_a_job_whose_working_directory_hangs_is_given_up(user: int) -> None:
+    async def scenario(rig: Rig) -> None:
+        with hanging_directory(rig.directory / "gone") as gone:
+            work = rig.work(
+                "job-1.1",
+                "true",
+                uid=user,
+                gid=user,
+                workdir=str(gone),
+                start_timeout_ms=SOON_MS,
+            )
+            over = await rig.run(work)
+        assert_given_up(over, "within 0.3 s", f"working directory '{gone}'")
+        assert over.detail.count("within") == 1
+
+    with_launcher(scenario)
+
+
+def test_a_job_whose_output_file_hangs_is_given_up() -> None:
+    async def scenario(rig: Rig) -> None:
+        with hanging_directory(rig.directory / "gone") as gone:
+            output = f"{gone}/out.txt"
+            work = rig.work(
+                "job-1.1", "true", log_path=output, log_of_user=True, start_timeout_ms=SOON_MS
+            )
+            over = await rig.run(work)
+        assert_given_up(over, f"output file '{output}'")
+
+    with_launcher(scenario)
+
+
+def test_members_whose_working_directory_hangs_end_their_gang() -> None:
+    async def scenario(rig: Rig) -> None:
+        with hanging_directory(rig.directory / "gone") as gone:
+            hangs = of_member(
+                rig, "job-1.1", 0, "true", workdir=str(gone), start_timeout_ms=SOON_MS
+            )
+            ready = of_member(rig, "job-1.1", 1, "true")
+            await rig.launcher.start_many([hangs, ready])
+            assert_given_up(await over_of(rig, "job-1.1", 0), "working directory")
+            other = await over_of(rig, "job-1.1", 1)
+        assert (other.ran, other.stopped_by) == (False, "gang")
+        assert "member 0 of the gang did not get ready" in other.detail
+
+    with_launcher(scenario)
+
+
+def test_a_member_whose_gang_never_comes_is_given_up() -> None:
+    async def scenario(rig: Rig) -> None:
+        alone = of_member(rig, "job-1.1", 0, "true", start_timeout_ms=SOON_MS)
+        await rig.launcher.start(alone)
+        assert_given_up(await over_of(rig, "job-1.1", 0), "not all members", "within 0.6 s")
+
+    with_launcher(scenario)
+
+
+def test_a_prepared_member_that_was_stopped_and_cannot_run_is_given_up() -> None:
+    """It has said that it is ready; that it never ran can be told, as it never read the word."""
+
+    async def scenario(rig: Rig) -> None:
+        ran = rig.directory / "ran"
+        work = rig.work("job-1.1", "touch", str(ran), prepare_ms=60_000, start_timeout_ms=SOON_MS)
+        await rig.launcher.start(work)
+        await rig.until(lambda: any(isinstance(report, Prepared) for report in rig.said))
+        (child,) = gate_children(rig)
+        os.kill(child, signal.SIGSTOP)
+        await rig.launcher.commit("job-1.1", 0, {}, {})
+        assert_given_up(await rig.over("job-1.1"), "somebody has stopped its process")
+        assert not ran.exists()
+        assert not processes.is_running(child)
+
+    with_launcher(scenario)
+
+
+@pytest.mark.parametrize("runner", ["terminal", "tmux"])
+def test_sessions_whose_working_directory_hangs_are_given_up(runner: str) -> None:
+    async def scenario(rig: Rig) -> None:
+        with hanging_directory(rig.directory / "gone") as gone:
+            work = rig.work(
+                "job-1.1", "true", runner=runner, workdir=str(gone), start_timeout_ms=1_500
+            )
+            over = await rig.run(work)
+        assert (over.exit_code, over.signal) == (None, None)
+        assert f"working directory '{gone}'" in over.detail or "did not open" in over.detail
+
+    with_launcher(scenario)
+
+
+def test_a_child_that_cannot_be_killed_keeps_its_devices_and_holds_up_nobody_else() -> None:
+    async def scenario(rig: Rig) -> None:
+        with stuck_directory(rig.directory / "gone") as gone:
+            stuck = of_member(
+                rig, "job-1.1", 0, "true", workdir=str(gone.place), start_timeout_ms=SOON_MS
+            )
+            ready = of_member(rig, "job-1.1", 1, "true")
+            await rig.launcher.start_many([stuck, ready])
+            await asyncio.to_thread(gone.is_entered.wait, 20)
+            # The other member is let go, others run, and the member in question is not over.
+            assert (await over_of(rig, "job-1.1", 1)).stopped_by == "gang"
+            assert (await rig.run(rig.work("job-2.1", "true"))).exit_code == 0
+            await log_line(rig, stuck, "cannot be killed; its devices are kept until it is gone")
+            held = {(name, member): over for name, member, over in await rig.launcher.held()}
+            assert held["job-1.1", 0] is None
+            gone.let_go()
+            assert_given_up(await over_of(rig, "job-1.1", 0), "working directory")
+
+    with_launcher(scenario)
+
+
+def test_an_older_launcher_does_without_these_times() -> None:
+    work = Work(allocation_id="a", argv=("true",), start_timeout_ms=1, engine_timeout_ms=2)
+    known = frozenset(Work.__slots__) - set(NOT_NEEDED)
+    form, unknown = understood(work_form(work), known)
+    assert unknown == []
+    assert work_from(form) == Work(allocation_id="a", argv=("true",))
