@@ -5,6 +5,7 @@ Everybody may see what runs where and for whom; what exactly it runs, only its o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -75,9 +76,15 @@ def uses(context: Context) -> dict[tuple[str, int], Use]:
 
 
 def slots(context: Context) -> list[Slot]:
-    """All nodes with what is free of them, in the order in which they joined."""
+    """All nodes with what is free of them, by name; n2 stands before n10."""
     by_id = context.service.core.book.picture.index.by_id
-    return sorted(by_id.values(), key=lambda slot: slot.ordinal)
+    return sorted(by_id.values(), key=lambda slot: natural_key(slot.node.id))
+
+
+def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorts numbers inside names by their size."""
+    parts = enumerate(re.split(r"([0-9]+)", name))
+    return [(int(part), "") if place % 2 else (-1, part) for place, part in parts], name
 
 
 def free_gpus(slot: Slot) -> int:

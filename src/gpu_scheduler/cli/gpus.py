@@ -58,10 +58,14 @@ def resume(args: Namespace) -> int:
     return _each(args, "resume", "in use again")
 
 
+def is_measured(gpu: dict[str, Any]) -> bool:
+    """Tell whether a device says anything of itself; declared ones do not."""
+    return bool(gpu.get("memory_used_mb")) or gpu.get("utilisation_percent") is not None
+
+
 def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
     """The columns of one device."""
-    is_measured = bool(gpu.get("memory_used_mb")) or gpu.get("utilisation_percent") is not None
-    used = size_text(gpu.get("memory_used_mb") or 0) if is_measured else "-"
+    used = size_text(gpu.get("memory_used_mb") or 0) if is_measured(gpu) else "-"
     return [
         _name(gpu, named=named),
         " ".join([str(gpu.get("model") or ""), *_slices(gpu)]),

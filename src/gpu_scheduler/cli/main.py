@@ -4,6 +4,7 @@ A command's module is imported only when that command is asked for, so this modu
 import one, nor anything else that is slow to load.
 """
 
+import errno
 import gc
 import os
 import sys
@@ -14,14 +15,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
+    from typing import TypeGuard
 
     from gpu_scheduler.cli.parser import Parser
 
 PROGRAM = "tgpu"
 
+EXIT_CANNOT = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 128 + 2
 EXIT_BROKEN_PIPE = 128 + 13
+STANDARD_ERROR = 2
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class Command:
@@ -107,6 +112,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command and return its exit code; wrong usage leaves by SystemExit."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     gc.disable()  # while modules are loaded, nothing becomes garbage
+    _settle_streams()
     try:
         try:
             return _run(arguments)
@@ -121,6 +127,10 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     except Exception as error:
         from gpu_scheduler.model.errors import SchedulerError
 
+        if _is_full(error):
+            _discard_output()
+            _complain(f"the output cannot be written: {str(error.strerror).lower()}")
+            return EXIT_CANNOT
         if not isinstance(error, SchedulerError):
             raise
         _complain(_in_local_time(str(error)))
@@ -208,6 +218,29 @@ def _in_local_time(message: str) -> str:
     from gpu_scheduler.cli.moments import localised
 
     return localised(message)
+
+
+def _settle_streams() -> None:
+    """Make them safe to use, whoever started us.
+
+    Where one is closed, nothing else must get its number: a warning would be written into whatever
+    file is opened next. A terminal that cannot show a character gets '?', not the end of a command.
+    """
+    number = os.open(os.devnull, os.O_RDWR)
+    while number <= STANDARD_ERROR:
+        os.set_inheritable(number, True)
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
+    for place, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(place, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    if getattr(sys.stdout, "errors", "") == "strict":
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _is_full(error: Exception) -> "TypeGuard[OSError]":
+    """Whether stdout takes no more: other files have names."""
+    return isinstance(error, OSError) and error.errno in FULL and error.filename is None
 
 
 def _discard_output() -> None:

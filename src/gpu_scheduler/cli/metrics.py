@@ -95,7 +95,7 @@ def _load(gpu: dict[str, Any], *, named: bool) -> dict[str, Any]:
 def _load_text(load: dict[str, Any]) -> str:
     """`78.5% avg, 95% peak`, and whether it is paused or out of order."""
     if load["mean_percent"] is None:
-        told = "not read yet"
+        told = "not measured"
     else:
         told = f"{load['mean_percent']:.1f}% avg, {load['peak_percent']}% peak"
     state = load["state"]

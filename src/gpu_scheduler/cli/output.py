@@ -104,10 +104,11 @@ def coloured_state(state: str) -> str:
 
 
 def print_json(document: object) -> None:
-    """One document on stdout."""
+    """One document on stdout; where that takes no UTF-8, other characters are escaped."""
     import json
 
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    is_ascii = "utf" not in (sys.stdout.encoding or "utf").lower()
+    print(json.dumps(document, indent=2, ensure_ascii=is_ascii, allow_nan=False))
 
 
 def print_table(
@@ -133,7 +134,7 @@ def aligned(
     """The lines of a table for a terminal of that width; only the last column is cut."""
     rows = [[visible(cell) for cell in row] for row in rows]
     widths = [
-        max([len(heading), *(len(row[place]) for row in rows)])
+        max([len(heading), *(width_of(row[place]) for row in rows)])
         for place, heading in enumerate(headings)
     ]
     before = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
@@ -162,7 +163,29 @@ def terminal_width() -> int:
 
 def cut(text: str, width: int) -> str:
     """The text, shortened by an ellipsis if it is too wide."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    if width_of(text) <= width:
+        return text
+    kept, left = "", width - 1
+    for char in text:
+        left -= width_of(char)
+        if left < 0:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def width_of(text: str) -> int:
+    """Columns that a text takes on a terminal: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0
+        if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me")
+        else 1 + (unicodedata.east_asian_width(char) in ("W", "F"))
+        for char in text
+    )
 
 
 def visible(text: str) -> str:
@@ -183,4 +206,5 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _padded(text: str, width: int, right: bool) -> str:
-    return text.rjust(width) if right else text.ljust(width)
+    gap = " " * (width - width_of(text))
+    return gap + text if right else text + gap

@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
 EXIT_USAGE = 2
 _CHECKING_WIDTH = 80
+_BELOW_ZERO = re.compile(r"-\.?[0-9]")
+OTHER_NAMES = {
+    **dict.fromkeys(("--gres", "--gpus-per-node", "--gpus-per-task", "--num-gpus"), "--gpus"),
+    **dict.fromkeys(("--nodes", "--ntasks", "--num-nodes", "--replicas"), "--members"),
+    **dict.fromkeys(("--account", "--partition", "--queue"), "--tenant"),
+    **dict.fromkeys(("--after", "--depends", "--depends-on"), "--dependency"),
+    **dict.fromkeys(("--mail-type", "--mail-user"), "--notify"),
+    **dict.fromkeys(("--workdir", "--cwd", "--dir"), "--chdir"),
+    **dict.fromkeys(("--timeout", "--time-limit", "--max-runtime"), "--time"),
+    **dict.fromkeys(("--constraint", "--labels"), "--label"),
+    **dict.fromkeys(("--gpu-type", "--model"), "--gpu-model"),
+    "--qos": "--priority",
+    "--lines": "--tail",
+}
+"""What others call some of our options."""
 
 # argparse would look for translations of its own words, which are not shown here.
 vars(argparse)["_"] = str
@@ -33,6 +48,8 @@ class Parser(ArgumentParser):
         self._helping = False
         self._checking: HelpFormatter | None = None
         super().__init__(allow_abbrev=False, **settings)
+        # No option of ours begins with a digit: '-5m' is a value, refused as such by who reads it.
+        self._negative_number_matcher = _BELOW_ZERO
 
     def read(
         self,
@@ -124,7 +141,11 @@ class Parser(ArgumentParser):
         if not word.startswith("-"):
             return f"'{word}' is one word too many; '{self.prog} --help' shows what is expected"
         option = word.partition("=")[0]
-        near = get_close_matches(option, list(self._option_string_actions), n=1)
+        # Without the dashes, which alone would make any two options look alike.
+        known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+        near = [f"--{name}" for name in get_close_matches(option.removeprefix("--"), known, n=1)]
+        if OTHER_NAMES.get(option) in self._option_string_actions:
+            near = [OTHER_NAMES[option]]
         advice = f"did you mean '{near[0]}'?" if near else f"'{self.prog} --help' lists the options"
         return f"there is no option '{option}'; {advice}"
 

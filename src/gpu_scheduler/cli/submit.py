@@ -19,6 +19,7 @@ from gpu_scheduler.cli.submit_body import (
 )
 from gpu_scheduler.cli.submit_options import add_options
 from gpu_scheduler.client.forms import API
+from gpu_scheduler.client.surroundings import unsendable
 from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False
@@ -81,6 +82,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         from gpu_scheduler.cli.llm_option import add_model
 
         add_model(bodies, args)
+    _say_what_stays_behind(args)
     for body in bodies:
         add_surroundings(body, args)
         _check(body)
@@ -188,6 +190,12 @@ def _from_jobs_file(path: str, args: Namespace) -> list[dict[str, Any]]:
     given = body_of(args)
     bodies = read_jobs_file(path, llm_config(args.llm_config), kinds_here(args))
     return [body | given for body in bodies]
+
+
+def _say_what_stays_behind(args: Namespace) -> None:
+    if not args.export or "ALL" in args.export.upper().split(","):
+        for name in sorted(unsendable(os.environ)):
+            warn(f"warning: variable {name!a} is left out: it holds bytes that are no UTF-8")
 
 
 def _check(body: dict[str, Any]) -> None:

@@ -58,11 +58,11 @@ _INTERPRETERS = r"(python[\d.]*|bash|sh|zsh|Rscript|julia|node|perl|ruby)$"
 
 
 def body_of(args: Namespace) -> dict[str, Any]:
-    """The fields that the options say; what was not given is left out."""
+    """The fields that the options say; what was not given, or is empty, is left out."""
     body: dict[str, Any] = {
         field: getattr(args, option)
         for option, field in PLAIN_FIELDS.items()
-        if getattr(args, option) is not None
+        if getattr(args, option) not in (None, "")
     }
     if args.gpu_model:
         body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 import time
-import unicodedata
 from datetime import datetime
 from typing import Any
 
 from gpu_scheduler.cli import top_state
 from gpu_scheduler.cli.durations import clock_text, size_text, words_of
+from gpu_scheduler.cli.gpus import is_measured
 from gpu_scheduler.cli.jobs_view import STATES, WARNED, seconds_at
 from gpu_scheduler.cli.output import STATE_COLOURS, counted, visible
+from gpu_scheduler.cli.output import width_of as width
 from gpu_scheduler.cli.top_state import State
 
 STYLES = {
@@ -84,7 +85,7 @@ class Painter:
             return text
         kept, used = [], 0
         for char in text:
-            used += _width_of(char)
+            used += width(char)
             if used > columns - 1:
                 break
             kept.append(char)
@@ -104,17 +105,6 @@ class Painter:
         if share > 0 and not filled:
             filled = 1
         return self.full * filled + self.empty * (cells - filled)
-
-
-def width(text: str) -> int:
-    """Columns that a text takes."""
-    return len(text) if text.isascii() else sum(map(_width_of, text))
-
-
-def _width_of(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
 def frame(
@@ -152,7 +142,7 @@ def _summary(picture: dict[str, Any], painter: Painter, problem: str) -> str:
     if problem:
         return painter.line((problem, "red"))
     counts, gpus = picture["counts"], picture["gpus"]
-    free = sum(gpu["state"] == "free" for gpu in gpus)
+    free = sum(gpu["state"] == "free" and not gpu.get("why") for gpu in gpus)
     waiting = counts.get("pending", 0)
     held = f", {counts['held']:,} held" if counts.get("held") else ""
     nodes = picture["nodes"]
@@ -166,7 +156,7 @@ def _summary(picture: dict[str, Any], painter: Painter, problem: str) -> str:
     now = seconds_at(picture.get("now"))
     clock = "" if now is None else datetime.fromtimestamp(now).astimezone().strftime("%H:%M:%S")
     up = f"up {words_of(float(picture.get('uptime_seconds') or 0))}"
-    trouble = f"  {lost} NODES LOST" if lost else ""
+    trouble = f"  {lost} {'NODE' if lost == 1 else 'NODES'} AWAY" if lost else ""
     trouble += f"  {picture['problem']}" if picture.get("problem") else ""
     head = f"gpu-scheduler {picture.get('version', '')}  "
     room = painter.columns - width(head + text + trouble) - width(clock) - 2
@@ -225,7 +215,8 @@ def _gpu_line(
     *,
     named: bool,
 ) -> str:
-    used, memory = gpu.get("memory_used_mb"), gpu.get("memory_mb") or 0
+    used = (gpu.get("memory_used_mb") or 0) if is_measured(gpu) else None
+    memory = gpu.get("memory_mb") or 0
     util, heat, watts = (
         gpu.get(name) for name in ("utilisation_percent", "temperature_c", "power_watts")
     )

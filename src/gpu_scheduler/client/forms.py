@@ -9,7 +9,7 @@ import json
 import os
 
 from gpu_scheduler.client.errors import Unreadable, error_of
-from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.client.http1 import as_utf8, quoted
 from gpu_scheduler.client.surroundings import capture
 
 TYPE_CHECKING = False
@@ -75,8 +75,10 @@ def exit_code_of(job: Mapping[str, Any]) -> int:
 
 
 def encoded(body: object) -> bytes | None:
-    """JSON bytes of a body; lone surrogates (odd bytes in names) become JSON escapes."""
-    return None if body is None else json.dumps(body, separators=(",", ":")).encode("utf-8")
+    """JSON bytes of a body."""
+    if body is None:
+        return None
+    return as_utf8(json.dumps(body, separators=(",", ":"), ensure_ascii=False))
 
 
 def headers_for(body: object, *, once: bool = False) -> dict[str, str]:

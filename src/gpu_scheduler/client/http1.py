@@ -14,14 +14,24 @@ if TYPE_CHECKING:
 
 LARGEST_HEAD = 65_536
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_NEAR = 20
 _NO_BODY = (204, 304)
 
 
 def quoted(text: str) -> str:
     """Text as a part of a path or query."""
-    return "".join(
-        chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in text.encode("utf-8")
-    )
+    return "".join(chr(byte) if byte in _UNRESERVED else f"%{byte:02X}" for byte in as_utf8(text))
+
+
+def as_utf8(text: str) -> bytes:
+    """Text as it is sent; bytes of this machine that are no text are refused, with what is near."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        near = text[max(0, error.start - _NEAR) : error.end + _NEAR]
+        raise InvalidRequest(
+            f"there are bytes in {near!r} that are no UTF-8, and cannot be sent; name it otherwise"
+        ) from None
 
 
 def target(path: str, query: Mapping[str, object]) -> str:

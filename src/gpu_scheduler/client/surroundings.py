@@ -57,13 +57,36 @@ def exported(
         if equals:
             given[name] = value
         elif name.upper() == "ALL":
-            carried |= {key: text for key, text in variables.items() if _goes_along(key)}
+            odd = unsendable(variables)
+            carried |= {
+                key: text for key, text in variables.items() if _goes_along(key) and key not in odd
+            }
         elif name.upper() == "NONE":
             if len(words) > 1:
                 raise InvalidRequest(f"--export is '{export}'; NONE stands alone")
         elif name in variables and _goes_along(name):
             carried[name] = variables[name]
     return carried, given
+
+
+def unsendable(variables: Mapping[str, str]) -> frozenset[str]:
+    """Variables that would go along, and hold bytes that are no text: no request can carry them."""
+    return frozenset(
+        name
+        for name, value in variables.items()
+        if _goes_along(name) and not (is_text(name) and is_text(value))
+    )
+
+
+def is_text(value: str) -> bool:
+    """Whether it is UTF-8; other bytes of this machine come as characters that stand for them."""
+    if value.isascii():
+        return True
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def directory(variables: Mapping[str, str]) -> str:

@@ -78,8 +78,10 @@ class Tallies:
         return self.jobs.get(JobState.PREEMPTED.value, 0)
 
     def note_readings(self, node_id: str, readings: NodeReadings) -> None:
-        """Remember how busy the devices of a node are."""
+        """Remember how busy the devices of a node are, of those that tell it."""
         for reading in readings.readings:
+            if reading.load_percent is None and not reading.utilisation_percent:
+                continue
             load = self.loads.setdefault((node_id, reading.index), Load())
             load.add(reading.utilisation_percent)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_scheduler.model.job import called
-from gpu_scheduler.model.node import Device, ForeignUse, Health, Node
+from gpu_scheduler.model.node import Device, ForeignUse, Health, Node, NodeState
 
 
 def trouble_of(device: Device) -> str:
@@ -23,7 +23,9 @@ def trouble_of(device: Device) -> str:
 
 
 def trouble_of_node(node: Node) -> str:
-    """Why a node that is there takes no new work; empty if it does."""
+    """Why a node takes no new work; empty if it does."""
+    if node.state is not NodeState.ONLINE:
+        return "its node does not answer"
     closed = node.closed
     if closed is None:
         return ""

@@ -126,6 +126,14 @@ def test_a_gpu_shows_its_use_and_its_readings(lab: ApiLab) -> None:
     assert (second["state"], second["utilisation_percent"]) == ("free", None)
 
 
+def test_what_a_gpu_does_not_tell_is_no_load_of_nothing(lab: ApiLab) -> None:
+    read = (DeviceReading(index=0), DeviceReading(index=1, load_percent=0))
+    lab.loop.tallies.note_readings("n0", NodeReadings(at_ms=1, readings=read))
+    first, second = lab.get("/gpus").json["gpus"][:2]
+    assert first["utilisation_mean_percent"] is None
+    assert second["utilisation_mean_percent"] == 0
+
+
 def test_a_gpu_says_who_keeps_it_from_work_and_a_waiting_job_does_too(lab: ApiLab) -> None:
     eve = DeviceProcess(pid=7, user="eve", command="python3", memory_mb=900)
     left = DeviceProcess(pid=8, user="ada", memory_mb=50, allocation_id="job-9.1")

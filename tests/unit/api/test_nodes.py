@@ -63,6 +63,19 @@ def test_a_node_that_is_lost_says_so_whatever_was_decided(lab: ApiLab) -> None:
     assert lab.get("/nodes/n0").json["state"] == "lost"
 
 
+def test_nodes_stand_in_the_order_of_their_names(lab: ApiLab) -> None:
+    for name in ("n10", "rack2-n1", "n2"):
+        lab.tell(NodeFound(node_id=name, cpu_milli=64_000, memory_mb=512_000))
+    names = [node["id"] for node in lab.get("/nodes").json["nodes"]]
+    assert names == ["n0", "n2", "n10", "rack2-n1"]
+
+
+def test_gpus_of_a_node_that_does_not_answer_say_so(lab: ApiLab) -> None:
+    lab.tell(NodeSilent("n0"))
+    gpus = lab.get("/gpus").json["gpus"]
+    assert {gpu["why"] for gpu in gpus} == {"its node does not answer"}
+
+
 def test_labels_are_set_and_taken_away(lab: ApiLab) -> None:
     set_ = lab.call("PATCH", "/nodes/n0", {"labels": {"zone": "b", "owner": "vision"}}).json
     assert set_["labels"] | {"zone": "b", "owner": "vision"} == set_["labels"]

@@ -1,5 +1,7 @@
 """The command line finds the command, starts fast, and ends with the right code."""
 
+import io
+import json
 import os
 import runpy
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 
 from gpu_scheduler import __version__
 from gpu_scheduler.cli import main as cli
+from gpu_scheduler.cli.output import aligned, cut, print_json
 from gpu_scheduler.model.errors import CallerError, SchedulerError
 
 Install = Callable[[Callable[[Namespace], int]], None]
@@ -189,3 +192,60 @@ def test_the_start_loads_nothing_heavy() -> None:
     ours = [name for name in loaded if name.startswith("gpu_scheduler")]
     assert ours == ["gpu_scheduler", "gpu_scheduler.cli", "gpu_scheduler.cli.main"]
     assert {"argparse", "difflib", "rich", "json"}.isdisjoint(loaded)
+
+
+def run_as_a_shell_would(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `$TGPU ...` in a shell, buffered as it is without a terminal."""
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    program = f"{sys.executable} -m gpu_scheduler"
+    return subprocess.run(
+        ["/bin/sh", "-c", script],
+        env=inherited | {"TGPU": program} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_output_that_finds_no_room_is_an_error_in_one_line() -> None:
+    ended = run_as_a_shell_would("$TGPU config sample >/dev/full")
+    told = "tgpu: error: the output cannot be written: no space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, told)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_no_harm(closed: str) -> None:
+    ended = run_as_a_shell_would(f"$TGPU config sample {closed}")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_nothing_that_is_opened_gets_the_number_of_a_closed_stream() -> None:
+    script = "from gpu_scheduler.cli.main import main; main(['completions', 'bash']); "
+    script += "import os, sys; os._exit(os.open('/', os.O_RDONLY))"
+    ended = run_as_a_shell_would(f'{sys.executable} -c "{script}" <&- >&- 2>&-')
+    assert ended.returncode > 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_character_that_the_output_does_not_take_is_no_end_of_a_command(
+    install: Install, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding))
+
+    def run(args: Namespace) -> int:
+        sys.stdout.write("naïve 日本\n")
+        print_json({"name": "日本"})
+        return 0
+
+    install(run)
+    assert cli.main(["try"]) == 0
+    first, *rest = written.getvalue().decode(encoding).splitlines()
+    assert first.endswith(" ??")
+    assert json.loads("\n".join(rest)) == {"name": "日本"}
+
+
+def test_columns_stand_below_each_other_whatever_characters_names_have() -> None:
+    lines = aligned(("NAME", "ST"), [["日本", "R"], ["e\u0301", "PD"], ["ab", "F"]], width=80)
+    assert lines[1:] == ["日本  R", "e\u0301     PD", "ab    F"]
+    assert [cut("日本語", width) for width in (4, 5, 6)] == ["日…", "日本…", "日本語"]

@@ -126,6 +126,20 @@ def test_every_option_reaches_the_server(submitted: Submit, words: list[str], fi
     assert {name: body.get(name) for name in fields} == fields
 
 
+def test_an_empty_name_is_none(submitted: Submit) -> None:
+    assert submitted("--name", "", "--", "python", "train.py")["name"] == "train.py"
+
+
+def test_a_variable_that_is_no_text_is_left_out_and_named(
+    submitted: Submit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODD", "\udcff")
+    assert "ODD" not in submitted("--", "true")["captured_environment"]
+    assert "variable 'ODD' is left out: it holds bytes that are no UTF-8" in capsys.readouterr().err
+    submitted("--export", "PATH", "--", "true")
+    assert capsys.readouterr().err == ""
+
+
 def test_what_is_not_asked_for_is_not_sent(submitted: Submit) -> None:
     body = submitted("true")
     surroundings = {"captured_environment", "working_directory", "umask"}
@@ -455,6 +469,13 @@ def test_lines_for_another_scheduler_are_warned_about(
         ([], "there is nothing to run; write the command after '--'"),
         (["--gpu", "2", "x"], "there is no option '--gpu'; did you mean '--gpus'?"),
         (["--xyzzy", "x"], "there is no option '--xyzzy'; 'tgpu submit --help' lists the options"),
+        (["--frobnicate", "x"], "'--frobnicate'; 'tgpu submit --help' lists the options"),
+        (["-5m", "x"], "there is no option '-5m'; 'tgpu submit --help' lists the options"),
+        (["--gres=gpu:2", "x"], "there is no option '--gres'; did you mean '--gpus'?"),
+        (["--after", "3", "x"], "there is no option '--after'; did you mean '--dependency'?"),
+        (["--mem", "-1G", "x"], "--memory is '-1G'; write a size"),
+        (["-t", "-5m", "x"], "--time is '-5m'; write a time"),
+        (["echo", "\udcff"], "there are bytes in"),
         (["--gpus"], "-G/--gpus needs a value"),
         (["--hold=1", "x"], "-H/--hold takes no value"),
         (["--gpus", "two", "x"], "--gpus is 'two'; write a number such as 2 or 0.5"),

@@ -132,6 +132,22 @@ def test_everything_stands_in_80_columns_and_24_rows() -> None:
     assert lines[-1].startswith("q quit  ? help")
 
 
+def test_gpus_of_a_node_that_is_away_are_not_free() -> None:
+    away = a_gpu(0, node="n1", why="its node does not answer")
+    lines = drawn(a_picture(gpus=[a_gpu(0, node="n0"), away], nodes=2, online_nodes=1), columns=110)
+    assert "2 nodes, 1 of 2 GPUs free" in lines[0]
+    assert "1 NODE AWAY" in lines[0]
+    assert lines[3].endswith("its node does not answer")
+
+
+def test_memory_that_nobody_measures_is_not_shown_as_unused() -> None:
+    declared = {"memory_used_mb": 0, "temperature_c": 0, "power_watts": 0.0}
+    gpus = [a_gpu(0, utilisation_percent=None, **declared), a_gpu(1, memory_used_mb=0)]
+    lines = drawn(a_picture(gpus=gpus))
+    assert re.match(r"0   A100 +- +- +- +-  free$", lines[2])
+    assert "0M/80G" in lines[3]
+
+
 def test_larger_windows_have_wider_bars_more_columns_and_foreign_processes_in_full() -> None:
     strange = {"pid": 4242, "user": "bob", "memory_mb": 10_240, "command": "python secret.py"}
     gpus = [a_gpu(0, state="foreign", processes=[strange]), a_gpu(1)]

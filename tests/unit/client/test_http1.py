@@ -62,6 +62,8 @@ def test_a_query_holds_only_what_has_a_value() -> None:
     assert target("/jobs", query) == "/jobs?a=x%20y%26z&d=0"
     assert target("/jobs", {}) == "/jobs"
     assert quoted("é/~") == "%C3%A9%2F~"
+    with pytest.raises(InvalidRequest, match=r"bytes in 'caf.udce9' that are no UTF-8"):
+        quoted("caf\udce9")
 
 
 def test_a_request_says_its_length() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.client.surroundings import described, directory, exported
+from gpu_scheduler.client.surroundings import described, directory, exported, unsendable
 from gpu_scheduler.model.errors import InvalidRequest
 
 VARIABLES = {"PATH": "/bin", "A": "1", "CUDA_VISIBLE_DEVICES": "3", "TGPU_JOB_ID": "9", "_": "x"}
@@ -55,3 +55,10 @@ def test_the_python_environment_is_named() -> None:
     assert described({"CONDA_PREFIX": "/c"}) == "conda environment /c"
     assert described({"UV_PROJECT_ENVIRONMENT": "/u"}) == "uv environment /u"
     assert described({}) == ""
+
+
+def test_what_is_no_text_stays_behind_as_no_request_can_carry_it() -> None:
+    odd = {"LATIN": "caf\udce9", "\udcff": "x", "TGPU_ODD": "\udcff", "UTF": "café"}
+    carried, _ = exported("ALL", VARIABLES | odd)
+    assert carried == {"PATH": "/bin", "A": "1", "UTF": "café"}
+    assert unsendable(odd) == {"LATIN", "\udcff"}
