@@ -12,7 +12,8 @@ import contextlib
 from collections.abc import Callable, Container, Iterable
 
 from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.devices.watch import Telemetry, Watcher
+from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.model.readings import NodeReadings
 
 LEAST_PAUSE_S = 0.01
 LOOK_AGAIN_S = 0.1
@@ -24,7 +25,7 @@ class Looker:
     def __init__(
         self,
         watcher: Watcher,
-        heard: Callable[[Telemetry], None],
+        heard: Callable[[NodeReadings], None],
         changed: Callable[[Found], None] | None = None,
     ) -> None:
         """`heard` is told of every look, before anybody who waits for it.
@@ -35,7 +36,7 @@ class Looker:
         self._heard = heard
         self._changed = changed
         self._asked = asyncio.Event()
-        self._waiting: list[asyncio.Future[Telemetry]] = []
+        self._waiting: list[asyncio.Future[NodeReadings]] = []
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -88,15 +89,15 @@ class Looker:
             await asyncio.sleep(LOOK_AGAIN_S)
         return True
 
-    async def _fresh(self) -> Telemetry:
+    async def _fresh(self) -> NodeReadings:
         """A look that has not begun yet."""
-        answer: asyncio.Future[Telemetry] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[NodeReadings] = asyncio.get_running_loop().create_future()
         self._waiting.append(answer)
         self._asked.set()
         return await answer
 
 
-def _is_clear(telemetry: Telemetry, allocation_id: str, indices: Container[int]) -> bool:
+def _is_clear(telemetry: NodeReadings, allocation_id: str, indices: Container[int]) -> bool:
     """Devices that cannot be read are not waited for."""
     if telemetry.problem:
         return True

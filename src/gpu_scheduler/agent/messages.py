@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.devices.watch import Telemetry
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report
+from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
@@ -84,7 +84,7 @@ def lost_slice(node: str, index: int, profile: str) -> str:
     ).replace("  ", " ")
 
 
-def telemetry_of(telemetry: Telemetry) -> pb.Telemetry:
+def telemetry_of(telemetry: NodeReadings) -> pb.Telemetry:
     """What was measured."""
     return pb.Telemetry(
         at_ms=telemetry.at_ms,

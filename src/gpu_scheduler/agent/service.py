@@ -20,7 +20,7 @@ import structlog
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.devices.watch import Telemetry, Watcher
+from gpu_scheduler.agent.devices.watch import Watcher
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.looking import Looker
@@ -34,6 +34,7 @@ from gpu_scheduler.agent.stream import BROKEN, Connect, SentAway, Servers, Strea
 from gpu_scheduler.agent.terminals import Terminals
 from gpu_scheduler.agent.terms import Terms
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved, Work
+from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL, TERMINALS
 
@@ -206,7 +207,7 @@ class Agent:
             self._found = offered
             self._send(pb.AgentMessage(inventory=inventory_of(offered)))
 
-    def _hear_devices(self, telemetry: Telemetry) -> None:
+    def _hear_devices(self, telemetry: NodeReadings) -> None:
         self._telemetry = pb.AgentMessage(telemetry=telemetry_of(telemetry))
         self._send(self._telemetry)
 

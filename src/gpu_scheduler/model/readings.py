@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process on a device; `allocation_id` is empty if it is not ours."""
+    """A process on a device. Without an allocation it is not ours, and keeps the device."""
 
     pid: int
     user: str = ""
@@ -19,9 +19,10 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReading:
-    """One device at one moment. What the hardware does not tell is 0.
+    """One device at one moment; `why` says what is wrong with one that is unhealthy.
 
-    Where 0 could mislead, None or a flag says that it is not known.
+    What the hardware does not tell is 0; where 0 could mislead, None or a flag says that it is not
+    known.
     """
 
     index: int
@@ -44,7 +45,7 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReadings:
-    """All devices of a node; `problem` is set while they cannot be read."""
+    """One look at all devices of a node. With a `problem`, the readings are the last there were."""
 
     at_ms: int
     readings: tuple[DeviceReading, ...] = ()

@@ -5,33 +5,28 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.devices.watch import (
-    DeviceProcess,
-    DeviceReading,
-    Telemetry,
-    Watcher,
-    WatchSettings,
-)
+from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings
 from gpu_scheduler.agent.looking import Looker
+from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 
 
 class Scene:
     """A watcher that sees what the test says next, and then always the last of it."""
 
-    def __init__(self, *sights: Telemetry, timeout_s: float = 10.0) -> None:
+    def __init__(self, *sights: NodeReadings, timeout_s: float = 10.0) -> None:
         self.settings = WatchSettings(monitor_interval_s=3600, release_timeout_s=timeout_s)
         self._sights = list(sights)
         self.changed: Found | None = None
         self.must_find = False
         self.looks = 0
-        self.heard: list[Telemetry] = []
+        self.heard: list[NodeReadings] = []
         self.found: list[Found] = []
 
     def find_again(self) -> Found | None:
         found, self.changed = self.changed, None
         return found
 
-    def look(self) -> Telemetry:
+    def look(self) -> NodeReadings:
         self.looks += 1
         return self._sights.pop(0) if len(self._sights) > 1 else self._sights[0]
 
@@ -49,10 +44,10 @@ class Scene:
         return asyncio.run(run())
 
 
-def sight(*owners: str, left_mb: int = 0, problem: str = "") -> Telemetry:
+def sight(*owners: str, left_mb: int = 0, problem: str = "") -> NodeReadings:
     processes = tuple(DeviceProcess(pid=1, allocation_id=owner) for owner in owners)
     reading = DeviceReading(index=3, processes=processes, unexplained_mb=left_mb)
-    return Telemetry(at_ms=0, readings=(reading,), problem=problem)
+    return NodeReadings(at_ms=0, readings=(reading,), problem=problem)
 
 
 def test_an_end_waits_until_nothing_of_the_job_is_on_a_device() -> None:
@@ -104,7 +99,7 @@ def test_a_look_that_shows_other_slices_is_followed_by_a_search_at_once() -> Non
     new = Found(cpu_milli=1, memory_mb=1)
 
     class Divided(Scene):
-        def look(self) -> Telemetry:
+        def look(self) -> NodeReadings:
             self.must_find = self.looks == 0
             self.changed = new if self.must_find else None
             return super().look()

@@ -21,6 +21,7 @@ from gpu_scheduler.agent.devices.health import Recovery, Trust, after_look
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found, Reading
 from gpu_scheduler.agent.devices.release import Releases
 from gpu_scheduler.agent.devices.rescan import Rescan
+from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 
 OwnerOf = Callable[[int], str | None]
 
@@ -43,49 +44,6 @@ class WatchSettings:
     breaker_failures: int = 3
     breaker_backoff_s: float = 10.0
     breaker_most_backoff_s: float = 300.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceProcess:
-    """A process on a device. Without an allocation it is foreign and keeps the device."""
-
-    pid: int
-    user: str = ""
-    command: str = ""
-    memory_mb: int = 0
-    allocation_id: str = ""
-    load_percent: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceReading:
-    """What the server hears of one device; `why` says what is wrong with one that is unhealthy."""
-
-    index: int
-    utilisation_percent: int = 0
-    memory_used_mb: int = 0
-    temperature_c: int = 0
-    power_mw: int = 0
-    power_limit_mw: int = 0
-    sm_clock_mhz: int = 0
-    throttle_reasons: int = 0
-    ecc_errors: int = 0
-    xid: int = 0
-    healthy: bool = True
-    processes: tuple[DeviceProcess, ...] = ()
-    load_percent: int | None = None
-    power_known: bool = False
-    why: str = ""
-    unexplained_mb: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Telemetry:
-    """One look at all devices. With a `problem`, the readings are the last ones there were."""
-
-    at_ms: int
-    readings: tuple[DeviceReading, ...] = ()
-    problem: str = ""
 
 
 class Watcher:
@@ -132,20 +90,20 @@ class Watcher:
         self._memory = _Memory(memory, boot_id)
         self._trust: dict[int, Trust] = self._memory.recall(self._found_uuids())
 
-    def look(self) -> Telemetry:
+    def look(self) -> NodeReadings:
         """Read all devices once. Never raises because of a device."""
         self._take_in()
         held = self._breaker.read()
         at_ms = int(self._wall_clock() * 1000)
         if held.stale:
-            return Telemetry(at_ms=at_ms, readings=self._last, problem=held.problem)
+            return NodeReadings(at_ms=at_ms, readings=self._last, problem=held.problem)
         self._last = tuple(
             self._report(reading) for reading in held.readings if reading.index in self._found
         )
         if any(self._is_split_anew(reading) for reading in held.readings):
             self.ask_again()
         self._memory.keep(self._trust, self._found_uuids())
-        return Telemetry(at_ms=at_ms, readings=self._last)
+        return NodeReadings(at_ms=at_ms, readings=self._last)
 
     def find_again(self) -> Found | None:
         """What is there now, if devices came or went since the last time; not during a look."""

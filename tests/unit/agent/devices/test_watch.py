@@ -16,15 +16,9 @@ from gpu_scheduler.agent.devices.inventory import (
     Process,
     Reading,
 )
-from gpu_scheduler.agent.devices.watch import (
-    DeviceProcess,
-    DeviceReading,
-    Telemetry,
-    Watcher,
-    WatchSettings,
-    since_boot,
-)
+from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings, since_boot
 from gpu_scheduler.agent.launcher.processes import start_ticks
+from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 
 NOBODY = 2**22 + 1
 """No process has this number."""
@@ -63,7 +57,7 @@ class Bench:
 
     def close(self) -> None: ...
 
-    def look(self, **values: object) -> Telemetry:
+    def look(self, **values: object) -> NodeReadings:
         self.next = Reading(index=0, **values)  # type: ignore[arg-type]
         return self.watcher.look()
 
@@ -109,10 +103,17 @@ def test_what_is_unknown_is_zero_on_the_wire() -> None:
     assert Bench().look().readings[0] == DeviceReading(index=0)
 
 
-@pytest.mark.parametrize("value", [Telemetry, DeviceReading, DeviceProcess])
-def test_the_values_have_the_fields_of_the_wire(value: type) -> None:
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (NodeReadings, "Telemetry"),
+        (DeviceReading, "DeviceReading"),
+        (DeviceProcess, "DeviceProcess"),
+    ],
+)
+def test_the_values_have_the_fields_of_the_wire(value: type, message: str) -> None:
     proto = Path(gpu_scheduler.__file__).with_name("wire") / "agent.proto"
-    body = re.search(rf"message {value.__name__} {{(.*?)\n}}", proto.read_text(), re.DOTALL)
+    body = re.search(rf"message {message} {{(.*?)\n}}", proto.read_text(), re.DOTALL)
     assert body is not None
     wire = set(re.findall(r"(\w+) = \d+;", body[1]))
     assert wire - {field.name for field in fields(value)} == set()
