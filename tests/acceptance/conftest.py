@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +98,22 @@ def end_what_is_left(state_dir: str) -> None:
             continue
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RealServer]:
-    """Eight declared GPUs, shared by the tests of one file."""
+@contextmanager
+def a_state_dir() -> Iterator[str]:
+    """A short private directory; what works in it is ended with it."""
     state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    running = RealServer(state_dir)
     try:
-        running.start("8xA100-80GB")
-        yield running
-        running.stop()
+        yield state_dir
     finally:
         end_what_is_left(state_dir)
         shutil.rmtree(state_dir, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealServer]:
+    """Eight declared GPUs, shared by the tests of one file."""
+    with a_state_dir() as state_dir:
+        running = RealServer(state_dir)
+        running.start("8xA100-80GB")
+        yield running
+        running.stop()

@@ -1,7 +1,6 @@
 """A real server on a PostgreSQL that goes away, and what administrators do to a database."""
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,7 @@ import pytest
 
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import SchedulerError
-from tests.acceptance.conftest import LONGEST_S, RealServer, end_what_is_left
+from tests.acceptance.conftest import LONGEST_S, RealServer, a_state_dir
 from tests.database_proxy import Proxy
 from tests.postgres import OwnPostgres, a_server
 
@@ -34,12 +33,8 @@ def postgres() -> Iterator[OwnPostgres]:
 @pytest.fixture
 def house() -> Iterator[RealServer]:
     """A place for a server of the test's own."""
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    try:
+    with a_state_dir() as state_dir:
         yield RealServer(state_dir)
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def status(client: Client) -> str:

@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import socket
-import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from gpu_scheduler.cli import down
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import InvalidRequest
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 
 NOBODY = 65534
 
@@ -22,14 +20,10 @@ NOBODY = 65534
 @pytest.fixture
 def other() -> Iterator[RealServer]:
     """A second server, beside that of the file."""
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    running = RealServer(state_dir)
-    try:
+    with a_state_dir() as state_dir:
+        running = RealServer(state_dir)
         running.start("1xA100")
         yield running
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def facts(server: RealServer) -> dict[str, str]:

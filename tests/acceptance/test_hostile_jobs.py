@@ -1,8 +1,6 @@
 """Jobs that eat memory, multiply without end or flood their logs harm nobody but themselves."""
 
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.people import CAN_MAKE, WHY_NOT, Person, processes_of, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
@@ -49,21 +47,16 @@ class House:
 
 @pytest.fixture(scope="module")
 def house() -> Iterator[House]:
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    server = RealServer(state_dir)
-    server.environment |= {
-        "GPU_SCHEDULER_JOBS_LOG_SIZE_MB": str(LOG_MB),
-        "GPU_SCHEDULER_SECURITY_MAX_PROCESSES_PER_JOB": str(PROCESSES),
-        "GPU_SCHEDULER_SECURITY_MAX_MEMORY_PER_JOB_GB": "0.25",
-    }
-    with some_people("mallory", "neigh") as people:
-        try:
-            server.start("4xA100-80GB")
-            yield House(server, people)
-            server.stop()
-        finally:
-            end_what_is_left(state_dir)
-            shutil.rmtree(state_dir, ignore_errors=True)
+    with some_people("mallory", "neigh") as people, a_state_dir() as state_dir:
+        server = RealServer(state_dir)
+        server.environment |= {
+            "GPU_SCHEDULER_JOBS_LOG_SIZE_MB": str(LOG_MB),
+            "GPU_SCHEDULER_SECURITY_MAX_PROCESSES_PER_JOB": str(PROCESSES),
+            "GPU_SCHEDULER_SECURITY_MAX_MEMORY_PER_JOB_GB": "0.25",
+        }
+        server.start("4xA100-80GB")
+        yield House(server, people)
+        server.stop()
 
 
 def has_controller(name: str) -> bool:

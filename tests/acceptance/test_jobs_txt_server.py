@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 
 SETTINGS = {
     "scheduler": {
@@ -116,15 +115,11 @@ def until(true: Callable[[], object]) -> None:
 def place() -> Iterator[Place]:
     if shutil.which("screen") is None:
         pytest.skip("screen is not installed")
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    made = Place(state_dir)
-    try:
+    with a_state_dir() as state_dir:
+        made = Place(state_dir)
         made.start()
         yield made
         made.server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def test_every_new_line_of_jobs_txt_runs_once_also_after_a_restart(place: Place) -> None:
@@ -228,20 +223,16 @@ def a_program(path: Path, text: str) -> None:
 def test_scripts_run_with_the_python_and_the_conda_of_whoever_started_the_server() -> None:
     if shutil.which("screen") is None:
         pytest.skip("screen is not installed")
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    place = Place(state_dir, allows_all=True)
-    home = place.dir / "home"
-    a_program(home / "venv/bin/python", PYTHON.format(ran=place.dir / "ran"))
-    a_program(home / "miniconda3/bin/conda", CONDA.format(ran=place.dir / "ran"))
-    place.server.environment |= {"HOME": str(home), "PATH": f"{home}/venv/bin:/usr/bin:/bin"}
-    place.server.environment.pop("CONDA_EXE", None)
-    place.write("jobs.txt", "1,train.py,,--epochs 10,\n1,train.py,ml_env,--epochs 5,\n")
-    try:
+    with a_state_dir() as state_dir:
+        place = Place(state_dir, allows_all=True)
+        home = place.dir / "home"
+        a_program(home / "venv/bin/python", PYTHON.format(ran=place.dir / "ran"))
+        a_program(home / "miniconda3/bin/conda", CONDA.format(ran=place.dir / "ran"))
+        place.server.environment |= {"HOME": str(home), "PATH": f"{home}/venv/bin:/usr/bin:/bin"}
+        place.server.environment.pop("CONDA_EXE", None)
+        place.write("jobs.txt", "1,train.py,,--epochs 10,\n1,train.py,ml_env,--epochs 5,\n")
         place.start()
         until(lambda: len(place.ran()) == 2)
         ran = ["conda ml_env python train.py --epochs 5", "python train.py --epochs 10"]
         assert sorted(place.ran()) == ran
         place.server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)

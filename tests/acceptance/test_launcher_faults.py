@@ -123,13 +123,19 @@ exec {real} "$@"
     with_launcher(run)
 
 
+async def a_container(rig: Rig, script: str) -> Work:
+    """One that runs, and has said that it is ready."""
+    work = work_of(rig, "container", script)
+    await rig.launcher.start(work)
+    await log_line(rig, work, "ready")
+    return work
+
+
 def test_a_container_whose_client_was_killed_has_not_ended_well(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, _: Path) -> None:
-        work = work_of(rig, "container", "echo ready; sleep 1000")
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        work = await a_container(rig, "echo ready; sleep 1000")
         os.kill((await rig.began(NAME)).pid, signal.SIGKILL)
         over = await rig.over(NAME)
         assert (over.exit_code, over.signal, over.ran) == (None, None, True)
@@ -145,9 +151,7 @@ def test_an_engine_that_does_not_answer_is_not_taken_for_a_job_that_never_ran(
     async def scenario(rig: Rig, broken: Path) -> None:
         done = rig.directory / "done"
         script = f"echo ready; while ! test -e {done}; do sleep 0.02; done; exit 3"
-        work = work_of(rig, "container", script)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await a_container(rig, script)
         broken.touch()
         done.touch()
         asked = tmp_path / "asked"
@@ -164,9 +168,7 @@ def test_a_container_that_somebody_removed_has_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def scenario(rig: Rig, _: Path) -> None:
-        work = work_of(rig, "container", "echo ready; sleep 1000")
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        work = await a_container(rig, "echo ready; sleep 1000")
         await command("podman", "rm", "--force", "--time", "0", container_name(work))
         over = await rig.over(NAME)
         assert (over.exit_code, over.signal, over.ran) == (None, None, True)

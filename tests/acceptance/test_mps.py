@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.fakes.nvml import FakeNvml, fake_nvml_library
 
 __all__ = ["fake_nvml_library"]
@@ -90,22 +90,17 @@ class Box:
 def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     nvml = FakeNvml(fake_nvml_library, tmp_path_factory.mktemp("nvml") / "state")
     nvml.a100s(1)
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    programs = Path(tempfile.mkdtemp(prefix="tgpu-"))
-    programs.chmod(0o755)
-    shutil.copy(CONTROL, programs)
-    server = RealServer(state_dir)
-    for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE"):
-        server.environment[name] = nvml.env[name]
-    server.environment["PATH"] = f"{programs}:/usr/local/bin:/usr/bin:/bin"
-    try:
+    with tempfile.TemporaryDirectory(prefix="tgpu-") as directory, a_state_dir() as state_dir:
+        programs = Path(directory)
+        programs.chmod(0o755)
+        shutil.copy(CONTROL, programs)
+        server = RealServer(state_dir)
+        for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE"):
+            server.environment[name] = nvml.env[name]
+        server.environment["PATH"] = f"{programs}:/usr/local/bin:/usr/bin:/bin"
         server.tgpu("up", "--daemon", "--state-dir", state_dir)
         yield Box(server, state_dir)
         server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        for path in (state_dir, programs):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import shutil
 import signal
 import ssl
 import subprocess
@@ -20,7 +19,7 @@ from websockets.sync.client import connect
 
 from gpu_scheduler import AsyncClient
 from gpu_scheduler.model.errors import SchedulerError
-from tests.acceptance.conftest import PROGRAM, RealServer, end_what_is_left
+from tests.acceptance.conftest import PROGRAM, RealServer, a_state_dir
 from tests.certificates import make_certificate
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose server has users")
@@ -87,41 +86,36 @@ def outside() -> str:
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[Network]:
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    folder = Path(tempfile.mkdtemp(prefix="tgpu-keys-"))
-    certificate, key = make_certificate(folder)
-    secret = folder / "issuer.secret"
-    secret.touch(0o600)
-    secret.write_bytes(SECRET)
-    config = folder / "config.yaml"
-    config.write_text(
-        json.dumps(
-            {
-                "api": {
-                    "host": "0.0.0.0",
-                    "tls_certificate": str(certificate),
-                    "tls_key": str(key),
-                },
-                "auth": {
-                    "jwt_algorithm": "HS256",
-                    "jwt_key_file": str(secret),
-                    "jwt_issuer": ISSUER,
-                    "jwt_audience": AUDIENCE,
-                },
-                "tenants": {"vision": {"max_gpus": 4}, "audio": {}},
-            }
+    with tempfile.TemporaryDirectory(prefix="tgpu-keys-") as keys, a_state_dir() as state_dir:
+        folder = Path(keys)
+        certificate, key = make_certificate(folder)
+        secret = folder / "issuer.secret"
+        secret.touch(0o600)
+        secret.write_bytes(SECRET)
+        config = folder / "config.yaml"
+        config.write_text(
+            json.dumps(
+                {
+                    "api": {
+                        "host": "0.0.0.0",
+                        "tls_certificate": str(certificate),
+                        "tls_key": str(key),
+                    },
+                    "auth": {
+                        "jwt_algorithm": "HS256",
+                        "jwt_key_file": str(secret),
+                        "jwt_issuer": ISSUER,
+                        "jwt_audience": AUDIENCE,
+                    },
+                    "tenants": {"vision": {"max_gpus": 4}, "audio": {}},
+                }
+            )
         )
-    )
-    server = RealServer(state_dir)
-    server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
-    try:
+        server = RealServer(state_dir)
+        server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
         server.start("4xA100-80GB")
         yield Network(server, folder)
         server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- with a token
@@ -357,13 +351,12 @@ def test_a_server_that_would_let_strangers_in_does_not_begin(tmp_path: Path) -> 
 
 
 def test_without_auth_everybody_here_may_do_everything_and_that_is_said() -> None:
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    config = Path(state_dir) / "config.yaml"
-    config.write_text("auth: off\n")
-    config.chmod(0o600)
-    server = RealServer(state_dir)
-    server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
-    try:
+    with a_state_dir() as state_dir:
+        config = Path(state_dir) / "config.yaml"
+        config.write_text("auth: off\n")
+        config.chmod(0o600)
+        server = RealServer(state_dir)
+        server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
         server.start("1xA100-80GB")
         words = ["curl", "-s", "--unix-socket", f"{state_dir}/server.sock", "http://x/api/v1/me"]
         done = subprocess.run(words, capture_output=True, check=True, user=65_534, group=65_534)
@@ -372,9 +365,6 @@ def test_without_auth_everybody_here_may_do_everything_and_that_is_said() -> Non
         assert "auth is off" in server.json("health")["checks"]["access"]
         assert "auth is off" in (Path(state_dir) / "server.log").read_text()
         server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def test_the_python_client_says_what_is_wrong_with_a_token(

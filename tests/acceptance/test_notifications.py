@@ -2,16 +2,14 @@
 
 import json
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.receivers import HttpReceiver, SmtpReceiver, until
 
 
@@ -54,16 +52,11 @@ def _lives(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[Told]:
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    with HttpReceiver() as hook, SmtpReceiver() as mail:
+    with HttpReceiver() as hook, SmtpReceiver() as mail, a_state_dir() as state_dir:
         server = Told(state_dir, hook, mail)
-        try:
-            server.start("2xA100-80GB")
-            yield server
-            server.stop()
-        finally:
-            end_what_is_left(state_dir)
-            shutil.rmtree(state_dir, ignore_errors=True)
+        server.start("2xA100-80GB")
+        yield server
+        server.stop()
 
 
 def test_a_target_can_be_tried_and_a_failure_is_said(told: Told) -> None:

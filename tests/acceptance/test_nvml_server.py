@@ -1,41 +1,17 @@
 """The whole program on (fake) NVIDIA hardware: found, given out, watched."""
 
-import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
+from tests.acceptance.conftest import RealServer
+from tests.acceptance.nvml_box import box, fake_nvml, fake_nvml_library
+from tests.fakes.nvml import FakeNvml
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
-from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
-
-__all__ = ["fake_nvml", "fake_nvml_library"]
+__all__ = ["box", "fake_nvml", "fake_nvml_library"]
 
 PATIENCE_S = 30
-
-
-@pytest.fixture
-def box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
-    """A server that finds eight A100 by NVML."""
-    fake_nvml.a100s(8)
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    server = RealServer(state_dir)
-    server.environment |= {
-        "LD_LIBRARY_PATH": fake_nvml.env["LD_LIBRARY_PATH"],
-        "FAKE_NVML_STATE": fake_nvml.env["FAKE_NVML_STATE"],
-        "GPU_SCHEDULER_GPU_MONITOR_INTERVAL_S": "0.1",
-        "GPU_SCHEDULER_GPU_UTILIZATION_WINDOW_S": "1",
-    }
-    try:
-        server.tgpu("up", "--daemon", "--state-dir", state_dir)
-        yield server, fake_nvml
-        server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def gpu(server: RealServer, index: int) -> dict[str, Any]:

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,30 +11,26 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.cli.report import harmless
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[RealServer]:
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    server = RealServer(state_dir)
-    prices = {"gpu_hour": {"A100": 3600}, "cpu_hour": 1, "currency": "CHF"}
-    server.environment |= {
-        f"GPU_SCHEDULER_COSTS_{name.upper()}": value
-        if isinstance(value, str)
-        else json.dumps(value)
-        for name, value in prices.items()
-    }
-    try:
+    with a_state_dir() as state_dir:
+        server = RealServer(state_dir)
+        prices = {"gpu_hour": {"A100": 3600}, "cpu_hour": 1, "currency": "CHF"}
+        server.environment |= {
+            f"GPU_SCHEDULER_COSTS_{name.upper()}": value
+            if isinstance(value, str)
+            else json.dumps(value)
+            for name, value in prices.items()
+        }
         server.start("2xA100-80GB")
         for words in (["-G", 2, "-J", "</script><b>"], ["-G", 1, "-J", "=cmd()"]):
             server.json("wait", server.submit(*words, "--", "sleep", "0.2"))
         server.tgpu("run", "-G", 1, "--", "sh", "-c", "exit 3", code=3)
         yield server
         server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def test_a_report_says_what_happened_today(lab: RealServer) -> None:

@@ -1,10 +1,8 @@
 """Sharing GPUs for real: the whole program on (fake) NVIDIA hardware that changes while it runs."""
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
 from tests.receivers import HttpReceiver, until
 
@@ -77,12 +75,11 @@ def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     nvml = FakeNvml(fake_nvml_library, tmp_path_factory.mktemp("nvml") / "state")
     nvml.a100s(3)
     nvml.split(2, "3g.40gb", "3g.40gb")
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    server = RealServer(state_dir)
-    server.environment |= {f"GPU_SCHEDULER_{name}": value for name, value in SETTINGS.items()}
-    for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE"):
-        server.environment[name] = nvml.env[name]
-    try:
+    with a_state_dir() as state_dir:
+        server = RealServer(state_dir)
+        server.environment |= {f"GPU_SCHEDULER_{name}": value for name, value in SETTINGS.items()}
+        for name in ("LD_LIBRARY_PATH", "FAKE_NVML_STATE"):
+            server.environment[name] = nvml.env[name]
         with HttpReceiver() as mailbox:
             target = {"kind": "webhook", "url": mailbox.url, "for_jobs": True}
             targets = json.dumps({"people": target})
@@ -90,9 +87,6 @@ def box(fake_nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
             server.tgpu("up", "--daemon", "--state-dir", state_dir)
             yield Box(server, nvml, mailbox)
             server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

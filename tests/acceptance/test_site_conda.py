@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.people import CAN_MAKE, WHY_NOT, Person, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
@@ -85,29 +85,27 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    server = RealServer(state_dir)
-    site = Path(tempfile.mkdtemp(prefix="tgpu-site-"))
-    site.chmod(0o755)
-    a_program(site / "conda/bin/conda", CONDA)
-    an_environment(site / "conda/envs/ml", "echo hook of the site\n")
-    text = 'echo "train $1 in $CONDA_PREFIX as $(id -u)"\n'
-    (site / "allowed").mkdir()
-    (site / "allowed/train.py").write_text(text)
-    rules = {"allowed_script_paths": [str(site / "allowed")], "conda_roots": [f"{site}/conda"]}
-    config = Path(state_dir) / "config.yaml"
-    config.write_text(json.dumps({"security": rules}))
-    config.chmod(0o600)
-    server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
-    with some_people("ben") as people:
-        try:
-            server.start("1xA100-80GB")
-            yield Place(server, site, people[0])
-            server.stop()
-        finally:
-            end_what_is_left(state_dir)
-            shutil.rmtree(state_dir, ignore_errors=True)
-            shutil.rmtree(site, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="tgpu-site-") as directory,
+        some_people("ben") as people,
+        a_state_dir() as state_dir,
+    ):
+        server = RealServer(state_dir)
+        site = Path(directory)
+        site.chmod(0o755)
+        a_program(site / "conda/bin/conda", CONDA)
+        an_environment(site / "conda/envs/ml", "echo hook of the site\n")
+        text = 'echo "train $1 in $CONDA_PREFIX as $(id -u)"\n'
+        (site / "allowed").mkdir()
+        (site / "allowed/train.py").write_text(text)
+        rules = {"allowed_script_paths": [str(site / "allowed")], "conda_roots": [f"{site}/conda"]}
+        config = Path(state_dir) / "config.yaml"
+        config.write_text(json.dumps({"security": rules}))
+        config.chmod(0o600)
+        server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
+        server.start("1xA100-80GB")
+        yield Place(server, site, people[0])
+        server.stop()
 
 
 def test_a_job_runs_in_the_sites_environment_whatever_its_users_shell_has(place: Place) -> None:

@@ -2,19 +2,18 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
-from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
+from tests.acceptance.conftest import RealServer
+from tests.acceptance.nvml_box import box, fake_nvml, fake_nvml_library
+from tests.fakes.nvml import FakeNvml
 from tests.terminal import PROMPT, Terminal, a_terminal, needs_tmux
 
-__all__ = ["fake_nvml", "fake_nvml_library"]
+__all__ = ["box", "fake_nvml", "fake_nvml_library"]
 
 pytestmark = needs_tmux
 
@@ -233,27 +232,6 @@ def test_one_picture_goes_through_a_pipe(server: RealServer) -> None:
     assert server.tgpu("top", "--once", "--server", "/no/such", code=3).stderr
     assert "expected one of" in server.tgpu("top", "--sort", "shoe", code=2).stderr
     server.tgpu("cancel", "last")
-
-
-@pytest.fixture
-def box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
-    """A server that finds eight A100 by NVML."""
-    fake_nvml.a100s(8)
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    server = RealServer(state_dir)
-    server.environment |= {
-        "LD_LIBRARY_PATH": fake_nvml.env["LD_LIBRARY_PATH"],
-        "FAKE_NVML_STATE": fake_nvml.env["FAKE_NVML_STATE"],
-        "GPU_SCHEDULER_GPU_MONITOR_INTERVAL_S": "0.1",
-        "GPU_SCHEDULER_GPU_UTILIZATION_WINDOW_S": "1",
-    }
-    try:
-        server.tgpu("up", "--daemon", "--state-dir", state_dir)
-        yield server, fake_nvml
-        server.stop()
-    finally:
-        end_what_is_left(state_dir)
-        shutil.rmtree(state_dir, ignore_errors=True)
 
 
 def test_bars_follow_the_hardware_and_strangers_are_named(

@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import unix_connect
 
-from tests.acceptance.conftest import RealServer, end_what_is_left
+from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.people import CAN_MAKE, WHY_NOT, Person, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
@@ -50,23 +48,19 @@ class House:
 
 @pytest.fixture(scope="module")
 def house() -> Iterator[House]:
-    state_dir = tempfile.mkdtemp(prefix="tgpu-")
-    server = RealServer(state_dir)
-    server.environment["SECRET_OF_THE_SERVER"] = SECRET
-    with some_people("ann", "ben", "eve", groups={"lab": ["ann", "ben"]}) as people:
+    lab = {"lab": ["ann", "ben"]}
+    with some_people("ann", "ben", "eve", groups=lab) as people, a_state_dir() as state_dir:
+        server = RealServer(state_dir)
+        server.environment["SECRET_OF_THE_SERVER"] = SECRET
         group = people[0].name.replace("ann", "lab")
         config = Path(state_dir) / "config.yaml"
         tenant = {"linux_groups": [group], "admins": [people[0].name], "max_gpus": 4}
         config.write_text(json.dumps({"tenants": {"lab": tenant}}))
         config.chmod(0o600)
         server.environment["GPU_SCHEDULER_CONFIG"] = str(config)
-        try:
-            server.start("8xA100-80GB")
-            yield House(server, people)
-            server.stop()
-        finally:
-            end_what_is_left(state_dir)
-            shutil.rmtree(state_dir, ignore_errors=True)
+        server.start("8xA100-80GB")
+        yield House(server, people)
+        server.stop()
 
 
 # --- what a job's processes are

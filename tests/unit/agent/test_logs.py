@@ -37,7 +37,12 @@ def reading(
     return cast(AsyncGenerator[bytes, None], pieces)
 
 
-def test_what_is_cut_between_two_looks_is_read_from_where_it_was_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "later", [(b"after",), (block(1), block(2))], ids=["once", "several times"]
+)
+def test_what_is_cut_between_two_looks_is_read_from_where_it_was_kept(
+    tmp_path: Path, later: tuple[bytes, ...]
+) -> None:
     path = tmp_path / "log"
 
     async def scenario() -> bytes:
@@ -45,11 +50,12 @@ def test_what_is_cut_between_two_looks_is_read_from_where_it_was_kept(tmp_path: 
         pieces = reading(path)
         got = await anext(pieces)
         write(path, block(0)[40:])
-        cap(a_work(path))
-        write(path, b"after")
+        for data in later:
+            cap(a_work(path))
+            write(path, data)
         return got + b"".join([piece async for piece in pieces])
 
-    assert asyncio.run(scenario()) == block(0) + b"after"
+    assert asyncio.run(scenario()) == block(0) + b"".join(later)
 
 
 @pytest.mark.parametrize("log_files", [1, 3])
@@ -70,22 +76,6 @@ def test_a_log_that_grew_past_the_place_again_is_not_taken_for_the_same(
         return got + b"".join([piece async for piece in pieces])
 
     assert asyncio.run(scenario()) == block(0) + block(1) + block(2)[:50]
-
-
-def test_several_rotations_between_two_looks_cost_nothing_that_was_kept(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-
-    async def scenario() -> bytes:
-        write(path, block(0)[:30])
-        pieces = reading(path)
-        got = await anext(pieces)
-        write(path, block(0)[30:])
-        for number in (1, 2):
-            cap(a_work(path))
-            write(path, block(number))
-        return got + b"".join([piece async for piece in pieces])
-
-    assert asyncio.run(scenario()) == block(0) + block(1) + block(2)
 
 
 def test_old_parts_that_move_on_while_they_are_read_are_read_to_their_ends(tmp_path: Path) -> None:

@@ -55,29 +55,29 @@ class Spares:
         if self._count >= MOST or not _is_plain(directory):
             self.drop(path)
             return
-        home = os.path.dirname(path)
-        self._find_left(home)
-        self._number += 1
-        spare = f"{home}/{PREFIX}{self._number}"
-        try:
-            os.rename(path, spare)
-        except OSError:
+        spare = self._set_aside(path, PREFIX)
+        if not spare:
             self.drop(path)
             return
         self._count += 1
-        self._free.setdefault((home, os.fstat(directory).st_uid), []).append(spare)
+        owner = (os.path.dirname(path), os.fstat(directory).st_uid)
+        self._free.setdefault(owner, []).append(spare)
 
     def drop(self, path: str) -> None:
         """Remove a directory with all that is in it, soon."""
+        self._unwant(self._set_aside(path, GONE) or path)
+
+    def _set_aside(self, path: str, prefix: str) -> str:
+        """Give a directory a new name beside its old one; "" if it keeps the old one."""
         home = os.path.dirname(path)
         self._find_left(home)
         self._number += 1
-        gone = f"{home}/{GONE}{self._number}"
+        aside = f"{home}/{prefix}{self._number}"
         try:
-            os.rename(path, gone)
+            os.rename(path, aside)
         except OSError:
-            gone = path
-        self._unwant(gone)
+            return ""
+        return aside
 
     def _unwant(self, path: str) -> None:
         if not self._unwanted:

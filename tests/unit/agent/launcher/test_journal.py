@@ -23,6 +23,22 @@ def a_record(number: int) -> dict[str, object]:
     return {"kind": "began", "allocation_id": f"job-{number}.1", "member": number}
 
 
+def keep(journal: Journal, *numbers: int) -> None:
+    """Records that are on the disk."""
+    for number in numbers:
+        journal.append(a_record(number), lambda _: None)
+    journal.commit()
+
+
+def failing(number: int) -> Callable[..., None]:
+    """A call that the system refuses."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 def test_callers_hear_after_the_write_and_in_order(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     heard: list[tuple[int, str, int]] = []
@@ -41,8 +57,7 @@ def test_lazy_records_travel_with_the_next_commit(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
     journal.append_lazily(a_record(1))
     assert not journal.commit()
-    journal.append(a_record(2), lambda _: None)
-    journal.commit()
+    keep(journal, 2)
     assert read(journal.path).records == [a_record(1), a_record(2)]
 
 
@@ -50,15 +65,10 @@ def test_a_write_that_fails_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
-    journal.append(a_record(1), lambda _: None)
-    journal.commit()
+    keep(journal, 1)
     heard: list[str] = []
-
-    def no_space(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", no_space)
+        patch.setattr(os, "fdatasync", failing(errno.ENOSPC))
         journal.append(a_record(2), heard.append)
         journal.commit()
     journal.append(a_record(3), heard.append)
@@ -69,21 +79,16 @@ def test_a_write_that_fails_leaves_no_trace(
 
 def test_rewriting_keeps_only_what_it_is_given(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
-    for number in range(5):
-        journal.append(a_record(number), lambda _: None)
-    journal.commit()
+    keep(journal, *range(5))
     journal.rewrite([a_record(4)])
-    journal.append(a_record(5), lambda _: None)
-    journal.commit()
+    keep(journal, 5)
     assert read(journal.path).records == [a_record(4), a_record(5)]
     assert journal.size == len(Path(journal.path).read_bytes().rstrip(b"\0"))
 
 
 def test_a_bad_line_costs_only_itself_and_tells_its_name(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
-    for number in range(3):
-        journal.append(a_record(number), lambda _: None)
-    journal.commit()
+    keep(journal, *range(3))
     path = Path(journal.path)
     path.write_bytes(
         path.read_bytes().replace(
@@ -99,9 +104,7 @@ def test_a_bad_line_costs_only_itself_and_tells_its_name(tmp_path: Path) -> None
 
 def test_a_torn_end_was_never_committed(tmp_path: Path) -> None:
     journal = a_journal(tmp_path)
-    for number in range(2):
-        journal.append(a_record(number), lambda _: None)
-    journal.commit()
+    keep(journal, *range(2))
     path = Path(journal.path)
     path.write_bytes(path.read_bytes().rstrip(b"\0")[:-2])
     found = read(journal.path)
@@ -113,13 +116,11 @@ def test_records_are_written_over_zeros_that_stand_ahead_of_them(tmp_path: Path)
     path = Path(journal.path)
     sizes = set()
     for number in range(100):
-        journal.append(a_record(number), lambda _: None)
-        journal.commit()
+        keep(journal, number)
         sizes.add(path.stat().st_size)
     assert len(sizes) == 1
     again = a_journal(tmp_path)
-    again.append(a_record(100), lambda _: None)
-    again.commit()
+    keep(again, 100)
     assert read(journal.path).records == [a_record(number) for number in range(101)]
 
 
@@ -180,12 +181,8 @@ def test_a_sync_that_fails_takes_back_what_waits_for_it_and_nothing_else(
 ) -> None:
     journal = a_journal(tmp_path)
     heard: list[str] = []
-
-    def broken(descriptor: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdatasync", broken)
+        patch.setattr(os, "fdatasync", failing(errno.EIO))
         journal.append(a_record(1), heard.append)
         journal.append_softly(a_record(2), heard.append)
         journal.commit()
@@ -198,27 +195,16 @@ def test_a_sync_that_fails_takes_back_what_waits_for_it_and_nothing_else(
 def test_records_behind_a_torn_end_can_be_read(tmp_path: Path) -> None:
     """Where a journal cannot be written anew, what comes after a crash goes on in the old file."""
     journal = a_journal(tmp_path)
-    journal.append(a_record(1), lambda _: None)
-    journal.commit()
+    keep(journal, 1)
     with Path(journal.path).open("r+b") as file:
         file.seek(journal.size)
         file.write(b'0badc0de {"kind":"began","allocation_id":"job-2.1","memb')
     again = a_journal(tmp_path)
-    again.append(a_record(3), lambda _: None)
-    again.commit()
+    keep(again, 3)
     found = read(again.path)
     assert found.records == [a_record(1), a_record(3)]
     assert not found.unreadable
     assert not found.torn
-
-
-def failing(number: int) -> Callable[..., None]:
-    """A call that the system refuses."""
-
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 def test_a_disk_that_takes_nothing_back_costs_one_record_and_no_launcher(
@@ -226,8 +212,7 @@ def test_a_disk_that_takes_nothing_back_costs_one_record_and_no_launcher(
 ) -> None:
     """A file system that has become read-only refuses the cut as it refuses the write."""
     journal = a_journal(tmp_path)
-    journal.append(a_record(1), lambda _: None)
-    journal.commit()
+    keep(journal, 1)
     heard: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", failing(errno.EIO))
@@ -248,12 +233,10 @@ def test_records_go_into_the_new_file_also_where_directories_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
-    journal.append(a_record(1), lambda _: None)
-    journal.commit()
+    keep(journal, 1)
     monkeypatch.setattr(journal_module, "sync_directory", failing(errno.EINVAL))
     journal.rewrite([a_record(1)])
-    journal.append(a_record(2), lambda _: None)
-    journal.commit()
+    keep(journal, 2)
     assert read(journal.path).records == [a_record(1), a_record(2)]
 
 
@@ -261,15 +244,13 @@ def test_a_rewrite_that_fails_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
-    journal.append(a_record(1), lambda _: None)
-    journal.commit()
+    keep(journal, 1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", failing(errno.ENOSPC))
         with pytest.raises(OSError, match="No space"):
             journal.rewrite([])
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
-    journal.append(a_record(2), lambda _: None)
-    journal.commit()
+    keep(journal, 2)
     assert read(journal.path).records == [a_record(1), a_record(2)]
 
 
@@ -277,8 +258,7 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = a_journal(tmp_path)
-    journal.append(a_record(1), lambda _: None)
-    journal.commit()
+    keep(journal, 1)
     monkeypatch.setattr(os, "pwrite", failing(errno.ENOSPC))
     with pytest.raises(OSError, match="No space"):
         keep_aside(journal.path)
