@@ -21,7 +21,7 @@ from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.questions import SORTS, AuditQuery, JobQuery, Sight
+from gpu_scheduler.store.questions import SORTS, AuditQuery, Cutoffs, JobQuery, Sight
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
@@ -241,7 +241,7 @@ def test_estimates_are_found_by_start_and_forgotten_with_old_events(store: Store
     assert store.estimates(started_since_ms=21) == [late]
     store.commit([RemovedEstimate("d"), replace(base, start_ms=25)])
     assert store.estimates() == []
-    assert store.forget(answers_before_ms=0, events_before_ms=25) == 1
+    assert store.forget(Cutoffs(events_ms=25)) == 1
     assert [row.job_id for row in store.estimates(started_since_ms=0)] == ["a", "c"]
 
 
@@ -553,9 +553,9 @@ def test_records_are_listed_from_the_newest_and_dropped_from_the_oldest(store: S
     assert listed(since_ms=5) == [6, 5]
     page = store.audit(AuditQuery(limit=2))
     assert listed(before=page[-1][0], limit=2) == [4, 3]
-    forgotten = store.forget(answers_before_ms=0, events_before_ms=0, audit_before_ms=3, limit=1)
+    forgotten = store.forget(Cutoffs(audit_ms=3), limit=1)
     assert forgotten == 1
-    assert store.forget(answers_before_ms=0, events_before_ms=0, audit_before_ms=3) == 1
+    assert store.forget(Cutoffs(audit_ms=3)) == 1
     assert listed() == [6, 5, 4, 3]
 
 
@@ -682,7 +682,7 @@ def test_environments_of_jobs_that_ended_long_ago_are_forgotten(store: Store) ->
     launches = [LaunchRow(f"job-{n}", Launch(argv=("sh",), captured=f"e{n}")) for n in (1, 2, 3)]
     ends = [a_row(1, COMPLETED, end_ms=100), a_row(2, COMPLETED, end_ms=200), a_row(3)]
     store.commit([*ends, *launches, *environments])
-    store.forget(answers_before_ms=0, events_before_ms=0, environments_before_ms=150)
+    store.forget(Cutoffs(environments_ms=150))
     assert [store.environment(name) for name in ("e1", "e2", "e3")] == [
         None,
         {"A": "1"},
@@ -698,13 +698,13 @@ def test_old_answers_events_and_environments_are_forgotten(store: Store) -> None
     store.commit([answer, replace(answer, key="k2", at_ms=50)])
     for n in range(4):
         store.commit([an_event(n)])
-    assert store.forget(answers_before_ms=50, events_before_ms=2) == 1 + 2 + 1
+    assert store.forget(Cutoffs(answers_ms=50, events_ms=2)) == 1 + 2 + 1
     assert (store.answer("ada", "k1"), store.answer("ada", "k2").at_ms) == (None, 50)
     assert store.events() == [(3, an_event(2)), (4, an_event(3))]
     assert store.environment("e3") is None
     assert store.environment("e1") == {"A": "1"}
     store.archive(ended_before_ms=10**9)
-    assert store.forget(answers_before_ms=0, events_before_ms=100) == 2 + 1
+    assert store.forget(Cutoffs(events_ms=100)) == 2 + 1
     assert (store.environment("e1"), store.environment("e2")) == (None, {"A": "1"})
     assert (store.events(), store.commit([an_event(9)])) == ([], 5)
     assert store.events() == [(5, an_event(9))]
@@ -739,7 +739,7 @@ def test_hours_of_devices_are_read_by_time_and_forgotten_when_old(store: Store) 
         (hour.hour_ms // HOUR_MS, hour.index) for hour in store.device_hours(0, 3 * HOUR_MS)
     ] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     old = 2 * HOUR_MS
-    assert store.forget(answers_before_ms=0, events_before_ms=0, hours_before_ms=old) == 2
+    assert store.forget(Cutoffs(hours_ms=old)) == 2
     assert len(store.device_hours(0, 9 * HOUR_MS)) == 4
 
 

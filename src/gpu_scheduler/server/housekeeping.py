@@ -11,6 +11,7 @@ import structlog
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.settings.keeping import RetentionSettings
+from gpu_scheduler.store.questions import Cutoffs
 
 PAUSE_S = 600.0
 BREATH_S = 0.05
@@ -48,19 +49,15 @@ async def _archive(loop: Loop, before_ms: int) -> int:
 
 
 async def _forget(loop: Loop, now_ms: int, retention: RetentionSettings) -> int:
-    events_before_ms = now_ms - round(retention.events_days * DAY_MS)
-
-    def forget() -> int:
-        return loop.store.forget(
-            answers_before_ms=now_ms - ANSWERS_KEPT_MS,
-            events_before_ms=events_before_ms,
-            environments_before_ms=now_ms - round(retention.environments_days * DAY_MS),
-            hours_before_ms=now_ms - round(retention.readings_days * DAY_MS),
-            audit_before_ms=now_ms - round(retention.audit_days * DAY_MS),
-        )
-
+    before = Cutoffs(
+        answers_ms=now_ms - ANSWERS_KEPT_MS,
+        events_ms=now_ms - round(retention.events_days * DAY_MS),
+        environments_ms=now_ms - round(retention.environments_days * DAY_MS),
+        hours_ms=now_ms - round(retention.readings_days * DAY_MS),
+        audit_ms=now_ms - round(retention.audit_days * DAY_MS),
+    )
     total = 0
-    while count := await loop.maintain(forget):
+    while count := await loop.maintain(lambda: loop.store.forget(before)):
         total += count
         await asyncio.sleep(BREATH_S)
     return total

@@ -18,7 +18,7 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
-from gpu_scheduler.store.questions import AuditQuery, JobQuery, SweepCount
+from gpu_scheduler.store.questions import AuditQuery, Cutoffs, JobQuery, SweepCount
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
@@ -225,16 +225,7 @@ class Store(Protocol):
         """
         ...
 
-    def forget(
-        self,
-        *,
-        answers_before_ms: int,
-        events_before_ms: int,
-        environments_before_ms: int = 0,
-        hours_before_ms: int = 0,
-        audit_before_ms: int = 0,
-        limit: int = 10_000,
-    ) -> int:
+    def forget(self, before: Cutoffs, *, limit: int = 10_000) -> int:
         """Drop old answers, events, hours of devices, records, and what nobody needs.
 
         Says how many.

@@ -28,7 +28,7 @@ from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.identities import identity_key
 from gpu_scheduler.store.listing import chosen, page
-from gpu_scheduler.store.questions import AuditQuery, JobQuery, SweepCount
+from gpu_scheduler.store.questions import AuditQuery, Cutoffs, JobQuery, SweepCount
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,
@@ -515,44 +515,35 @@ class MemoryStore:
             self._archived[job_id] = self._jobs.pop(job_id)
         return len(ends)
 
-    def forget(
-        self,
-        *,
-        answers_before_ms: int,
-        events_before_ms: int,
-        environments_before_ms: int = 0,
-        hours_before_ms: int = 0,
-        audit_before_ms: int = 0,
-        limit: int = 10_000,
-    ) -> int:
+    def forget(self, before: Cutoffs, *, limit: int = 10_000) -> int:
         """Drop what is old: answers, events, hours, records, environments. Says how many."""
-        old = [key for key, row in self._answers.items() if row.at_ms < answers_before_ms][:limit]
+        old = [key for key, row in self._answers.items() if row.at_ms < before.answers_ms][:limit]
         for key in old:
             del self._answers[key]
         named = {
             launch.captured
             for job_id, launch in self._launches.items()
-            if job_id in self._jobs and _needs(self._jobs[job_id], environments_before_ms)
+            if job_id in self._jobs and _needs(self._jobs[job_id], before.environments_ms)
         }
         unnamed = [name for name in self._environments if name not in named][:limit]
         for name in unnamed:
             del self._environments[name]
-        hours = [key for key in sorted(self._hours) if key[0] < hours_before_ms][:limit]
+        hours = [key for key in sorted(self._hours) if key[0] < before.hours_ms][:limit]
         for hour in hours:
             del self._hours[hour]
         past = 0
         for event in self._events[:limit]:
-            if event.at_ms >= events_before_ms:
+            if event.at_ms >= before.events_ms:
                 break
             past += 1
         del self._events[:past]
-        outdated = [one for one in self._audit[:limit] if one[1].at_ms < audit_before_ms]
+        outdated = [one for one in self._audit[:limit] if one[1].at_ms < before.audit_ms]
         gone = {number for number, _ in outdated}
         self._audit = [one for one in self._audit if one[0] not in gone]
         judged = [
             row.job_id
             for row in self.estimates(started_since_ms=0)
-            if (row.start_ms or 0) < events_before_ms
+            if (row.start_ms or 0) < before.events_ms
         ][:limit]
         for job_id in judged:
             del self._estimates[job_id]

@@ -1,4 +1,4 @@
-"""What a store can be asked for: which jobs, which of them somebody may see, which records."""
+"""What a store can be asked for: which jobs, what somebody may see of them, and what is old."""
 
 from __future__ import annotations
 
@@ -98,3 +98,18 @@ class JobQuery:
             raise InvalidRequest(
                 f"limit is {self.limit} and offset {self.offset}; both must be 0 or more"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutoffs:
+    """What was before these moments may be dropped; at 0 nothing is too old.
+
+    `hours_ms` is about hourly readings of devices. Environments go by the ends of their jobs, and
+    estimates with the events.
+    """
+
+    answers_ms: int = 0
+    events_ms: int = 0
+    environments_ms: int = 0
+    hours_ms: int = 0
+    audit_ms: int = 0

@@ -18,6 +18,7 @@ from gpu_scheduler.store.dialect import SQLITE
 from gpu_scheduler.store.faults import understood
 from gpu_scheduler.store.files import Steps, open_reader, open_writer
 from gpu_scheduler.store.queries import migrations
+from gpu_scheduler.store.questions import Cutoffs
 from gpu_scheduler.store.reading import NOTHING, SqlReads, Values
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.store.writer import Writer
@@ -53,25 +54,9 @@ class SqliteStore(SqlReads):
         """Move jobs that ended before then out of the way, the oldest end first; says how many."""
         return self._writer.archive(ended_before_ms=ended_before_ms, limit=limit)
 
-    def forget(
-        self,
-        *,
-        answers_before_ms: int,
-        events_before_ms: int,
-        environments_before_ms: int = 0,
-        hours_before_ms: int = 0,
-        audit_before_ms: int = 0,
-        limit: int = 10_000,
-    ) -> int:
+    def forget(self, before: Cutoffs, *, limit: int = 10_000) -> int:
         """Drop what is old: answers, events, hours, records, environments. Says how many."""
-        return self._writer.forget(
-            answers_before_ms=answers_before_ms,
-            events_before_ms=events_before_ms,
-            environments_before_ms=environments_before_ms,
-            hours_before_ms=hours_before_ms,
-            audit_before_ms=audit_before_ms,
-            limit=limit,
-        )
+        return self._writer.forget(before, limit=limit)
 
     def trouble(self) -> str:
         """A file is there, or each statement says why not."""

@@ -18,6 +18,7 @@ from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.store.codec import encode_events, values_of_events
 from gpu_scheduler.store.faults import said_plainly
 from gpu_scheduler.store.job_writer import SQL, JobWriter
+from gpu_scheduler.store.questions import Cutoffs
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
 from gpu_scheduler.store.tables import REMOVABLE, TABLES, Groups, Table, divided, grouped
 
@@ -57,27 +58,18 @@ class Writer:
                 self._jobs.move(numbers, "jobs", "archived_jobs")
         return len(numbers)
 
-    def forget(
-        self,
-        *,
-        answers_before_ms: int,
-        events_before_ms: int,
-        environments_before_ms: int,
-        hours_before_ms: int,
-        audit_before_ms: int,
-        limit: int,
-    ) -> int:
+    def forget(self, before: Cutoffs, *, limit: int) -> int:
         """Drop what is old: answers, events, hours, records, environments; says how many."""
         execute = self._connection.execute
         with self._transaction():
-            answers = execute(SQL["forget_answers"], (answers_before_ms, limit)).rowcount
+            answers = execute(SQL["forget_answers"], (before.answers_ms, limit)).rowcount
             environments = execute(
-                SQL["forget_environments"], (environments_before_ms, limit)
+                SQL["forget_environments"], (before.environments_ms, limit)
             ).rowcount
-            hours = execute(SQL["forget_hours"], (hours_before_ms, limit)).rowcount
-            audit = execute(SQL["forget_audit"], (audit_before_ms, limit)).rowcount
-            events = self._forget_events(events_before_ms, limit)
-            events += execute(SQL["forget_estimates"], (events_before_ms, limit)).rowcount
+            hours = execute(SQL["forget_hours"], (before.hours_ms, limit)).rowcount
+            audit = execute(SQL["forget_audit"], (before.audit_ms, limit)).rowcount
+            events = self._forget_events(before.events_ms, limit)
+            events += execute(SQL["forget_estimates"], (before.events_ms, limit)).rowcount
         return answers + environments + hours + audit + events
 
     def close(self) -> None:

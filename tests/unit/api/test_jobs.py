@@ -7,6 +7,7 @@ import pytest
 
 from gpu_scheduler.api.service import Bounds
 from gpu_scheduler.control.messages import Started
+from gpu_scheduler.store.questions import Cutoffs
 from tests.unit.api.lab import ApiLab
 
 
@@ -210,7 +211,7 @@ def test_a_job_whose_environment_is_dropped_is_not_retried_without_it(lab: ApiLa
     job_id = lab.submit(captured_environment={"A": "1"})
     lab.start(job_id)
     lab.end(job_id, 1)
-    lab.store.forget(answers_before_ms=0, events_before_ms=0, environments_before_ms=2**62)
+    lab.store.forget(Cutoffs(environments_ms=2**62))
     refused = lab.post(f"/jobs/{job_id}/retry")
     assert (refused.status, refused.code) == (409, "wrong_state")
     assert "retention.environments_days" in refused.error

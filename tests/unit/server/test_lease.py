@@ -15,6 +15,7 @@ from gpu_scheduler.server.leadership import NameTaken
 from gpu_scheduler.server.lease import WRITER, PostgresLease
 from gpu_scheduler.store.postgres.connection import connect
 from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.questions import Cutoffs
 from gpu_scheduler.store.rows import EventRow
 from tests.postgres import address_of, database_url
 
@@ -137,7 +138,7 @@ def test_a_commit_is_made_in_its_term_and_never_after_it(house: House) -> None:
         house.store.commit([an_event()])
     for housekeeping in (
         lambda: house.store.archive(ended_before_ms=1),
-        lambda: house.store.forget(answers_before_ms=1, events_before_ms=1),
+        lambda: house.store.forget(Cutoffs(answers_ms=1, events_ms=1)),
     ):
         with pytest.raises(NotLeader):
             housekeeping()

@@ -21,6 +21,7 @@ from gpu_scheduler.store.postgres.faults import said_plainly
 from gpu_scheduler.store.postgres.link import Link
 from gpu_scheduler.store.postgres.moment import one_moment
 from gpu_scheduler.store.postgres.writer import Guard, Writer
+from gpu_scheduler.store.questions import Cutoffs
 from gpu_scheduler.store.reading import NOTHING, SqlReads, Values
 from gpu_scheduler.store.rows import Write
 
@@ -63,25 +64,9 @@ class PostgresStore(SqlReads):
         """Move jobs that ended before then out of the way, the oldest end first; says how many."""
         return self._writer.archive(ended_before_ms=ended_before_ms, limit=limit)
 
-    def forget(
-        self,
-        *,
-        answers_before_ms: int,
-        events_before_ms: int,
-        environments_before_ms: int = 0,
-        hours_before_ms: int = 0,
-        audit_before_ms: int = 0,
-        limit: int = 10_000,
-    ) -> int:
+    def forget(self, before: Cutoffs, *, limit: int = 10_000) -> int:
         """Drop what is old: answers, events, hours, records, environments. Says how many."""
-        return self._writer.forget(
-            answers_before_ms=answers_before_ms,
-            events_before_ms=events_before_ms,
-            environments_before_ms=environments_before_ms,
-            hours_before_ms=hours_before_ms,
-            audit_before_ms=audit_before_ms,
-            limit=limit,
-        )
+        return self._writer.forget(before, limit=limit)
 
     def end_other_writers(self) -> int:
         """End the connections of all others that write here; for who has just become the leader.

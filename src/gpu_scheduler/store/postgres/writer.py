@@ -34,6 +34,7 @@ from gpu_scheduler.store.postgres.faults import is_away, of_postgres
 from gpu_scheduler.store.postgres.job_writer import LEAST_COPIED, SQL, JobWriter
 from gpu_scheduler.store.postgres.link import PROBE_S, Link
 from gpu_scheduler.store.postgres.statements import Statements, arrays
+from gpu_scheduler.store.questions import Cutoffs
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, NewJobs, Write
 from gpu_scheduler.store.tables import REMOVABLE, TABLES, Groups, divided, grouped
 from gpu_scheduler.store.writer import MOST_EVENTS
@@ -87,29 +88,20 @@ class Writer:
                 self._jobs.move(connection, numbers, "jobs", "archived_jobs")
         return len(numbers)
 
-    def forget(
-        self,
-        *,
-        answers_before_ms: int,
-        events_before_ms: int,
-        environments_before_ms: int,
-        hours_before_ms: int,
-        audit_before_ms: int,
-        limit: int,
-    ) -> int:
+    def forget(self, before: Cutoffs, *, limit: int) -> int:
         """Drop what is old: answers, events, hours, records, environments; says how many."""
         with self._transaction() as connection:
             gone = sum(
                 connection.execute(SQL[query], (before_ms, limit)).rowcount
                 for query, before_ms in (
-                    ("forget_answers", answers_before_ms),
-                    ("forget_environments", environments_before_ms),
-                    ("forget_hours", hours_before_ms),
-                    ("forget_audit", audit_before_ms),
-                    ("forget_estimates", events_before_ms),
+                    ("forget_answers", before.answers_ms),
+                    ("forget_environments", before.environments_ms),
+                    ("forget_hours", before.hours_ms),
+                    ("forget_audit", before.audit_ms),
+                    ("forget_estimates", before.events_ms),
                 )
             )
-            gone += self._forget_events(connection, events_before_ms, limit)
+            gone += self._forget_events(connection, before.events_ms, limit)
             connection.execute(SQL["forget_writers"], (self._id,))
         return gone
 
