@@ -1,0 +1,25 @@
+"""The pages that people read."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("docs", "examples", "deploy", "benchmarks")
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in (
+        *ROOT.glob("*.md"),
+        *(p for folder in FOLDERS for p in (ROOT / folder).rglob("*.md")),
+    )
+    if page.name != "CHANGELOG.md"
+)
+"""All but the history, which speaks of what is gone as well."""
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def without_blocks(text: str) -> str:
+    """What is not shown as it stands in a file or on a screen."""
+    return re.sub(r"(?ms)^```.*?^```", "", text)

@@ -1,0 +1,85 @@
+"""Every command of ours that a page shows is one that the program takes."""
+
+import re
+import shlex
+
+import pytest
+
+from gpu_scheduler.cli.main import command_named, parser_for
+from gpu_scheduler.cli.submit_body import body_of, dependencies_of
+from gpu_scheduler.model.errors import SchedulerError
+from tests.docs.pages import PAGES, text_of
+
+REFUSED = (SystemExit, SchedulerError, AssertionError)
+OF_THE_SHELL = re.compile(r" (?:\||>|&|2>)")
+UNFINISHED = ("is missing;", "needs a value")
+"""A page may speak of `tgpu explain` without saying of which job."""
+
+
+def shown(page: str) -> set[str]:
+    """Commands on lines of their own, which a reader may copy."""
+    return finished(re.findall(r"^(?:\$ )?(?:sudo )?(tgpu .+)$", text_of(page), re.MULTILINE))
+
+
+def named(page: str) -> set[str]:
+    """Commands within a sentence."""
+    return finished(re.findall(r"`(tgpu [^`]+)`", text_of(page)))
+
+
+def finished(lines: list[str]) -> set[str]:
+    """Without comments, without what the shell does with them, and without those cut short."""
+    whole = [line.partition("  #")[0].strip() for line in lines]
+    whole = [line for line in whole if not re.search(r"\.\.\.|…|\\$|COMMAND|bash\|zsh", line)]
+    return {OF_THE_SHELL.split(re.sub(r"\$\(.*?\)", "x", line))[0] for line in whole}
+
+
+WITH_COMMANDS = [page for page in PAGES if shown(page) | named(page)]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_every_command_is_taken(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = [f"{line}: {why}" for line in sorted(shown(page)) if (why := refusal(line, capsys))]
+    for line in sorted(named(page) - shown(page)):
+        why = refusal(line, capsys)
+        if why and not any(words in why for words in UNFINISHED):
+            wrong.append(f"{line}: {why}")
+    assert wrong == []
+
+
+def test_there_are_commands_on_most_pages() -> None:
+    assert "README.md" in WITH_COMMANDS
+    assert len(WITH_COMMANDS) > 40
+
+
+def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Why the program does not take a command; "" if it does."""
+    try:
+        _read(shlex.split(line))
+    except REFUSED as error:
+        if isinstance(error, SystemExit) and not error.code:
+            return ""
+        return capsys.readouterr().err or str(error)
+    return ""
+
+
+def _read(words: list[str]) -> None:
+    name = words[1]
+    if name.startswith("-"):
+        return
+    command = command_named(name)
+    assert command is not None, f"there is no command {name}"
+    module, parser = parser_for(name, command)
+    args = parser.read(words[2:], takes_words=getattr(module, "TAKES_WORDS", False))
+    if name in ("submit", "run"):
+        args.dependency = [word.replace("last", "1") for word in args.dependency or []]
+        dependencies_of(args.dependency) if args.dependency else None
+        body_of(args)
+
+
+@pytest.mark.parametrize(
+    "line", ["tgpu nosuch", "tgpu submit --nosuch", "tgpu submit --time soon -- x"]
+)
+def test_a_wrong_command_would_be_found(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    why = refusal(line, capsys)
+    assert why
+    assert not any(words in why for words in UNFINISHED)
