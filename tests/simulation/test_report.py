@@ -44,6 +44,7 @@ def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     page = _Page(html)
     assert not page.count["link"]
     assert not page.count["img"]
+    assert page.targets
     assert all(target.startswith("#") for target in page.targets)
 
 

@@ -30,7 +30,7 @@ class Orders:
     """Translates orders, with what this node knows: device nodes, MIG slices, free ports."""
 
     def __init__(self, config: AgentConfig, found: Found) -> None:
-        """For one node."""
+        """Take orders for one node."""
         self._config = config
         self.set_found(found)
         self._chosen = Chosen(Path(config.dir))

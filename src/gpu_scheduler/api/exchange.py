@@ -237,7 +237,7 @@ class Query:
                 raise InvalidRequest(f"parameter '{name[:80]}' is not known; known: {allowed}")
 
     def text(self, name: str, otherwise: str = "") -> str:
-        """A text."""
+        """The value of a parameter; what is absent is `otherwise`, what is too long is refused."""
         value = self._values.get(name, otherwise)
         if len(value) > MOST_TEXT:
             raise InvalidRequest(f"{name} is longer than {MOST_TEXT} characters")

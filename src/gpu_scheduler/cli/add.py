@@ -32,7 +32,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Submit."""
+    """Submit the script as a line of jobs.txt would be."""
     try:
         arguments = shlex.split(args.args)
     except ValueError as error:

@@ -44,7 +44,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Stop it."""
+    """Stop the server that is named, or the one of this user."""
     if args.state_dir and args.server:
         raise InvalidRequest("--state-dir and --server both name a server; leave out one")
     named = args.server or ("" if args.state_dir else os.environ.get(SERVER_VARIABLE, ""))

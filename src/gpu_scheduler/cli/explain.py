@@ -22,7 +22,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Explain."""
+    """Say of each job why it waits, or how it fares."""
     with client_for(args) as client:
         answers = [client.explain(str(one)) for one in references(client, args.jobs)]
     if args.json:

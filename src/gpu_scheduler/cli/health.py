@@ -25,7 +25,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Ask."""
+    """Ask the server how it is; what is not well ends with an exit code."""
     with client_for(args) as client:
         answer = client.health()
     if args.json:

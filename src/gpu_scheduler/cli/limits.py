@@ -21,7 +21,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Show."""
+    """Show limits, what counts towards them, and what is left."""
     with client_for(args) as client:
         path = target(f"{API}/limits", {"tenant_id": args.tenant, "user": args.user})
         answer = client.call("GET", path)

@@ -45,7 +45,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """List."""
+    """List the jobs that were asked for, and say if there are more."""
     with client_for(args) as client:
         jobs, total = found_jobs(client, args)
     if args.json:

@@ -31,7 +31,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Show."""
+    """Show the figures of the server, for people, programs or Prometheus."""
     with client_for(args) as client:
         if args.raw:
             print(client.text("/metrics"), end="")

@@ -19,7 +19,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """List."""
+    """List the sessions of jobs that run."""
     with client_for(args) as client:
         jobs = [job for job in client.list(state="running") if job.get("runner") in SESSIONS]
     if args.json:

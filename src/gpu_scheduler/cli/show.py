@@ -23,7 +23,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Show."""
+    """Show each job with all that is known of it."""
     with client_for(args) as client:
         jobs = [
             client.call("GET", job_path(str(reference)))

@@ -42,7 +42,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Submit."""
+    """Submit, or only show what would be submitted."""
     bodies = submissions(args)
     if args.dry_run:
         from gpu_scheduler.cli.submit_preview import show_dry_run

@@ -46,7 +46,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Change."""
+    """Send the changes that were asked for; none at all is a mistake."""
     changes = {
         field: getattr(args, option)
         for option, field in FIELDS.items()

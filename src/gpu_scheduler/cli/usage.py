@@ -31,7 +31,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Show."""
+    """Show the usage of a period, by user or tenant."""
     with client_for(args) as client:
         if args.period in KEPT:
             answer = client.usage(tenant_id=args.tenant, user=args.user, period=args.period)

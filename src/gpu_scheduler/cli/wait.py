@@ -34,7 +34,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Wait."""
+    """Wait for the ends of jobs, and say how the first bad one ended."""
     with client_for(args) as client:
         names = [str(reference) for reference in references(client, args.jobs)]
         if not names and not args.quiet:

@@ -113,7 +113,7 @@ class AsyncClient:
         return AsyncJobHandle(self, forms.job_id(job))
 
     async def get(self, job: str | int) -> Job:
-        """One job."""
+        """One job, or one task of an array (`12_4`), as the REST API shows it."""
         return dict(await self.call("GET", job_path(job)))
 
     async def list(

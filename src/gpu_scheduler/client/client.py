@@ -109,7 +109,7 @@ class Client:
         return JobHandle(self, forms.job_id(job))
 
     def get(self, job: str | int) -> Job:
-        """One job."""
+        """One job, or one task of an array (`12_4`), as the REST API shows it."""
         return self._object("GET", job_path(job))
 
     def page(self, **query: object) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class _End(NamedTuple):
 
 
 class _Roll:
-    """One roll-out."""
+    """One way into the future: jobs end and start in a draft, and nothing else changes."""
 
     def __init__(
         self,

@@ -127,11 +127,11 @@ class Report:
         return priced_bill(priced, prices.first.currency)
 
     def all_waits_ms(self) -> Iterator[int]:
-        """Of everybody."""
+        """The waits of everybody, in no order."""
         return (wait for waits in self.waits_ms.values() for wait in waits)
 
     def all_run_times_ms(self) -> Iterator[int]:
-        """Of everybody."""
+        """The run times of everybody, in no order."""
         return (run for runs in self.run_times_ms.values() for run in runs)
 
 

@@ -12,7 +12,7 @@ from gpu_scheduler.model.moments import moment_text
 
 
 class ReasonCode(StrEnum):
-    """The kinds of reasons."""
+    """Why a job waits or is refused; each has one sentence in `SENTENCES`."""
 
     RESOURCES = "resources"
     RESERVED = "reserved"

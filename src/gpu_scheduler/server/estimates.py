@@ -25,7 +25,7 @@ log = structlog.get_logger("server")
 
 
 class Estimator:
-    """One for a server."""
+    """Tells each new job once when it should start, and has that kept."""
 
     def __init__(self, loop: Loop) -> None:
         """Jobs from now on are told; those before have been."""
@@ -44,7 +44,7 @@ class Estimator:
                 log.warning("expected starts could not be kept", error=str(error))
 
     async def look(self) -> None:
-        """One round."""
+        """Tell the next few of the new jobs that wait."""
         book = self._loop.core.book
         self._new.extend(range(self._next, min(book.next_number, self._next + MOST_WAITING)))
         self._next = book.next_number

@@ -11,7 +11,7 @@ LEAST_BEATS = 3
 
 
 def patience_of(nodes: NodeSettings) -> Patience:
-    """The deadlines."""
+    """The deadlines of the settings, as the session layer counts with them."""
     return Patience(
         suspect_s=nodes.suspect_after_s, lost_s=nodes.lost_after_s, margin_s=nodes.lease_margin_s
     )

@@ -20,7 +20,7 @@ MB_PER_GB = 1024
 
 
 class SiteRules:
-    """The rules of one server."""
+    """What the settings of a server allow in a submission."""
 
     def __init__(self, settings: Settings) -> None:
         """Paths are resolved once."""

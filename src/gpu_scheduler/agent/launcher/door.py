@@ -174,7 +174,7 @@ class Door:
 
 
 class Caller:
-    """One connection."""
+    """An agent, or somebody else, who is connected: orders come in, answers and reports go out."""
 
     def __init__(self, connection: socket.socket, handle: Callable[[Caller, Form], None]) -> None:
         self.connection = connection

@@ -21,7 +21,7 @@ GONE_MS = 5_000
 
 
 class Errands:
-    """Runs errands."""
+    """Runs short programs for the launcher, each with a time limit, and tells how they ended."""
 
     def __init__(self, loop: Loop, spawner: Spawner) -> None:
         self._loop = loop

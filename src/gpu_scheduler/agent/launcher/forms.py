@@ -98,7 +98,7 @@ def terminal_order(work: Work) -> Form | None:
 
 
 def terminal_form(terminal: WorkTerminal) -> Form:
-    """The form of a terminal."""
+    """What a shim must know of the terminal that it serves."""
     return {name: getattr(terminal, name) for name in _TERMINAL_FIELDS}
 
 

@@ -218,7 +218,7 @@ class Client:
 
 
 class Host:
-    """The loop."""
+    """Passes on what the job and those who are there say to each other, until the job has ended."""
 
     def __init__(self, job: Program, order: Order, directory: str, use: Use) -> None:
         self._job = job

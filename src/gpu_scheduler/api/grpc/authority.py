@@ -46,7 +46,7 @@ def new_authority(now_ms: int) -> Authority:
 
 
 class NodeAuthority:
-    """An authority at work."""
+    """Signs the certificates of nodes with the key of the cluster."""
 
     def __init__(self, kept: Authority) -> None:
         """Read what is kept."""

@@ -46,7 +46,7 @@ def read(text: str) -> str:
 
 
 class TextDumper(StrDumper):
-    """Writes texts."""
+    """Writes texts in the form in which PostgreSQL keeps every character."""
 
     def dump(self, obj: str) -> Any:
         """The bytes of a text."""
