@@ -276,6 +276,8 @@ def test_a_full_queue_refuses_with_the_room_that_is_left() -> None:
     with pytest.raises(QueueFull, match="4 tasks were submitted and the queue has room for 3 of 5"):
         lab.submit(an_array(number=4, tasks="1-4"))
     lab.submit(an_array(number=4, tasks="1-3"))
+    with pytest.raises(QueueFull, match="1 task was submitted and the queue has room for 0 of 5"):
+        lab.submit(a_job(number=5))
 
 
 def test_a_forecast_foresees_that_a_quota_becomes_free() -> None:

@@ -112,14 +112,13 @@ class _Place:
         elif not self._is_ahead:
             self._looks += 1
             if self._looks >= MOST_LOOKS:
-                self._offset = 0  # nothing was kept of it
+                self._offset, self._before = 0, b""  # nothing was kept of it
         return False
 
     def _is_ours(self, part: FileIO) -> bool:
         """Tell whether it is the file that was read last; that one may be gone by now."""
-        known = self._before[: self._offset]
-        part.seek(self._offset - len(known))
-        is_ours = part.read(len(known)) == known
+        part.seek(self._offset - len(self._before))
+        is_ours = part.read(len(self._before)) == self._before
         part.seek(0)
         return is_ours
 

@@ -9,8 +9,14 @@ from typing import Any
 from gpu_scheduler.cli.durations import words_of
 from gpu_scheduler.cli.history import local_time
 from gpu_scheduler.cli.jobs_view import seconds_at
-from gpu_scheduler.cli.moments import localised
-from gpu_scheduler.cli.output import coloured_state, painted, print_json, print_pairs, visible
+from gpu_scheduler.cli.output import (
+    coloured_state,
+    in_local_time,
+    painted,
+    print_json,
+    print_pairs,
+    visible,
+)
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.references import references
 
@@ -37,7 +43,7 @@ def _print(answer: dict[str, Any], now: float) -> None:
     state = str(answer.get("state", ""))
     print(f"{painted(str(answer['job_id']), 'bold')}  {coloured_state(state)}")
     if answer.get("reason"):
-        print(f"  {localised(visible(str(answer['reason'])))}")
+        print(f"  {in_local_time(visible(str(answer['reason'])))}")
     position = answer.get("position")
     print_pairs(
         [

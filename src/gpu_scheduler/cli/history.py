@@ -18,7 +18,7 @@ from gpu_scheduler.cli.jobs_view import (
 )
 from gpu_scheduler.cli.listing import pages, states_of
 from gpu_scheduler.cli.moments import moment_back
-from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.output import in_local_time, print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
 
 PAGE = 50
@@ -104,5 +104,5 @@ def _row(job: dict[str, Any], now: float) -> list[str]:
         clock_text(elapsed_s(job, now)),
         gpus_text(job),
         energy_text(job),
-        str(job.get("reason") or ""),
+        in_local_time(str(job.get("reason") or "")),
     ]

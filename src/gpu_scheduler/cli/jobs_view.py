@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpu_scheduler.cli.output import in_local_time
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,16 +140,7 @@ def place_text(job: Mapping[str, Any]) -> str:
     reason = job.get("reason") or ""
     if places and job.get("state") in ("running", "scheduled", "completed"):
         told = reason.partition(";")[0] if reason.startswith((LOST, WARNED)) else ""
-        return " ".join(places) + (f" ({_local(told)})" if told else "")
+        return " ".join(places) + (f" ({in_local_time(told)})" if told else "")
     if places and not reason:
         return " ".join(places)
-    return f"({_local(reason)})" if reason else ""
-
-
-def _local(text: str) -> str:
-    """A sentence with its times as they are here."""
-    if " UTC" not in text:
-        return text
-    from gpu_scheduler.cli.moments import localised
-
-    return localised(text)
+    return f"({in_local_time(reason)})" if reason else ""

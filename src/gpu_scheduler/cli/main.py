@@ -133,7 +133,9 @@ def main(argv: "Sequence[str] | None" = None) -> int:
             return EXIT_CANNOT
         if not isinstance(error, SchedulerError):
             raise
-        _complain(_in_local_time(str(error)))
+        from gpu_scheduler.cli.output import in_local_time
+
+        _complain(in_local_time(str(error)))
         return error.exit_code
 
 
@@ -210,14 +212,6 @@ def _sentence(text: str) -> str:
 
 def _complain(message: str) -> None:
     print(f"{PROGRAM}: error: {message}", file=sys.stderr)
-
-
-def _in_local_time(message: str) -> str:
-    if " UTC" not in message:
-        return message
-    from gpu_scheduler.cli.moments import localised
-
-    return localised(message)
 
 
 def _settle_streams() -> None:

@@ -197,6 +197,15 @@ def visible(text: str) -> str:
     )
 
 
+def in_local_time(text: str) -> str:
+    """A sentence of the server, which speaks of times in UTC, as it is said here."""
+    if " UTC" not in text:
+        return text
+    from gpu_scheduler.cli.moments import localised
+
+    return localised(text)
+
+
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Names with values, one to a line; without a value they are left out."""
     shown = [(name, value) for name, value in pairs if value]

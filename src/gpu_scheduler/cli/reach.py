@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from gpu_scheduler.cli.output import in_local_time
 from gpu_scheduler.client.client import Client
 
 TYPE_CHECKING = False
@@ -52,4 +53,5 @@ def mine() -> str:
 
 def warn(message: str) -> None:
     """A line on stderr that is not an error."""
-    print(f"tgpu: {message}", file=sys.stderr)
+    sys.stdout.flush()  # what was said before comes first, also where both go to one file
+    print(f"tgpu: {in_local_time(message)}", file=sys.stderr)

@@ -107,7 +107,7 @@ class _Shown:
             found = wait_until(self._has_settled, self._client, self._job, notes)
             if is_over(found):
                 return found
-            notes.show(f"{self._job} was stopped and waits for another attempt")
+            notes.show(f"attempt {attempt} of {self._job} is over; another one follows")
 
     def _has_settled(self, job: dict[str, Any]) -> bool:
         """Whether the server knows what becomes of a job whose attempt has ended."""

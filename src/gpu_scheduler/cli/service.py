@@ -8,8 +8,13 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.durations import duration, number, size_mb, whole
-from gpu_scheduler.cli.moments import localised
-from gpu_scheduler.cli.output import coloured_state, print_json, print_pairs, print_table
+from gpu_scheduler.cli.output import (
+    coloured_state,
+    in_local_time,
+    print_json,
+    print_pairs,
+    print_table,
+)
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.submit_body import pairs_of, priority_of
 from gpu_scheduler.client.client import Client
@@ -470,7 +475,7 @@ def _row(service: dict[str, Any]) -> list[str]:
 def _replica_row(replica: dict[str, Any]) -> list[str]:
     is_there = replica["host"] and replica["port"]
     endpoint = address_text(replica["host"], replica["port"]) if is_there else "-"
-    notes = [localised(replica["detail"])]
+    notes = [in_local_time(replica["detail"])]
     if replica["last_end"]:
         notes.append(f"last end: {replica['last_end']}")
     if not replica["is_current"]:

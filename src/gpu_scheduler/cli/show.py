@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import time
 
-from gpu_scheduler.cli.output import coloured_state, painted, print_json, print_pairs, visible
+from gpu_scheduler.cli.output import (
+    coloured_state,
+    in_local_time,
+    painted,
+    print_json,
+    print_pairs,
+    visible,
+)
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.references import references
 from gpu_scheduler.client.forms import job_path
@@ -47,7 +54,7 @@ def print_job(job: dict[str, Any]) -> None:
         print_pairs(_of_somebody_else(job))
         return
     if job.get("reason"):
-        print(f"  {visible(job['reason'])}")
+        print(f"  {in_local_time(visible(job['reason']))}")
     for title, pairs in (
         ("needs", _needs(job)),
         ("execution", _execution(job)),

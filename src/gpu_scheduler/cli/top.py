@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli import top_state
 from gpu_scheduler.cli.durations import duration
-from gpu_scheduler.cli.output import has_colour, is_terminal, print_json
+from gpu_scheduler.cli.output import has_colour, in_local_time, is_terminal, print_json
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.top_state import State
 from gpu_scheduler.client.forms import API
@@ -221,7 +221,7 @@ class Top:
         position = answer.get("position")
         pairs = [
             ("state", str(answer.get("state") or "")),
-            ("why", str(answer.get("reason") or "")),
+            ("why", in_local_time(str(answer.get("reason") or ""))),
             ("place in line", "" if position is None else str(position)),
             ("expected start", about(answer, now)),
             ("expected end", end_text(answer, now)),

@@ -15,7 +15,7 @@ from gpu_scheduler.cli import top_state
 from gpu_scheduler.cli.durations import clock_text, size_text, words_of
 from gpu_scheduler.cli.gpus import is_measured
 from gpu_scheduler.cli.jobs_view import STATES, WARNED, seconds_at
-from gpu_scheduler.cli.output import STATE_COLOURS, counted, visible
+from gpu_scheduler.cli.output import STATE_COLOURS, counted, in_local_time, visible
 from gpu_scheduler.cli.output import width_of as width
 from gpu_scheduler.cli.top_state import State
 
@@ -406,7 +406,7 @@ def _values(job: dict[str, Any], now: float) -> dict[str, str]:
     minutes = job.get("max_runtime_minutes")
     members = job.get("members") or 1
     gpus = f"{job.get('gpus') or 0:g}"
-    why = str(job.get("reason") or "")
+    why = in_local_time(str(job.get("reason") or ""))
     where = " ".join(job.get("places") or []) or why
     if running and why.startswith(WARNED):
         where = f"{where} ({why.partition(';')[0]})"

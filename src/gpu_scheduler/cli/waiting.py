@@ -44,12 +44,13 @@ def wait_until(
 def _why(client: Client, job: str, hint: str) -> tuple[str, str]:
     """The line, and the part of it that does not change by itself."""
     from gpu_scheduler.cli.explain import about
+    from gpu_scheduler.cli.output import in_local_time
 
     answer = client.explain(job)
     start = about(answer, time.time()).removeprefix("about ")
     when = f" until about {start}" if answer.get("expected_start") else ""
     when = f", until when is {start}" if answer.get("start_unknown") else when
-    reason = answer.get("reason") or "its turn comes"
+    reason = in_local_time(answer.get("reason") or "its turn comes")
     return f"{job} waits{when}; {hint}; {reason}", reason
 
 

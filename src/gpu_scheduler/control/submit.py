@@ -221,7 +221,8 @@ def check_room(book: Book, tasks: int) -> None:
     room = book.limits.max_queued_tasks - book.queued_tasks
     if tasks > room:
         raise QueueFull(
-            f"{tasks} tasks were submitted and the queue has room for {room} of "
+            f"{tasks} task{'s were' if tasks > 1 else ' was'} submitted and the queue has room for "
+            f"{room} of "
             f"{book.limits.max_queued_tasks}; try again later or submit fewer"
         )
 

@@ -125,7 +125,8 @@ class Item:
         mistakes = Mistakes()
         for name, entry in value.items():
             with mistakes.gathered():
-                read[self._name(name)] = self._entry(name, entry)
+                checked = self._name(name)
+                read[checked] = self._entry(checked, entry)
         mistakes.check()
         return read
 

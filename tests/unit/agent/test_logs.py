@@ -109,6 +109,25 @@ def test_a_log_of_which_nothing_is_kept_goes_on_at_its_new_beginning(tmp_path: P
     assert asyncio.run(scenario()) == block(0) + b"after"
 
 
+def test_nothing_comes_twice_of_a_log_that_was_cut_before_without_a_copy(tmp_path: Path) -> None:
+    """As on a disk that was full for a while."""
+    path = tmp_path / "log"
+
+    async def scenario() -> bytes:
+        write(path, block(0))
+        pieces = reading(path)
+        got = await anext(pieces)
+        cap(a_work(path, log_files=0))
+        write(path, b"after")
+        got += await anext(pieces)
+        write(path, block(1))
+        cap(a_work(path))
+        write(path, b"end")
+        return got + b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(scenario()) == block(0) + b"after" + block(1) + b"end"
+
+
 @pytest.mark.parametrize(
     ("offset", "limit", "found"),
     [

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -50,6 +51,15 @@ def tell(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Tell:
         return shown.out if code == 0 else shown.out + shown.err
 
     return tell
+
+
+@pytest.fixture
+def in_tokyo() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def submitted(server: FakeServer, count: int = 1, **fields: Any) -> None:
@@ -437,6 +447,23 @@ def test_in_a_pipe_only_another_reason_is_another_line(
         "tgpu: job-1 waits (in 9 s); none is free",
         "tgpu: no answer",
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["list"], ["show", "1"], ["explain", "1"], ["logs", "1"], ["history"]],
+    ids=lambda words: words[0],
+)
+def test_every_command_tells_times_as_they_are_here(
+    in_tokyo: None, server: FakeServer, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    submitted(server)
+    server.change("job-1", reason="waiting until 2020-03-01 12:00:05 UTC")
+    if words == ["history"]:
+        server.end("job-1", 1, reason="stopped at 2020-03-01 12:00:05 UTC")
+    assert main(words) == 0
+    shown = capfd.readouterr()
+    assert "2020-03-01 21:00:05" in shown.out + shown.err
 
 
 def test_run_takes_one_job_only(tell: Tell) -> None:

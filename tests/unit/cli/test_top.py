@@ -1,6 +1,7 @@
 """What keys do in `tgpu top`, and what its lines look like, whatever is in them."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -138,6 +139,13 @@ def test_gpus_of_a_node_that_is_away_are_not_free() -> None:
     assert "2 nodes, 1 of 2 GPUs free" in lines[0]
     assert "1 NODE AWAY" in lines[0]
     assert lines[3].endswith("its node does not answer")
+
+
+def test_why_a_job_waits_is_told_in_local_time() -> None:
+    lines = drawn(a_picture(a_job(1, reason="until 2020-03-01 12:00 UTC")), columns=110)
+    (line,) = (line for line in lines if "train-1" in line)
+    here = datetime(2020, 3, 1, 12, tzinfo=UTC).astimezone()
+    assert line.endswith(f"until {here:%Y-%m-%d %H:%M}")
 
 
 def test_memory_that_nobody_measures_is_not_shown_as_unused() -> None:

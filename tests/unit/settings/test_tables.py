@@ -65,3 +65,8 @@ def test_a_variable_holds_a_table_as_json() -> None:
     }
     with pytest.raises(SchedulerError, match="GPU_SCHEDULER_COSTS_GPU_HOUR"):
         load(None, environ={"GPU_SCHEDULER_COSTS_GPU_HOUR": "{", "HOME": "/nonexistent"})
+
+
+def test_of_an_entry_that_is_wrong_in_all_ways_its_name_is_told_first(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match=r"has an entry 7; it needs a name"):
+        loaded(tmp_path, "notifications:\n  targets:\n    7: {kind: pigeon, to: x}\n")
