@@ -56,14 +56,19 @@ def place_v1(mount: str, own: str) -> str:
 
 
 def place_v2(mount: str, own: str) -> str:
-    """Our own group if it was delegated to us; for root else the top of the tree; else ""."""
+    """A delegated group in whose leaf we were started; for root else the top of the tree; else "".
+
+    A group that hands controllers on takes no processes. If root's service were divided without
+    such a leaf (`DelegateSubgroup=`), systemd could not start it again while jobs run: it puts
+    the new process into the service's own group, and the kernel refuses that.
+    """
     inside = mount + own.rstrip("/")
-    if os.path.basename(inside) == SUPERVISORS:
-        inside = os.path.dirname(inside)
-    if inside != mount and _delegated(inside):
-        return inside
+    if os.path.basename(inside) == SUPERVISORS and _delegated(os.path.dirname(inside)):
+        return os.path.dirname(inside)
     if os.geteuid() == 0:
         return mount
+    if inside != mount and _delegated(inside):
+        return inside
     return inside if os.access(os.path.join(inside, "cgroup.procs"), os.W_OK) else ""
 
 

@@ -56,7 +56,6 @@ def a_tree(directory: Path) -> Path:
 def test_a_delegated_group_is_cleared_for_its_children(tmp_path: Path) -> None:
     inside = a_tree(tmp_path)
     os.setxattr(inside, "user.delegate", b"1")
-    assert place_v2(str(tmp_path), "/service") == str(inside)
     assert place_v2(str(tmp_path), "/service/supervisors") == str(inside)
     (inside / "gpu-scheduler").mkdir()
     (inside / "gpu-scheduler" / "cgroup.subtree_control").write_text("cpu memory", encoding="ascii")
@@ -65,6 +64,26 @@ def test_a_delegated_group_is_cleared_for_its_children(tmp_path: Path) -> None:
     assert controllers == {"cpu", "memory"}
     assert (inside / "supervisors" / "cgroup.procs").read_text(encoding="ascii") == "12"
     assert (inside / "cgroup.subtree_control").read_text(encoding="ascii").startswith("+pids")
+
+
+@pytest.mark.parametrize(
+    ("uid", "own", "expected"),
+    [
+        # systemd starts root's service again in /service, which must therefore stay undivided.
+        (0, "/service", ""),
+        (0, "/service/supervisors", "/service"),
+        (0, "/elsewhere/supervisors", ""),
+        (1000, "/service", "/service"),
+        (1000, "/service/supervisors", "/service"),
+    ],
+    ids=["root", "root-in-leaf", "root-in-leaf-not-delegated", "user", "user-in-leaf"],
+)
+def test_root_divides_the_group_of_its_service_only_when_started_in_a_leaf_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, own: str, expected: str
+) -> None:
+    os.setxattr(a_tree(tmp_path), "user.delegate", b"1")
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert place_v2(str(tmp_path), own) == f"{tmp_path}{expected}"
 
 
 def a_host(directory: Path, controllers: set[str]) -> Limits:
