@@ -128,6 +128,12 @@ async def log_line(rig: Rig, work: Work, text: str, seconds: float = 20) -> None
             await asyncio.sleep(0.01)
 
 
+async def start_until(rig: Rig, work: Work, text: str) -> None:
+    """Start a job, and wait until it has written something."""
+    await rig.launcher.start(work)
+    await log_line(rig, work, text)
+
+
 @contextlib.asynccontextmanager
 async def a_rig() -> AsyncIterator[Rig]:
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))

@@ -24,7 +24,7 @@ import pytest
 from gpu_scheduler.agent.launcher.spares import MOST, PREFIX
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.work import Over, Saved
-from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, with_launcher
+from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, start_until, with_launcher
 
 root_only = pytest.mark.skipif(not AS_ROOT, reason="needs root")
 LAUNCH = [sys.executable, "-I", "-m", "gpu_scheduler.agent.launcher", "--dir"]
@@ -333,8 +333,7 @@ def test_a_preempted_job_is_warned_first() -> None:
 def test_a_warning_is_a_line_in_the_log_of_the_job() -> None:
     async def scenario(rig: Rig) -> None:
         work = rig.work("job-1.1", "sh", "-c", "echo began; sleep 300")
-        await rig.launcher.start(work)
-        await log_line(rig, work, "began\n")
+        await start_until(rig, work, "began\n")
         await rig.launcher.warn("job-1.1", 0, "it uses\ntoo much")
         await rig.launcher.warn("job-9.1", 0, "nobody hears this")
         assert rig.log(work) == "began\ntgpu: it uses too much\n"
@@ -356,8 +355,7 @@ def test_a_warning_in_a_file_that_the_user_named_is_written_as_the_user() -> Non
         named = place / "log"
         work = rig.work("job-1.1", "sh", "-c", "echo began; sleep 300", uid=NOBODY, gid=NOBODY)
         work = replace(work, log_path=str(named), log_of_user=True)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "began\n")
+        await start_until(rig, work, "began\n")
         await rig.launcher.warn("job-1.1", 0, "first")
         await log_line(rig, work, "began\ntgpu: first\n")
         named.unlink()
@@ -391,8 +389,7 @@ def test_a_second_stop_can_make_it_quick() -> None:
     async def scenario(rig: Rig) -> None:
         script = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
         work = rig.work("job-1.1", "sh", "-c", script, grace_ms=600_000)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         await rig.launcher.stop("job-1.1", 0, "preempted")
         await rig.launcher.stop("job-1.1", 0, "cancelled", 0)
         over = await rig.over("job-1.1")
@@ -405,8 +402,7 @@ def test_a_stopped_process_hears_the_stop_too() -> None:
     async def scenario(rig: Rig) -> None:
         script = "trap 'exit 6' TERM; echo ready; kill -STOP $$; while :; do sleep 0.02; done"
         work = rig.work("job-1.1", "sh", "-c", script, grace_ms=20_000)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         await rig.launcher.stop("job-1.1", 0, "cancelled")
         assert (await rig.over("job-1.1")).exit_code == 6
 

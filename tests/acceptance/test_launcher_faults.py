@@ -28,7 +28,7 @@ from gpu_scheduler.agent.work import Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.contract.test_runners import NAME, command, needs, why_no_containers, work_of
 from tests.hanging import hanging_directory
-from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, with_launcher
+from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, start_until, with_launcher
 
 
 async def until(true: Callable[[], object], seconds: float = 30) -> None:
@@ -126,8 +126,7 @@ exec {real} "$@"
 async def a_container(rig: Rig, script: str) -> Work:
     """One that runs, and has said that it is ready."""
     work = work_of(rig, "container", script)
-    await rig.launcher.start(work)
-    await log_line(rig, work, "ready")
+    await start_until(rig, work, "ready")
     return work
 
 
@@ -245,8 +244,7 @@ def test_a_warning_reaches_the_job_and_not_its_session_after_the_launchers_death
         script = "trap 'echo warned; exit 5' USR1; echo ready; while :; do sleep 0.02; done"
         warning = {"warn_signal": "USR1", "warn_before_ms": 2_500, "grace_ms": 3_000}
         work = work_of(rig, runner, script, **warning)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         await rig.kill_launcher()
         await rig.launcher.stop(NAME, 0, "preempted")
         over = await rig.over(NAME)

@@ -16,7 +16,7 @@ import pytest
 
 from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
 from gpu_scheduler.agent.work import Work
-from tests.launching import NOBODY, Rig, is_alive, log_line, with_launcher
+from tests.launching import NOBODY, Rig, is_alive, start_until, with_launcher
 
 # Containers share one table of names with other workers of the suite.
 NAME = f"job-{os.getpid()}.1"
@@ -146,8 +146,7 @@ def test_a_stop_asks_first_and_says_why(runner: str) -> None:
             "trap 'cat \"$TGPU_STOP_FILE\"; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
         )
         work = work_of(rig, runner, script, grace_ms=20_000)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         await rig.launcher.stop(NAME, 0, "preempted")
         over = await rig.over(NAME)
         assert (over.exit_code, over.signal, over.stopped_by) == (5, None, "preempted")
@@ -163,8 +162,7 @@ def test_a_job_that_will_not_stop_is_killed_with_all_that_detached_itself(runner
             "while :; do sleep 0.05; done"
         )
         work = work_of(rig, runner, tree, grace_ms=300)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         sleepers = processes_with(rig, work)
         assert sleepers
         await rig.launcher.stop(NAME, 0, "cancelled")
@@ -183,8 +181,7 @@ def test_what_a_job_leaves_behind_is_gone_when_it_is_over(runner: str) -> None:
             f"echo ready; while ! test -e {done}; do sleep 0.02; done; exit 0"
         )
         work = work_of(rig, runner, script)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         left = processes_with(rig, work)
         assert len(left) >= 3
         done.touch()
@@ -226,8 +223,7 @@ def test_an_end_that_nobody_saw_is_not_invented(runner: str) -> None:
         done = rig.directory / "done"
         script = f"echo ready; while ! test -e {done}; do sleep 0.02; done; exit 4"
         work = work_of(rig, runner, script)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         await rig.kill_launcher()
         assert [item[2] for item in await rig.launcher.held()] == [None]
         done.touch()
@@ -245,8 +241,7 @@ def test_a_session_can_be_attached_to_and_typed_into(multiplexer: str) -> None:
 
     async def scenario(rig: Rig) -> None:
         work = work_of(rig, multiplexer, 'echo ready; read word; echo "heard $word"; test -t 1')
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         assert SESSION in await sessions(work)
         await type_into(work, "hello\n")
         over = await rig.over(NAME)
@@ -262,8 +257,7 @@ def test_killing_the_session_kills_the_job() -> None:
 
     async def scenario(rig: Rig) -> None:
         work = work_of(rig, "tmux", "echo ready; sleep 1000")
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         await command("tmux", "-S", f"{work.scratch_dir}/tmux.sock", "kill-server")
         over = await rig.over(NAME)
         assert (over.exit_code, over.signal, over.ran) == (None, 1, True)
@@ -277,8 +271,7 @@ def test_no_container_is_left_behind() -> None:
 
     async def scenario(rig: Rig) -> None:
         work = work_of(rig, "container", "echo ready; sleep 1000", grace_ms=200)
-        await rig.launcher.start(work)
-        await log_line(rig, work, "ready")
+        await start_until(rig, work, "ready")
         assert container_name(work) in await containers()
         await rig.launcher.stop(NAME, 0, "cancelled")
         await rig.over(NAME)

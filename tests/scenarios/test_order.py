@@ -137,20 +137,16 @@ def test_the_tier_of_a_tenant_counts_as_much_as_the_priority_of_a_job() -> None:
     assert lab.running() == ["j2"]
 
 
-def test_a_tenant_that_has_used_less_goes_first() -> None:
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"tenant": "vision"}, {"tenant": "speech"}), ({"user": "ada"}, {"user": "bob"})],
+    ids=["tenant", "user of one tenant"],
+)
+def test_who_has_used_less_goes_first(one: dict[str, str], other: dict[str, str]) -> None:
     lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fair", preemption=Preemption.NONE))
-    lab.submit(a_job(number=1, tenant="vision"))
+    lab.submit(a_job(number=1, **one))
     lab.at(HOUR)
-    lab.submit(a_job(number=2, tenant="vision"), a_job(number=3, tenant="speech"))
-    lab.ends("j1")
-    assert lab.running() == ["j3"]
-
-
-def test_a_user_who_has_used_less_goes_first_inside_the_tenant() -> None:
-    lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="fair", preemption=Preemption.NONE))
-    lab.submit(a_job(number=1, user="ada"))
-    lab.at(HOUR)
-    lab.submit(a_job(number=2, user="ada"), a_job(number=3, user="bob"))
+    lab.submit(a_job(number=2, **one), a_job(number=3, **other))
     lab.ends("j1")
     assert lab.running() == ["j3"]
 

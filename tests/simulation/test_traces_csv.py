@@ -219,32 +219,23 @@ def test_an_unknown_column_is_named_with_the_known_ones(tmp_path: Path) -> None:
     assert "submit_s" in refusal.message
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    path = a_file(tmp_path, "jobs.csv", "id,submit_s,gpus", "a,0,1")
-    with Refusal(path, 1) as refusal:
+@pytest.mark.parametrize(
+    ("lines", "line", "words"),
+    [
+        (("id,submit_s,gpus", "a,0,1"), 1, "column 'run_s' is missing"),
+        (("id,submit_s,run_s,gpus,gpus", "a,0,1,1,1"), 1, "'gpus' appears twice"),
+        (("id,submit_s,run_s,gpus", "a,0,1"), 2, "3 values; expected 4"),
+        (("id,submit_s,run_s,gpus", '"a,0,1,1'), 2, "not valid CSV"),
+    ],
+    ids=["a column is missing", "a column comes twice", "a row is short", "a quote is open"],
+)
+def test_a_table_of_the_wrong_form_is_refused(
+    tmp_path: Path, lines: tuple[str, ...], line: int, words: str
+) -> None:
+    path = a_file(tmp_path, "jobs.csv", *lines)
+    with Refusal(path, line) as refusal:
         read_csv(path, a_cluster())
-    assert "column 'run_s' is missing" in refusal.message
-
-
-def test_a_column_may_not_come_twice(tmp_path: Path) -> None:
-    path = a_file(tmp_path, "jobs.csv", "id,submit_s,run_s,gpus,gpus", "a,0,1,1,1")
-    with Refusal(path, 1) as refusal:
-        read_csv(path, a_cluster())
-    assert "'gpus' appears twice" in refusal.message
-
-
-def test_a_short_row_is_refused(tmp_path: Path) -> None:
-    path = a_file(tmp_path, "jobs.csv", "id,submit_s,run_s,gpus", "a,0,1")
-    with Refusal(path, 2) as refusal:
-        read_csv(path, a_cluster())
-    assert "3 values; expected 4" in refusal.message
-
-
-def test_an_open_quote_is_refused(tmp_path: Path) -> None:
-    path = a_file(tmp_path, "jobs.csv", "id,submit_s,run_s,gpus", '"a,0,1,1')
-    with Refusal(path, 2) as refusal:
-        read_csv(path, a_cluster())
-    assert "not valid CSV" in refusal.message
+    assert words in refusal.message
 
 
 def test_a_duplicate_id_names_both_lines(tmp_path: Path) -> None:

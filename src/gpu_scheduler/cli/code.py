@@ -68,9 +68,7 @@ def run(args: Namespace) -> int:
 
         return show_dry_run(args, [body])
     with client_for(args) as client:
-        job = submitted(client, body)
-        if not args.quiet:
-            warn(f"{job} submitted")
+        job = submitted(client, body, quiet=args.quiet)
         if way == "tunnel":
             if not args.quiet:
                 warn("follow what 'code' says; Enter ~ d leaves the tunnel open, Ctrl-C closes it")

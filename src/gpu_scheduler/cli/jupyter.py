@@ -69,9 +69,7 @@ def run(args: Namespace) -> int:
 
         return show_dry_run(args, [body])
     with client_for(args) as client:
-        job = submitted(client, body)
-        if not args.quiet:
-            warn(f"{job} submitted")
+        job = submitted(client, body, quiet=args.quiet)
         found = wait_for_start(client, job, quiet=args.quiet)
         if found is None:
             return EXIT_INTERRUPTED

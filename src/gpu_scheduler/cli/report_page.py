@@ -5,9 +5,7 @@ The charts are those of the simulator's reports; what they call a policy is a se
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from gpu_scheduler.cli.report import (
 from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.simulator.report.axes import Tick
 from gpu_scheduler.simulator.report.bar_chart import Bar, BarGroup, lying_bars
+from gpu_scheduler.simulator.report.document import document, write_document
 from gpu_scheduler.simulator.report.figure import Policy as Series
 from gpu_scheduler.simulator.report.figure import figure
 from gpu_scheduler.simulator.report.line_chart import LineChart
@@ -33,30 +32,17 @@ MOST_TICKS = 8
 
 def write_page(report: dict[str, Any], file: str) -> None:
     """Write the page; a reader sees the old file or the new one."""
-    path = Path(file)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        unfinished.write_text(page(report), encoding="utf-8")
-        unfinished.replace(path)
+        write_document(page(report), Path(file))
     except OSError as error:
         raise InvalidInput(f"cannot be written: {error.strerror}", file=file) from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def page(report: dict[str, Any]) -> str:
     """The whole document."""
     title = f"GPU report for {report['period']}"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", _resource("style.css")),
-    )
-    body = tag(
-        "body",
+    return document(
+        title,
         _header(report, title),
         tag(
             "main",
@@ -66,10 +52,7 @@ def page(report: dict[str, Any]) -> str:
             tag("section", tag("h2", "GPUs"), _gpus(report)),
             tag("section", tag("h2", "Little used"), _idlers(report)),
         ),
-        tag("div", id="tip", role="status", hidden="hidden"),
-        tag("script", _resource("report.js")),
     )
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def _header(report: dict[str, Any], title: str) -> Markup:
@@ -215,8 +198,3 @@ def _table(headings: Sequence[str], rows: Any) -> Markup:
 
 def _moment(text: str) -> str:
     return text[:16].replace("T", " ").removesuffix(" 00:00")
-
-
-def _resource(name: str) -> Markup:
-    place = files("gpu_scheduler.simulator.report").joinpath(name)
-    return Markup(place.read_text(encoding="utf-8"))

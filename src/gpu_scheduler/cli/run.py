@@ -120,20 +120,11 @@ def _has_its_turn(job: dict[str, Any]) -> bool:
 
 
 def _on_a_terminal(args: Namespace) -> int:
-    from gpu_scheduler.cli.shell import shell_body, submitted, wait_and_join
+    from gpu_scheduler.cli.shell import open_terminal, shell_body
 
     if not args.words:
         raise InvalidRequest("there is nothing to run; 'tgpu shell' opens a shell")
-    body = shell_body(args)
-    if args.dry_run:
-        from gpu_scheduler.cli.submit_preview import show_dry_run
-
-        return show_dry_run(args, [body])
-    with client_for(args) as client:
-        job = submitted(client, body)
-        if not args.quiet:
-            warn(f"{job} submitted")
-        return wait_and_join(client, job, quiet=args.quiet)
+    return open_terminal(args, shell_body(args))
 
 
 def _canask() -> bool:

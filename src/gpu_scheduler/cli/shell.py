@@ -50,15 +50,17 @@ def run(args: Namespace) -> int:
         return _inside(args)
     if args.no_pty:
         raise InvalidRequest("--no-pty goes with --job; 'tgpu run' shows output without a terminal")
-    body = shell_body(args)
+    return open_terminal(args, shell_body(args))
+
+
+def open_terminal(args: Namespace, body: dict[str, Any]) -> int:
+    """Submit a job on a terminal, wait for it and join it; or show what would be submitted."""
     if args.dry_run:
         from gpu_scheduler.cli.submit_preview import show_dry_run
 
         return show_dry_run(args, [body])
     with client_for(args) as client:
-        job = submitted(client, body)
-        if not args.quiet:
-            warn(f"{job} submitted")
+        job = submitted(client, body, quiet=args.quiet)
         return wait_and_join(client, job, quiet=args.quiet)
 
 
@@ -102,10 +104,13 @@ def own_shell() -> str:
     return found if os.access(found, os.X_OK) else "/bin/sh"
 
 
-def submitted(client: Client, body: dict[str, Any]) -> str:
+def submitted(client: Client, body: dict[str, Any], *, quiet: bool) -> str:
     """Submit, and return the id; refused before that if nobody could come to its terminal."""
     only_reachable(client, body)
-    return str(client.call("POST", f"{API}/jobs", body, once=True)["job_id"])
+    job = str(client.call("POST", f"{API}/jobs", body, once=True)["job_id"])
+    if not quiet:
+        warn(f"{job} submitted")
+    return job
 
 
 def only_reachable(client: Client, body: dict[str, Any]) -> None:

@@ -252,41 +252,19 @@ def test_a_place_that_was_cleared_is_kept_from_higher_classes_as_well() -> None:
     assert started(decided(picture, MINUTE)) == ["j1"]
 
 
-def test_a_higher_class_may_push_a_reservation_back() -> None:
-    policy = a_policy(name="easy", class_point_ms=MINUTE)
-    kept = Reservation(
-        job_id="j1", job_number=1, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n0", range(4)),)
-    )
+@pytest.mark.parametrize(("priority", "starts"), [(2500, ["j2"]), (750, []), (250, [])])
+def test_only_a_higher_class_may_push_a_reservation_back(priority: int, starts: list[str]) -> None:
     picture = a_picture(
-        policy=policy,
-        nodes=[a_node(gpus=4)],
-        held=[busy(2, until=HOUR)],
-        queue=[
-            a_job(number=1, gpus=4, priority=750),
-            a_job(number=2, gpus=2, priority=2500, estimate_ms=DAY),
-        ],
-        reservations=[kept],
-    )
-    assert started(decided(picture)) == ["j2"]
-
-
-@pytest.mark.parametrize("priority", [250, 750])
-def test_the_same_or_a_lower_class_may_not(priority: int) -> None:
-    policy = a_policy(name="easy", class_point_ms=MINUTE)
-    kept = Reservation(
-        job_id="j1", job_number=1, at_ms=HOUR, until_ms=2 * HOUR, placements=(on("n0", range(4)),)
-    )
-    picture = a_picture(
-        policy=policy,
+        policy=a_policy(name="easy", class_point_ms=MINUTE),
         nodes=[a_node(gpus=4)],
         held=[busy(2, until=HOUR)],
         queue=[
             a_job(number=1, gpus=4, priority=750),
             a_job(number=2, gpus=2, priority=priority, estimate_ms=DAY),
         ],
-        reservations=[kept],
+        reservations=[promised(1, HOUR, on("n0", range(4)))],
     )
-    assert started(decided(picture)) == []
+    assert started(decided(picture)) == starts
 
 
 def test_a_gang_gets_a_reservation_when_enough_has_ended() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from gpu_scheduler.simulator.columns import CLUSTER, JOBS, SERVICE
@@ -18,6 +16,7 @@ from gpu_scheduler.simulator.report.data_tables import (
     spread_table,
     tenant_table,
 )
+from gpu_scheduler.simulator.report.document import document, write_document
 from gpu_scheduler.simulator.report.figure import Policy, swatch
 from gpu_scheduler.simulator.report.markup import Markup, joined, tag
 from gpu_scheduler.simulator.report.sections import (
@@ -36,18 +35,10 @@ from gpu_scheduler.simulator.wording import count_text, duration_text, gpus_text
 def write_report(
     runs: list[Run], measures: list[Measures], path: Path, *, command: str, title: str
 ) -> Path:
-    """Write the report of some runs and their measures (in the same order); return its path.
-
-    A reader sees the old file or the new one, never half of it.
-    """
-    document = page(runs, measures, command=command, title=title)
+    """Write the report of some runs and their measures (in the same order); return its path."""
+    text = page(runs, measures, command=command, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_text(document, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_document(text, path)
     return path
 
 
@@ -58,16 +49,8 @@ def page(runs: Sequence[Run], measures: Sequence[Measures], *, command: str, tit
         measures=measures,
         policies=[Policy(number, run.policy) for number, run in enumerate(runs)],
     )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", _resource("style.css")),
-    )
-    body = tag(
-        "body",
+    return document(
+        title,
         _header(study, command=command, title=title),
         _navigation(),
         tag(
@@ -77,10 +60,7 @@ def page(runs: Sequence[Run], measures: Sequence[Measures], *, command: str, tit
                 for anchor, name, content in _SECTIONS
             ),
         ),
-        tag("div", id="tip", role="status", hidden="hidden"),
-        tag("script", _resource("report.js")),
     )
-    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def _header(study: Study, *, command: str, title: str) -> Markup:
@@ -215,8 +195,3 @@ def _folded_by_policy(title: str, study: Study, table: Callable[[Measures], Mark
         parts.append(tag("h4", swatch(policy), policy.name))
         parts.append(table(run))
     return folded(title, *parts)
-
-
-def _resource(name: str) -> Markup:
-    """A file of this package that becomes part of the page."""
-    return Markup(files(__package__ or "").joinpath(name).read_text(encoding="utf-8"))
