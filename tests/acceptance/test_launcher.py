@@ -515,6 +515,21 @@ def test_a_touched_checkpoint_file_is_reported() -> None:
     with_launcher(scenario)
 
 
+def test_what_a_job_saves_when_it_is_told_to_stop_is_reported_before_its_end() -> None:
+    async def scenario(rig: Rig) -> None:
+        save = """trap 'touch "$TGPU_CHECKPOINT_FILE"; exit 3' TERM"""
+        script = f"{save}; echo up; while :; do sleep 0.05; done"
+        work = rig.work("job-1.1", "sh", "-c", script)
+        await rig.launcher.start(work)
+        await log_line(rig, work, "up")
+        await rig.launcher.stop("job-1.1", 0, "preempted")
+        await rig.over("job-1.1")
+        kinds = [type(report) for report in rig.said]
+        assert kinds.index(Saved) < kinds.index(Over)
+
+    with_launcher(scenario)
+
+
 # --- limits -----------------------------------------------------------------------------------
 
 

@@ -1,8 +1,12 @@
 """The whole program on (fake) NVIDIA hardware: found, given out, watched."""
 
+import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.acceptance.conftest import RealServer
@@ -72,3 +76,49 @@ def test_the_process_of_a_job_is_known_as_its_own(box: tuple[RealServer, FakeNvm
     assert gpu(server, 0)["state"] == "used"
     assert gpu(server, 0)["processes"][0]["pid"] == pid
     nvml.gpu(0, compute=None, memory_used_mb=0)
+
+
+def processes_of(server: RealServer) -> tuple[int, int]:
+    """The server and its agent."""
+    pid = json.loads(Path(server.state_dir, "server.json").read_text())["pid"]
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    agents = [
+        int(child)
+        for child in children
+        if b"gpu_scheduler.agent" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    assert len(agents) == 1, children
+    return pid, agents[0]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in _status(pid))
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+
+
+def test_a_gpu_that_is_given_back_just_before_all_is_killed_is_trusted_again(
+    box: tuple[RealServer, FakeNvml],
+) -> None:
+    server, nvml = box
+    nvml.xid(5, 79)
+    until(lambda: gpu(server, 5)["state"] == "unhealthy")
+    server_pid, agent_pid = processes_of(server)
+    os.kill(agent_pid, signal.SIGSTOP)
+    server.tgpu("resume-gpu", 5)
+    kill(server_pid)
+    kill(agent_pid)
+    server.tgpu("up", "--daemon", "--state-dir", server.state_dir)
+    until(lambda: gpu(server, 5)["state"] == "free")
+    nvml.xid(5, 79)
+    until(lambda: gpu(server, 5)["state"] == "unhealthy")
+    kill(processes_of(server)[1])
+    nvml.gpu(3, temperature=91)
+    until(lambda: gpu(server, 3)["state"] == "hot")
+    assert gpu(server, 5)["state"] == "unhealthy", "what it did later is not forgiven"

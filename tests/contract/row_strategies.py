@@ -144,6 +144,8 @@ _LIFE: dict[str, st.SearchStrategy[Any]] = {
     "protected": st.booleans(),
     "stop_why": TEXT,
     "prolog_failures": COUNT,
+    "misstarts": COUNT,
+    "saved_ms": TIME,
 }
 
 

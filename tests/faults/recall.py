@@ -67,7 +67,10 @@ def _of_job(life: JobLife) -> tuple[object, ...]:
         str(life.pending),
         {state: str(numbers) for state, numbers in life.states.items() if numbers},
         {
-            number: (task.state, task.attempt, task.failures, task.resume_ms, task.stop_why)
+            number: (
+                *(task.state, task.attempt, task.resume_ms, task.stop_why, task.saved_ms),
+                *(task.failures, task.misstarts, task.prolog_failures),
+            )
             for number, task in tasks.items()
             # Of a task that only waits, the numbers of its attempts need not be the same.
             if task is not None and (task.state is not JobState.PENDING or task.failures)

@@ -61,13 +61,11 @@ def forget_before_commit() -> Iterator[None]:
     """A node may forget an end as soon as the server has heard of it."""
     over = Agents._member_over
 
-    def forget_first(
-        self: Agents, allocation: Allocation, member: int, end: Any, saved: Any
-    ) -> None:
+    def forget_first(self: Agents, allocation: Allocation, member: int, end: Any) -> None:
         heard: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         heard.set_result(Outcome())
         self._forget_members(allocation, heard)
-        over(self, allocation, member, end, saved)
+        over(self, allocation, member, end)
 
     with patch.object(Agents, "_member_over", forget_first):
         yield

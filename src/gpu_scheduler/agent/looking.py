@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import Watcher
 from gpu_scheduler.model.readings import NodeReadings
+from gpu_scheduler.wire import agent_pb2 as pb
 
 LEAST_PAUSE_S = 0.01
 LOOK_AGAIN_S = 0.1
@@ -71,9 +72,9 @@ class Looker:
         """Work of ours is about to use these devices."""
         self._watcher.begin(indices)
 
-    def trust(self, index: int) -> None:
+    def trust(self, order: pb.Trust) -> None:
         """Somebody has looked after a device."""
-        self._watcher.trust(index)
+        self._watcher.trust(order.device, mark=order.mark, ago_s=order.ago_ms / 1000)
         self._asked.set()
 
     async def released(self, allocation_id: str, indices: Container[int]) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.work import Began, Over, Prepared, Report
+from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 
 
-def fact_of(report: Report) -> pb.Fact:
-    """What happened to one member."""
+def fact_of(report: Report, now_ms: int) -> pb.Fact:
+    """What happened to one member, told at `now_ms` by the node's clock."""
     fact = pb.Fact(at_ms=report.at_ms, allocation_id=report.allocation_id, member=report.member)
     if isinstance(report, Prepared):
         fact.prepared.CopyFrom(pb.Prepared(port=report.port))
@@ -29,8 +29,29 @@ def fact_of(report: Report) -> pb.Fact:
             )
         )
     else:
-        fact.saved.CopyFrom(pb.Saved())
+        fact.saved.CopyFrom(pb.Saved(ago_ms=max(0, now_ms - report.at_ms)))
     return fact
+
+
+def with_report(known: list[Report], report: Report) -> bool:
+    """Add a report to what is known of a member, in the order it is to be told; True if it is new.
+
+    Everything happens once, but for saving: of that the last time counts.
+    """
+    last = next((old for old in known if type(old) is type(report)), None)
+    if last is not None:
+        if not isinstance(report, Saved) or report.at_ms <= last.at_ms:
+            return False
+        known.remove(last)
+    known.append(report)
+    known.sort(key=lambda one: isinstance(one, Over))
+    return True
+
+
+def still_true(reports: list[Report]) -> list[Report]:
+    """What a server must hear that may know nothing: who has begun is not held back any more."""
+    is_on = any(not isinstance(report, Prepared) for report in reports)
+    return [report for report in reports if not (is_on and isinstance(report, Prepared))]
 
 
 def inventory_of(found: Found) -> pb.Inventory:
@@ -106,6 +127,7 @@ def telemetry_of(telemetry: NodeReadings) -> pb.Telemetry:
                 power_known=reading.power_known,
                 why=reading.why,
                 unexplained_mb=reading.unexplained_mb,
+                trusted=reading.trusted,
                 processes=[
                     pb.DeviceProcess(
                         pid=process.pid,

@@ -25,7 +25,14 @@ from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.looking import Looker
 from gpu_scheduler.agent.machine import Machine, ThisMachine
-from gpu_scheduler.agent.messages import fact_of, inventory_of, lost_slice, telemetry_of
+from gpu_scheduler.agent.messages import (
+    fact_of,
+    inventory_of,
+    lost_slice,
+    still_true,
+    telemetry_of,
+    with_report,
+)
 from gpu_scheduler.agent.mps import MpsFailed, mps_of
 from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
 from gpu_scheduler.agent.probing import Prober
@@ -33,10 +40,10 @@ from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_fi
 from gpu_scheduler.agent.stream import BROKEN, Connect, SentAway, Servers, Stream, words_of
 from gpu_scheduler.agent.terminals import Terminals
 from gpu_scheduler.agent.terms import Terms
-from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved, Work
+from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Work
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL, TERMINALS
+from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS
 
 LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000
@@ -151,11 +158,10 @@ class Agent:
 
     def _note(self, report: Report) -> None:
         """Remember a report until the server lets us forget it, and tell it if that is new."""
-        if not isinstance(report, Saved):
-            told = self._known.setdefault((report.allocation_id, report.member), [])
-            if any(type(report) is type(old) for old in told):
-                return
-            told.append(report)
+        if not with_report(
+            self._known.setdefault((report.allocation_id, report.member), []), report
+        ):
+            return
         if isinstance(report, Over):
             if self._orders.released(report.allocation_id, report.member):
                 self._offer_if_changed()
@@ -169,10 +175,13 @@ class Agent:
         if isinstance(report, Began):
             if not self._began:
                 asyncio.get_running_loop().call_later(BEGAN_WAITS_S, self._tell_began)
-            self._began.append(fact_of(report))
+            self._began.append(self._fact_of(report))
             return
         self._tell_began()
-        self._send(fact_of(report))
+        self._send(self._fact_of(report))
+
+    def _fact_of(self, report: Report) -> pb.Fact:
+        return fact_of(report, self._machine.wall_ms())
 
     def _tell_ready(self, fact: pb.Fact) -> None:
         self._tell_began()
@@ -271,8 +280,8 @@ class Agent:
                 await call.write(pb.AgentMessage(hello=await self._hello()))
                 self._outbox = asyncio.Queue()
                 for reports in self._known.values():
-                    for report in _still_true(reports):
-                        self._send(fact_of(report))
+                    for report in still_true(reports):
+                        self._send(self._fact_of(report))
                 for fact in self._prober.facts():
                     self._send(fact)
                 if self._telemetry is not None:
@@ -330,7 +339,7 @@ class Agent:
             runners=self._runners(),
             address=self._config.address,
             boot_ms=self._asking_ms(),
-            abilities=[TERMINALS],
+            abilities=[TERMINALS, TRUSTS],
         )
 
     def _runners(self) -> list[str]:
@@ -372,7 +381,7 @@ class Agent:
                 for order in message.orders.orders:
                     self._obey_order(order)
             case "trust":
-                self._trust(message.trust.device)
+                self._trust(message.trust)
             case "log_request":
                 self._begin_log(message.log_request)
             case "log_credit":
@@ -391,10 +400,10 @@ class Agent:
             case "goodbye":
                 raise SentAway(message.goodbye.reason, is_final=message.goodbye.final)
 
-    def _trust(self, index: int) -> None:
+    def _trust(self, order: pb.Trust) -> None:
         """Somebody has looked after a device."""
         if self._looker is not None:
-            self._looker.trust(index)
+            self._looker.trust(order)
 
     def _obey_order(self, order: pb.Order) -> None:
         """Hand an order to the launcher without waiting; it gets them in this order."""
@@ -565,9 +574,3 @@ class Agent:
         for reader in list(self._readers.values()):
             reader.cancel()
         self._readers.clear()
-
-
-def _still_true(reports: list[Report]) -> list[Report]:
-    """What a server must hear that may know nothing: who has begun is not held back any more."""
-    is_on = any(not isinstance(report, Prepared) for report in reports)
-    return [report for report in reports if not (is_on and isinstance(report, Prepared))]

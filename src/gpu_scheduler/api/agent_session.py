@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.versions import TRUSTS
 
 MOST_ORDERS_AT_ONCE = 500
 
@@ -16,6 +18,7 @@ class Session:
     """One agent, as long as its stream lasts. `ordered` is what it was told to start in it.
 
     `hello` says who it is, and `heard_s` when it last said something, by the event loop's clock.
+    `trusts` are the marks of the orders to trust a device that it was given, by device.
     Once it `is_closed`, nothing more is granted to it, and nothing that it says is heard: its agent
     says all of it again on its next stream.
     """
@@ -26,11 +29,27 @@ class Session:
     is_welcome: bool = False
     is_closed: bool = False
     ordered: set[str] = field(default_factory=set)
+    trusts: dict[int, int] = field(default_factory=dict)
     outbox: asyncio.Queue[pb.ServerMessage | pb.Order | None] = field(default_factory=asyncio.Queue)
 
     def send(self, item: pb.ServerMessage | pb.Order) -> None:
         """Queue something for the agent."""
         self.outbox.put_nowait(item)
+
+    def trust(self, index: int, mark: int, ago_ms: int = 0) -> None:
+        """Let the agent trust a device again, as somebody said so long ago."""
+        self.trusts[index] = mark
+        trust = pb.Trust(device=index, mark=mark, ago_ms=ago_ms)
+        self.send(pb.ServerMessage(trust=trust))
+
+    def trusted(self, reading: DeviceReading, fresh: bool) -> int:
+        """The mark of the last such order that was carried out.
+
+        An agent that was made before there were marks says none: its next fresh reading has to do.
+        """
+        if TRUSTS in self.hello.abilities:
+            return reading.trusted
+        return self.trusts.get(reading.index, 0) if fresh else 0
 
     def close(self) -> None:
         """Let the stream end when all before has been sent."""

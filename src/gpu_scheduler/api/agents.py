@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import replace
 
 import grpc
 import structlog
@@ -157,12 +156,18 @@ class Agents:
                     self._send_stop(effect)
                 case WarnOrder():
                     self._send_warning(effect)
-                case CutOrder(node_id):
-                    if node_id in self._sessions:
-                        self._sessions[node_id].close()
-                case TrustOrder(node_id, index):
-                    trust = pb.Trust(device=index)
-                    self._send_to_node(node_id, pb.ServerMessage(trust=trust))
+                case CutOrder() | TrustOrder():
+                    self._tell_node(effect)
+
+    def _tell_node(self, effect: CutOrder | TrustOrder) -> None:
+        """What concerns a node as a whole; one that is away is told when it comes back."""
+        session = self._sessions.get(effect.node_id)
+        if session is None:
+            return
+        if isinstance(effect, CutOrder):
+            session.close()
+        else:
+            session.trust(effect.index, effect.mark)
 
     def reconnect_all(self) -> None:
         """What was believed of the agents may be wrong: let all of them begin anew.
@@ -425,6 +430,14 @@ class Agents:
         for allocation_id, member in self._members.to_stop_on(hello.node):
             self._note_repair("stopped, as another member has failed", allocation_id)
             session.send(stop_order(allocation_id, member, GANG))
+        self._trust_again(session)
+
+    def _trust_again(self, session: Session) -> None:
+        """Tell a node what somebody looked after while it, or a server, was away."""
+        now_ms = self._loop.now_ms()
+        for device in self._loop.core.book.picture.index.slot(session.node).node.devices:
+            if device.trust_ms:
+                session.trust(device.index, device.trust_ms, max(0, now_ms - device.trust_ms))
 
     def _note_repair(self, what: str, allocation_id: str) -> None:
         log.warning("repair", what=what, allocation=allocation_id)
@@ -438,7 +451,7 @@ class Agents:
                 for fact in message.facts.facts:
                     self._hear_fact(session, fact)
             case "telemetry":
-                self._hear_readings(session.node, message.telemetry)
+                self._hear_readings(session, message.telemetry)
             case "inventory":
                 self._tell(node_found(session.hello, message.inventory))
             case "log_chunk":
@@ -486,10 +499,9 @@ class Agents:
             ready = fact.ready
             self._tell(ReplicaChecked(allocation.id, ready.is_ready, ready.port, ready.detail))
         elif kind == "saved":
-            self._tell(Checkpointed(allocation.id))
+            self._tell(Checkpointed(allocation.id, fact.saved.ago_ms))
         elif kind == "over":
-            end = member_end(fact)
-            self._member_over(allocation, fact.member, end, running.running.checkpoint_ms)
+            self._member_over(allocation, fact.member, member_end(fact))
 
     def _hear_unknown(self, session: Session, fact: pb.Fact) -> None:
         """Its end is committed, or it was never ours: it is to be forgotten, or to stop."""
@@ -506,20 +518,16 @@ class Agents:
         if running is not None:
             detail = "the node has no record of it any more"
             end = MemberEnd(exit_code=None, signal=None, detail=detail, at_ms=self._loop.now_ms())
-            found = running.running
-            self._member_over(found.allocation, member, end, found.checkpoint_ms)
+            self._member_over(running.running.allocation, member, end)
 
-    def _member_over(
-        self, allocation: Allocation, member: int, end: MemberEnd, checkpoint_ms: int
-    ) -> None:
+    def _member_over(self, allocation: Allocation, member: int, end: MemberEnd) -> None:
         """The whole attempt is over with its last member; when one fails, the others stop."""
         ended = self._members.over(allocation, member, end)
         if ended is None:
             self._stop_members(allocation, self._members.to_stop(allocation), GANG)
             return
         self._members.forget(allocation.id)
-        saved_ms = max(0, checkpoint_ms - allocation.start_ms) if checkpoint_ms else 0
-        answer = self._tell(replace(ended, progress_ms=saved_ms))
+        answer = self._tell(ended)
         answer.add_done_callback(lambda done: self._forget_members(allocation, done))
 
     def _attempt_over(self, allocation_id: str) -> None:
@@ -541,12 +549,13 @@ class Agents:
                 session.ordered.discard(allocation.id)
                 session.send(forget_order(allocation.id, placement.member))
 
-    def _hear_readings(self, node_id: str, telemetry: pb.Telemetry) -> None:
-        readings = readings_of(telemetry)
+    def _hear_readings(self, session: Session, telemetry: pb.Telemetry) -> None:
+        node_id, readings = session.node, readings_of(telemetry)
         self._loop.telemetry[node_id] = readings
         self._loop.tallies.note_readings(node_id, readings)
-        read = tuple(device_read(reading) for reading in readings.readings)
-        self._tell(DevicesRead(node_id, read, fresh=not readings.problem))
+        fresh = not readings.problem
+        read = tuple(device_read(one, session.trusted(one, fresh)) for one in readings.readings)
+        self._tell(DevicesRead(node_id, read, fresh=fresh))
 
     def _tell(self, fact: Fact) -> asyncio.Future[Outcome]:
         answer = self._loop.post(fact)

@@ -248,7 +248,11 @@ async def _set_paused(context: Context, call: Call, *, paused: bool) -> Answer:
     index = int(text)
     message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
     await context.service.apply(message, call.caller)
-    told = f"GPU {index} of {node_id} is {done}" + ("; what runs there goes on" if paused else "")
+    told = f"GPU {index} of {node_id} is {done}"
+    if paused:
+        told += "; what runs there goes on"
+    elif context.service.core.book.picture.index.slot(node_id).node.state is not NodeState.ONLINE:
+        told += "; its node is away, and is told when it comes back"
     return answer(GpuChanged(node=node_id, index=index, paused=paused, message=told))
 
 

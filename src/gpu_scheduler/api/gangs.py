@@ -24,7 +24,7 @@ HOLD_LONGER_MS = 15_000
 """So much longer than the server waits for all members do prepared ones wait for the server: only
 where it is out of reach do they give up by themselves."""
 LONGEST_HOLD_MS = 24 * 3_600_000
-OverTold = Callable[[Allocation, int, MemberEnd, int], None]
+OverTold = Callable[[Allocation, int, MemberEnd], None]
 
 
 class Nodes(Protocol):
@@ -149,7 +149,7 @@ class Gangs:
         pending = self._members.not_over(allocation)
         for placement in allocation.placements:
             if placement.node_id == node_id and placement.member in pending:
-                self._over(allocation, placement.member, end, 0)
+                self._over(allocation, placement.member, end)
 
     def _node_of(self, allocation: Allocation, member: int) -> str:
         found = (p.node_id for p in allocation.placements if p.member == member)

@@ -43,8 +43,11 @@ def member_end(fact: pb.Fact) -> MemberEnd:
     )
 
 
-def device_read(reading: DeviceReading) -> DeviceRead:
-    """What the core is told of one device; what was not measured is None."""
+def device_read(reading: DeviceReading, trusted: int) -> DeviceRead:
+    """What the core is told of one device; what was not measured is None.
+
+    `trusted` is the mark of the last order to trust it that its node has carried out.
+    """
     return DeviceRead(
         index=reading.index,
         temperature_c=reading.temperature_c,
@@ -57,4 +60,5 @@ def device_read(reading: DeviceReading) -> DeviceRead:
         power_mw=reading.power_mw if reading.power_known else None,
         processes=reading.processes,
         unexplained_mb=reading.unexplained_mb,
+        trusted=trusted,
     )

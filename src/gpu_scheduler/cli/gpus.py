@@ -137,7 +137,13 @@ def _each(args: Namespace, deed: str, done: str) -> int:
             place = f"{quoted(node)}/{index}" if node else index
             answers.append(client.call("POST", f"{API}/gpus/{place}/{deed}"))
             if not args.json:
-                print(f"GPU {word} {done}")
+                print(f"GPU {word} {done}" + _when_told(answers[-1]))
     if args.json:
         print_json(answers)
     return 0
+
+
+def _when_told(answer: dict[str, Any]) -> str:
+    """What a server says besides of a device that is used again, as that its node is away."""
+    more = "" if answer.get("paused") else str(answer.get("message") or "").partition("; ")[2]
+    return f"; {visible(more)}" if more else ""

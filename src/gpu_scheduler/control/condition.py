@@ -40,6 +40,7 @@ def after_reading(
         why="" if reading.healthy else reading.why,
         foreign=_taken_by(device, reading, held),
         forgiven=tuple(pid for pid in device.forgiven if pid in pids),
+        trust_ms=0 if reading.trusted == device.trust_ms else device.trust_ms,
     )
     if changed == device:
         return device

@@ -157,8 +157,8 @@ class Core:
                 observe.started(self.book, allocation_id, now_ms, outcome)
             case Ended():
                 observe.ended(self.book, message, now_ms, outcome)
-            case Checkpointed(allocation_id):
-                self._checkpointed(allocation_id, now_ms)
+            case Checkpointed():
+                observe.saved(self.book, message, now_ms, outcome)
             case ReplicaChecked():
                 services.checked(self.book, message, now_ms, outcome)
 
@@ -248,8 +248,3 @@ class Core:
                 node_keys.change(self.book, message, now_ms, outcome)
             case _:
                 raise InternalError(f"the core does not know {type(message).__name__}")
-
-    def _checkpointed(self, allocation_id: str, now_ms: int) -> None:
-        if allocation_id in self.book.by_allocation:
-            running = self.book.picture.running[allocation_id].running
-            self.book.picture.revise(replace(running, checkpoint_ms=now_ms))

@@ -140,7 +140,7 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     task.move_to(JobState.SCHEDULED)
     task.waited_ms += clock_ms - task.clock_ms
     task.clock_ms = clock_ms
-    task.start_ms = now_ms
+    task.start_ms, task.saved_ms = now_ms, 0
     task.stop_why = ""
     if task.first_start_ms is None:
         task.first_start_ms = now_ms

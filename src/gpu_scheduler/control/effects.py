@@ -52,10 +52,14 @@ class WarnOrder:
 
 @dataclass(frozen=True, slots=True)
 class TrustOrder:
-    """Somebody has looked after a device: its node should trust it again."""
+    """Somebody has looked after a device: its node should trust it again.
+
+    The `mark` comes back with its readings once that is done.
+    """
 
     node_id: str
     index: int
+    mark: int
 
 
 @dataclass(frozen=True, slots=True)

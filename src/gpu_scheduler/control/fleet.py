@@ -197,7 +197,7 @@ def pause(
     """An admin takes a device out of use, or gives it back.
 
     To give it back also ends a quarantine, lets its node trust it again, and makes light of the
-    process that keeps it from our jobs.
+    process that keeps it from our jobs. Its node is told until it has said that it knows.
     """
     slot = book.picture.index.by_id.get(node_id)
     if slot is None:
@@ -209,23 +209,32 @@ def pause(
         indices = ", ".join(str(device.index) for device in devices) or "none"
         raise UnknownThing(f"node '{node_id}' has no GPU {index}; it has: {indices}")
     before = devices[place]
-    changed = replace(before, paused=True) if paused else _given_back(before)
+    changed = replace(before, paused=True) if paused else _given_back(before, now_ms)
     if not paused:
-        outcome.effects.append(TrustOrder(node_id, index))
+        outcome.effects.append(TrustOrder(node_id, index, changed.trust_ms))
     if changed == before:
         return
     devices[place] = changed
     set_node(book, replace(slot.node, devices=tuple(devices)), outcome)
+    if replace(changed, trust_ms=before.trust_ms) == before:
+        return
     kind = "gpu_paused" if paused else "gpu_resumed"
     data = (("node", node_id), ("gpu", index))
     outcome.writes.append(EventRow(at_ms=now_ms, kind=kind, data=data))
 
 
-def _given_back(device: Device) -> Device:
+def _given_back(device: Device, now_ms: int) -> Device:
     use, forgiven = device.foreign, device.forgiven
     if use is not None and use.pid and use.pid not in forgiven:
         forgiven = (*forgiven, use.pid)
-    return replace(device, paused=False, quarantined=False, foreign=None, forgiven=forgiven)
+    return replace(
+        device,
+        paused=False,
+        quarantined=False,
+        foreign=None,
+        forgiven=forgiven,
+        trust_ms=max(now_ms, device.trust_ms + 1),
+    )
 
 
 def note_end(book: Book, allocation: Allocation, died: str, now_ms: int, outcome: Outcome) -> None:
@@ -277,6 +286,7 @@ def _as_before(device: Device, before: Device | None) -> Device:
         foreign=before.foreign,
         why=before.why,
         forgiven=before.forgiven,
+        trust_ms=before.trust_ms,
         temperature_c=before.temperature_c,
     )
 

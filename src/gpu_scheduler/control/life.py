@@ -25,7 +25,9 @@ class TaskLife:
 
     `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
     when its pause after a failure ends, and 0 if it does not pause; `members` is with how many it
-    started last; `prolog_failures` is how often in a row a prolog kept it from running.
+    started last; `prolog_failures` is how often in a row a prolog kept it from running, `misstarts`
+    how often it did not begin in time or lost a member; `saved_ms` is when the attempt that runs
+    last saved its work, as far as that is stored.
     """
 
     __slots__ = (
@@ -42,6 +44,7 @@ class TaskLife:
         "prolog_failures",
         "protected",
         "resume_ms",
+        "saved_ms",
         "served_ms",
         "signal",
         "start_ms",
@@ -57,6 +60,7 @@ class TaskLife:
         self.failures = 0
         self.misstarts = 0
         self.prolog_failures = 0
+        self.saved_ms = 0
         self.members = 0
         self.preemptions = 0
         self.protected = False
@@ -324,6 +328,8 @@ class JobLife:
             protected=life.protected,
             stop_why=life.stop_why,
             prolog_failures=life.prolog_failures,
+            misstarts=life.misstarts,
+            saved_ms=life.saved_ms,
             met=met,
         )
 
@@ -348,6 +354,8 @@ class JobLife:
             protected=task.protected,
             stop_why=task.stop_why,
             prolog_failures=task.prolog_failures,
+            misstarts=task.misstarts,
+            saved_ms=task.saved_ms,
         )
 
     def _met_dependencies(self) -> tuple[str, ...]:

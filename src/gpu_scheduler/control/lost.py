@@ -185,8 +185,7 @@ def _gone(
     gone.add(node_id)
     if gone.issuperset(placement.node_id for placement in running.allocation.placements):
         task.stop_why = task.stop_why or why
-        saved_ms = max(0, running.checkpoint_ms - running.allocation.start_ms)
-        fact = Ended(allocation_id, exit_code=None, progress_ms=saved_ms, detail=detail)
+        fact = Ended(allocation_id, exit_code=None, detail=detail)
         ended(book, fact, now_ms, outcome)
     else:
         stop(book, allocation_id, why, outcome)

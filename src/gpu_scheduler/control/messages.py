@@ -364,9 +364,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """A job saved its work."""
+    """A job saved its work, so long ago by the clock of its node."""
 
     allocation_id: str
+    ago_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +411,8 @@ class DeviceRead:
 
     `load_percent` is how busy it is at this moment, `utilisation_percent` for the last while; None
     if it does not say. `processes` are those of our jobs, by allocation, and those of others that
-    matter; `unexplained_mb` is memory that was not given back and that nobody holds.
+    matter; `unexplained_mb` is memory that was not given back and that nobody holds. `trusted` is
+    the mark of the last order to trust the device that its node has carried out.
     """
 
     index: int
@@ -424,6 +426,7 @@ class DeviceRead:
     power_mw: int | None = None
     processes: tuple[DeviceProcess, ...] = ()
     unexplained_mb: int = 0
+    trusted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

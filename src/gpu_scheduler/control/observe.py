@@ -17,7 +17,7 @@ from gpu_scheduler.control.eligible import (
 )
 from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
-from gpu_scheduler.control.messages import Ended
+from gpu_scheduler.control.messages import Checkpointed, Ended
 from gpu_scheduler.control.stopping import (
     CANCELLED,
     GPU_IDLE,
@@ -37,6 +37,9 @@ from gpu_scheduler.model.service import Restart, Service
 from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import AttemptRow, EventRow, RemovedAllocation
+
+STORED_AFTER_MS = 10_000
+"""Work that was saved so much later than what is stored of it is worth a write."""
 
 
 def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> None:
@@ -59,6 +62,22 @@ def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> No
         )
 
 
+def saved(book: Book, fact: Checkpointed, now_ms: int, outcome: Outcome) -> None:
+    """An attempt has saved its work. What it saves every second is not stored every second."""
+    found = book.running(fact.allocation_id)
+    if found is None:
+        return
+    life, number, task = found
+    running = book.picture.running[fact.allocation_id].running
+    at_ms = max(running.allocation.start_ms, now_ms - fact.ago_ms)
+    if at_ms <= running.checkpoint_ms:
+        return
+    book.picture.revise(replace(running, checkpoint_ms=at_ms))
+    if not task.saved_ms or at_ms - task.saved_ms >= STORED_AFTER_MS:
+        task.saved_ms = at_ms
+        outcome.writes.append(life.row() if number is None else life.task_row(number, task))
+
+
 def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     """An attempt ended: free what it held, charge it, and decide what becomes of the task."""
     found = book.running(fact.allocation_id)
@@ -76,7 +95,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     state = _state_after(book, life, task, fact, elapsed_ms)
     fact = hooks.with_count(task, fact, state)
     is_kept = state is JobState.COMPLETED or life.job.service
-    progress_ms = elapsed_ms if is_kept else min(elapsed_ms, fact.progress_ms)
+    progress_ms = elapsed_ms if is_kept else min(elapsed_ms, _kept_ms(running, fact))
     measured = _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
     outcome.writes.append(RemovedAllocation(fact.allocation_id))
     why = _why_ended(task, fact, measured)
@@ -132,6 +151,11 @@ def _end_task(  # noqa: PLR0917
                 at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number, user=life.job.user
             )
         )
+
+
+def _kept_ms(running: Running, fact: Ended) -> int:
+    """What of its run time need not be repeated: as its driver says, or up to what it saved."""
+    return max(fact.progress_ms, running.checkpoint_ms - running.allocation.start_ms)
 
 
 def _of_a_gang(running: Running, task: TaskLife, fact: Ended) -> Ended:

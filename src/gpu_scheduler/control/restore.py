@@ -330,6 +330,8 @@ def _fill_task(task: TaskLife, row: JobRow | TaskRow) -> None:
     task.first_start_ms = row.first_start_ms
     task.stop_why = row.stop_why
     task.prolog_failures = row.prolog_failures
+    task.misstarts = row.misstarts
+    task.saved_ms = row.saved_ms
     task.exit_code = row.exit_code
     task.signal = row.signal
 
@@ -351,6 +353,7 @@ def _restore_running(book: Book, allocation: Allocation, now_ms: int) -> None:
                 now_ms + 1, allocation.start_ms + max(1, expected_ms - task.attained_ms)
             ),
             limit_end_ms=allocation.start_ms + limit_ms,
+            checkpoint_ms=task.saved_ms,
             attained_ms=task.attained_ms,
             served_ms=task.served_ms,
             waited_ms=task.waited_ms,

@@ -74,7 +74,8 @@ class Device:
     """One GPU. `island` groups the devices of a node that NVLink joins at `bandwidth_gbps`.
 
     A person has `paused` it; it is `quarantined` because jobs kept dying on it. `why` says what is
-    wrong with its health. Processes that are `forgiven` do not keep it from our jobs.
+    wrong with its health. Processes that are `forgiven` do not keep it from our jobs. `trust_ms` is
+    when somebody last had looked after it; 0 once its node has said that it knows.
     """
 
     index: int
@@ -93,6 +94,7 @@ class Device:
     foreign: ForeignUse | None = None
     why: str = ""
     forgiven: tuple[int, ...] = ()
+    trust_ms: int = 0
 
     def __post_init__(self) -> None:
         """Refuse negative amounts, and slices on a device that is not split."""

@@ -22,7 +22,7 @@ class DeviceReading:
     """One device at one moment; `why` says what is wrong with one that is unhealthy.
 
     What the hardware does not tell is 0; where 0 could mislead, None or a flag says that it is not
-    known.
+    known. `trusted` is the mark of the last order to trust it that was carried out.
     """
 
     index: int
@@ -41,6 +41,7 @@ class DeviceReading:
     power_known: bool = False
     why: str = ""
     unexplained_mb: int = 0
+    trusted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,9 @@ class JobRow:
     its begin time, before its dependencies were met and in a pause does not count. `met` are the
     dependencies (by job id) that hold it back no more. `expected_ms` is its expected run time as
     frozen when it was queued, `since_ms` when it was queued (0: it is not), `resume_ms` when its
-    pause after a failure ends, `prolog_failures` how often in a row a prolog kept it from running.
+    pause after a failure ends, `prolog_failures` how often in a row a prolog kept it from running,
+    `misstarts` how often it did not begin in time or lost a member, `saved_ms` when the attempt
+    that runs last saved its work (0: never).
     """
 
     job: Job
@@ -56,6 +58,8 @@ class JobRow:
     protected: bool = False
     stop_why: str = ""
     prolog_failures: int = 0
+    misstarts: int = 0
+    saved_ms: int = 0
     met: tuple[str, ...] = ()
     tasks: tuple[tuple[JobState, IntervalSet], ...] = ()
 
@@ -82,6 +86,8 @@ class TaskRow:
     protected: bool = False
     stop_why: str = ""
     prolog_failures: int = 0
+    misstarts: int = 0
+    saved_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

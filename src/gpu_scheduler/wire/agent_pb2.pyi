@@ -168,7 +168,7 @@ class Telemetry(_message.Message):
     def __init__(self, at_ms: _Optional[int] = ..., readings: _Optional[_Iterable[_Union[DeviceReading, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class DeviceReading(_message.Message):
-    __slots__ = ("index", "utilisation_percent", "memory_used_mb", "temperature_c", "power_mw", "power_limit_mw", "sm_clock_mhz", "throttle_reasons", "ecc_errors", "xid", "healthy", "processes", "load_percent", "power_known", "why", "unexplained_mb")
+    __slots__ = ("index", "utilisation_percent", "memory_used_mb", "temperature_c", "power_mw", "power_limit_mw", "sm_clock_mhz", "throttle_reasons", "ecc_errors", "xid", "healthy", "processes", "load_percent", "power_known", "why", "unexplained_mb", "trusted")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     UTILISATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_MB_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +185,7 @@ class DeviceReading(_message.Message):
     POWER_KNOWN_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     UNEXPLAINED_MB_FIELD_NUMBER: _ClassVar[int]
+    TRUSTED_FIELD_NUMBER: _ClassVar[int]
     index: int
     utilisation_percent: int
     memory_used_mb: int
@@ -201,7 +202,8 @@ class DeviceReading(_message.Message):
     power_known: bool
     why: str
     unexplained_mb: int
-    def __init__(self, index: _Optional[int] = ..., utilisation_percent: _Optional[int] = ..., memory_used_mb: _Optional[int] = ..., temperature_c: _Optional[int] = ..., power_mw: _Optional[int] = ..., power_limit_mw: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[int] = ..., ecc_errors: _Optional[int] = ..., xid: _Optional[int] = ..., healthy: _Optional[bool] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ..., load_percent: _Optional[int] = ..., power_known: _Optional[bool] = ..., why: _Optional[str] = ..., unexplained_mb: _Optional[int] = ...) -> None: ...
+    trusted: int
+    def __init__(self, index: _Optional[int] = ..., utilisation_percent: _Optional[int] = ..., memory_used_mb: _Optional[int] = ..., temperature_c: _Optional[int] = ..., power_mw: _Optional[int] = ..., power_limit_mw: _Optional[int] = ..., sm_clock_mhz: _Optional[int] = ..., throttle_reasons: _Optional[int] = ..., ecc_errors: _Optional[int] = ..., xid: _Optional[int] = ..., healthy: _Optional[bool] = ..., processes: _Optional[_Iterable[_Union[DeviceProcess, _Mapping]]] = ..., load_percent: _Optional[int] = ..., power_known: _Optional[bool] = ..., why: _Optional[str] = ..., unexplained_mb: _Optional[int] = ..., trusted: _Optional[int] = ...) -> None: ...
 
 class DeviceProcess(_message.Message):
     __slots__ = ("pid", "user", "command", "memory_mb", "allocation_id", "load_percent")
@@ -272,8 +274,10 @@ class Over(_message.Message):
     def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ..., prolog_failed: _Optional[str] = ..., epilog_failed: _Optional[str] = ...) -> None: ...
 
 class Saved(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("ago_ms",)
+    AGO_MS_FIELD_NUMBER: _ClassVar[int]
+    ago_ms: int
+    def __init__(self, ago_ms: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("port",)
@@ -553,10 +557,14 @@ class Warn(_message.Message):
     def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class Trust(_message.Message):
-    __slots__ = ("device",)
+    __slots__ = ("device", "mark", "ago_ms")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    AGO_MS_FIELD_NUMBER: _ClassVar[int]
     device: int
-    def __init__(self, device: _Optional[int] = ...) -> None: ...
+    mark: int
+    ago_ms: int
+    def __init__(self, device: _Optional[int] = ..., mark: _Optional[int] = ..., ago_ms: _Optional[int] = ...) -> None: ...
 
 class Forget(_message.Message):
     __slots__ = ()

@@ -192,6 +192,7 @@ def readings_of(telemetry: pb.Telemetry) -> NodeReadings:
                 power_known=reading.power_known,
                 why=reading.why,
                 unexplained_mb=reading.unexplained_mb,
+                trusted=reading.trusted,
                 processes=tuple(
                     DeviceProcess(
                         pid=process.pid,

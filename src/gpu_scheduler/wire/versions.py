@@ -17,6 +17,8 @@ TERMINALS = "terminals"
 
 What is new and must be answered is an ability: who does not name it is not asked for it.
 """
+TRUSTS = "trusts"
+"""An ability that an agent names: its readings say which orders to trust a device were followed."""
 
 
 class NoCommonProtocol(WrongState):

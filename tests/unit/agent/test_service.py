@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +19,13 @@ from gpu_scheduler.agent.logs import CHUNK
 from gpu_scheduler.agent.mps import Mps
 from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.service import Agent
-from gpu_scheduler.agent.work import Report, Work
+from gpu_scheduler.agent.work import Began, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import SESSION_METHOD
 
 
 class QuietLauncher:
-    """Takes every order and reports nothing."""
+    """Takes every order, and reports what a test puts in `says`."""
 
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {"runners": ["process"]}
@@ -37,6 +38,7 @@ class QuietLauncher:
         self.renewed: asyncio.Queue[int] = asyncio.Queue()
         self.is_outdated = False
         self.keeps_leases = True
+        self.says: asyncio.Queue[Report] = asyncio.Queue()
 
     async def renew(self, asked_ms: int) -> None:
         self.renewed.put_nowait(asked_ms)
@@ -54,8 +56,8 @@ class QuietLauncher:
         return []
 
     async def reports(self) -> AsyncIterator[Report]:
-        await asyncio.Event().wait()
-        yield  # type: ignore[misc]
+        while True:
+            yield await self.says.get()
 
 
 class OneServer:
@@ -64,6 +66,7 @@ class OneServer:
     def __init__(self) -> None:
         self.says: asyncio.Queue[pb.ServerMessage] = asyncio.Queue()
         self.heard: asyncio.Queue[pb.AgentMessage] = asyncio.Queue()
+        self._facts: list[pb.Fact] = []
 
     async def session(
         self, requests: AsyncIterator[pb.AgentMessage], _: Any
@@ -92,6 +95,12 @@ class OneServer:
             message = await asyncio.wait_for(self.heard.get(), 10)
             if message.WhichOneof("message") == "hello":
                 return message.hello
+
+    async def next_fact_of(self, kind: str) -> pb.Fact:
+        while not self._facts:
+            message = await asyncio.wait_for(self.heard.get(), 10)
+            self._facts += [f for f in message.facts.facts if f.WhichOneof("fact") == kind]
+        return self._facts.pop(0)
 
     async def next_fact(self) -> pb.Fact:
         while True:
@@ -254,6 +263,24 @@ def test_a_start_that_waits_is_told_to_a_server_that_comes_back(directory: Path)
         assert [work.allocation_id for work in held] == ["job-1.1", "job-2.1"]
 
     with_agent(directory, test, most_starts=1, retry_interval_s=0.01)
+
+
+def test_the_last_save_is_told_to_a_server_that_comes_back_with_its_age(directory: Path) -> None:
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        await server.next_hello()
+        now_ms = time.time_ns() // 1_000_000
+        what: dict[str, Any] = {"allocation_id": "job-1.1", "member": 0}
+        launcher.says.put_nowait(Began(**what, pid=7, at_ms=now_ms))
+        for ago_ms in (90_000, 60_000):
+            launcher.says.put_nowait(Saved(**what, at_ms=now_ms - ago_ms))
+        facts = [await server.next_fact_of("saved") for _ in range(2)]
+        assert [fact.saved.ago_ms // 10_000 for fact in facts] == [9, 6]
+        server.says.put_nowait(pb.ServerMessage(goodbye=pb.Goodbye(reason="restart")))
+        await server.next_hello()
+        again = await server.next_fact_of("saved")
+        assert 60_000 <= again.saved.ago_ms < 90_000
+
+    with_agent(directory, test, retry_interval_s=0.01)
 
 
 def test_a_home_that_cannot_be_looked_up_is_none(directory: Path) -> None:

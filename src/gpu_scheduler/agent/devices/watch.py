@@ -83,7 +83,8 @@ class Watcher:
         self._loads: dict[int, deque[tuple[float, int]]] = {}
         self._xids: dict[int, int] = {}
         self._lock = Lock()
-        self._forgiven: set[int] = set()
+        self._forgiven: dict[int, tuple[int, float]] = {}
+        self._trusted: dict[int, int] = {}
         self._begun: set[int] = set()
         self._ours_at: dict[int, float] = {}
         self._last: tuple[DeviceReading, ...] = ()
@@ -113,7 +114,7 @@ class Watcher:
         before, self._found = self._found, {device.index: device for device in found.devices}
         for index, device in before.items():
             if index not in self._found or self._found[index].uuid != device.uuid:
-                for kept in (self._trust, self._loads, self._xids, self._ours_at):
+                for kept in (self._trust, self._loads, self._xids, self._ours_at, self._trusted):
                     kept.pop(index, None)
         self._last = tuple(reading for reading in self._last if reading.index in self._found)
         return found
@@ -135,10 +136,14 @@ class Watcher:
         if self.rescan is not None:
             self.rescan.ask()
 
-    def trust(self, index: int) -> None:
-        """Somebody has looked after a device: only what stands against it now counts."""
+    def trust(self, index: int, *, mark: int = 0, ago_s: float = 0.0) -> None:
+        """Somebody has looked after a device: only what stands against it now counts.
+
+        With an order that comes late, also what it has done since then. The readings have its
+        `mark` once that is written down.
+        """
         with self._lock:
-            self._forgiven.add(index)
+            self._forgiven[index] = (mark, self._clock() - ago_s)
 
     def begin(self, indices: Iterable[int]) -> None:
         """Work of ours is about to use these devices."""
@@ -148,13 +153,16 @@ class Watcher:
     def _take_in(self) -> None:
         """Between two looks, as a look may be under way when somebody says something."""
         with self._lock:
-            forgiven, self._forgiven = self._forgiven, set()
+            forgiven, self._forgiven = self._forgiven, {}
             begun, self._begun = self._begun, set()
         self._releases.begin(begun)
         self._ours_at.update(dict.fromkeys(begun, self._clock()))
-        for index in forgiven:
-            self._releases.forgive(index)
+        for index, (mark, at) in forgiven.items():
             before = self._trust.get(index, Trust())
+            self._trusted[index] = mark
+            if before.error_at is not None and before.error_at > at:
+                continue
+            self._releases.forgive(index)
             self._trust[index] = Trust(ecc_errors=before.ecc_errors)
             self._xids.pop(index, None)
 
@@ -201,6 +209,7 @@ class Watcher:
             ),
             why=trust.why,
             unexplained_mb=self._releases.left_mb(reading, owned),
+            trusted=self._trusted.get(index, 0),
         )
 
     def _load_of_others(self, index: int, load: int | None) -> int | None:

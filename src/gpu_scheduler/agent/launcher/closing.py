@@ -14,6 +14,7 @@ from gpu_scheduler.agent.launcher import engines, logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, end_record, hook_environment
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
+from gpu_scheduler.agent.launcher.saves import newly_saved
 from gpu_scheduler.agent.runners.contract import Ending
 from gpu_scheduler.agent.work import Over
 
@@ -170,6 +171,9 @@ class Closer:
             attempt.details.append(f"killed by the kernel: used more than its {work.memory_mb} MB")
         self._remove_group(attempt, REMOVE_TRIES)
         logs.cap(work)
+        # Many a job saves its work when it is told to stop, just before its end.
+        if attempt.ending is not None and attempt.ending.ran and (saved := newly_saved(attempt)):
+            self._kit.report(saved)
         if not work.epilog or attempt.phase is Phase.OVER:
             self._over(attempt)
             return

@@ -20,10 +20,11 @@ from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms, write_down
+from gpu_scheduler.agent.launcher.saves import newly_saved, saved_report
 from gpu_scheduler.agent.launcher.spawn import Launch
 from gpu_scheduler.agent.launcher.starting import Starter
 from gpu_scheduler.agent.launcher.stopping import Stopper
-from gpu_scheduler.agent.work import Began, Over, Report, Saved, Work
+from gpu_scheduler.agent.work import Began, Over, Report, Work
 
 BATCH = 16
 """Forks between two commits: enough to share a sync, few enough to answer soon."""
@@ -191,13 +192,15 @@ class Supervisor:
         found: list[Report] = []
         for attempt in self._kit.attempts.values():
             if attempt.over is not None:
+                if attempt.checkpoint_ns:
+                    found.append(saved_report(attempt))
                 found.append(attempt.over)
             elif attempt.prepared:
                 found.append(prepared_report(attempt))
             elif attempt.phase is Phase.RUNNING:
                 found.append(_began(attempt))
                 if attempt.checkpoint_ns:
-                    found.append(_saved(attempt))
+                    found.append(saved_report(attempt))
         return found
 
     def describe(self) -> Form:
@@ -292,10 +295,8 @@ class Supervisor:
         running = [a for a in self._kit.attempts.values() if a.phase is Phase.RUNNING]
         for attempt in running:
             logs.cap(attempt.work)
-            touched = scratch.checkpoint_time(attempt.work) if attempt.work.scratch_dir else 0
-            if touched > attempt.checkpoint_ns:
-                attempt.checkpoint_ns = touched
-                self._kit.report(_saved(attempt))
+            if saved := newly_saved(attempt):
+                self._kit.report(saved)
         if running:
             self.look_after()
 
@@ -320,12 +321,4 @@ def _began(attempt: Attempt) -> Began:
         member=attempt.key[1],
         pid=attempt.job_pid or attempt.pid,
         at_ms=attempt.began_wall_ms,
-    )
-
-
-def _saved(attempt: Attempt) -> Saved:
-    return Saved(
-        allocation_id=attempt.key[0],
-        member=attempt.key[1],
-        at_ms=attempt.checkpoint_ns // 1_000_000,
     )

@@ -243,6 +243,31 @@ def test_a_device_that_somebody_looked_after_is_trusted_again() -> None:
     assert not bench.look(fault="it is lost").readings[0].healthy, "it still stands against it"
 
 
+def test_an_order_to_trust_is_marked_once_it_is_written_down(tmp_path: Path) -> None:
+    path = tmp_path / "health.json"
+    bench = Bench(path)
+    bench.look(xids=(79,))
+    bench.watcher.trust(0, mark=7)
+    bench.next = DevicesUnreadable("driver asleep")
+    assert bench.watcher.look().readings[0].trusted == 0, "nothing was read, nothing written"
+    reading = bench.look().readings[0]
+    assert (reading.trusted, reading.healthy) == (7, True)
+    assert Bench(path).look().readings[0].healthy
+    assert bench.look().readings[0].trusted == 7
+
+
+def test_an_order_to_trust_that_comes_late_forgives_only_what_was_before_it() -> None:
+    bench = Bench()
+    bench.look(xids=(79,))
+    bench.now += 60
+    bench.watcher.trust(0, mark=7, ago_s=120)
+    reading = bench.look().readings[0]
+    assert (reading.trusted, reading.healthy) == (7, False)
+    bench.watcher.trust(0, mark=8, ago_s=30)
+    reading = bench.look().readings[0]
+    assert (reading.trusted, reading.healthy) == (8, True)
+
+
 def test_a_full_device_on_which_nobody_is_seen_is_taken() -> None:
     taken = DeviceProcess(pid=0, command="unseen", memory_mb=70_000)
     assert Bench().processes(memory_used_mb=70_000) == (taken,)

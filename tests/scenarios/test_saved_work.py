@@ -1,0 +1,112 @@
+"""What a job has saved, and how often it could not begin: known also to the next server."""
+
+import pytest
+
+from gpu_scheduler.control.messages import Checkpointed, Ended, NodeFenced, NodeLost, NodeSilent
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.store.rows import JobRow, TaskRow
+from tests.builders import DAY, HOUR, MINUTE, SECOND, a_job, a_node, a_policy
+from tests.scenarios.lab import Lab
+from tests.scenarios.test_gang_commits import LIMITS, Bench
+from tests.scenarios.test_lost_nodes import found, restart, two_nodes
+
+BY_CLASS = a_policy(name="fair", fair_ms=0, user_fair_ms=0)
+
+
+def saving(**job: object) -> Lab:
+    """A job that has run for two hours, and saved its work after one."""
+    lab = two_nodes()
+    job = {"requeue_on_node_loss": True, "estimate_ms": DAY, **job}
+    lab.submit(a_job(number=1, **job))  # type: ignore[arg-type]
+    lab.at(HOUR)
+    lab.tell(Checkpointed(lab.orders[0].id))
+    lab.at(2 * HOUR)
+    return lab
+
+
+def test_a_server_that_is_started_again_knows_what_was_saved() -> None:
+    lab = saving()
+    before = lab.core.book.picture.running["j1.1"].running.checkpoint_ms
+    restart(lab)
+    assert lab.core.book.picture.running["j1.1"].running.checkpoint_ms == before == HOUR
+
+
+def test_a_job_of_a_dead_node_keeps_what_it_saved_also_with_another_server() -> None:
+    lab = saving()
+    restart(lab)
+    lab.do(found("n1"))
+    lab.do(NodeSilent("n0"), NodeLost("n0"), NodeFenced("n0"))
+    assert lab.nodes_of("j1") == ["n1"]
+    assert lab.row("j1").attained_ms == HOUR - 1_000
+
+
+def test_a_task_of_an_array_keeps_what_it_saved_also_with_another_server() -> None:
+    lab = saving(array=Array(tasks=IntervalSet.parse("3")))
+    restart(lab)
+    lab.do(found("n1"))
+    lab.do(NodeSilent("n0"), NodeLost("n0"), NodeFenced("n0"))
+    (task,) = lab.store.tasks("j1")
+    assert (task.attempt, task.attained_ms) == (2, HOUR - 1_000)
+
+
+def test_the_next_attempt_has_saved_nothing_yet() -> None:
+    lab = saving()
+    lab.do(NodeSilent("n0"), NodeLost("n0"), NodeFenced("n0"))
+    restart(lab)
+    assert lab.core.book.picture.running["j1.2"].running.checkpoint_ms == 0
+
+
+def test_work_was_saved_when_its_node_says_so_and_never_before_it_began() -> None:
+    lab = saving()
+    lab.tell(Checkpointed("j1.1", ago_ms=30 * MINUTE))
+    running = lab.core.book.picture.running["j1.1"].running
+    assert running.checkpoint_ms == 90 * MINUTE
+    lab.tell(Checkpointed("j1.1", ago_ms=80 * MINUTE))
+    running = lab.core.book.picture.running["j1.1"].running
+    assert running.checkpoint_ms == 90 * MINUTE, "it is told again, and was known"
+    fresh = two_nodes()
+    fresh.submit(a_job(number=1))
+    fresh.at(MINUTE)
+    fresh.tell(Checkpointed("j1.1", ago_ms=DAY))
+    (entry,) = fresh.core.book.picture.running.values()
+    assert entry.running.checkpoint_ms == entry.running.allocation.start_ms
+
+
+def test_what_is_saved_every_second_is_not_written_every_second() -> None:
+    lab = saving()
+    writes = []
+    for _ in range(30):
+        lab.at(lab.now_ms + SECOND)
+        writes += lab.tell(Checkpointed("j1.1")).writes
+    assert 0 < sum(isinstance(write, JobRow | TaskRow) for write in writes) <= 3
+    assert lab.core.book.picture.running["j1.1"].running.checkpoint_ms == lab.now_ms
+
+
+def test_what_was_saved_just_before_the_end_counts_as_progress() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=BY_CLASS, obedient=False)
+    lab.submit(a_job(number=1, priority=250, estimate_ms=DAY))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, priority=2500))
+    lab.tell(Checkpointed("j1.1"))
+    lab.ends("j1", exit_code=None, signal=15)
+    assert lab.row("j1").attained_ms == HOUR
+
+
+@pytest.mark.parametrize(
+    "job", [{}, {"array": Array(tasks=IntervalSet.parse("0"))}], ids=["plain", "array"]
+)
+def test_starts_that_went_wrong_are_counted_over_restarts(job: dict[str, object]) -> None:
+    bench = Bench(**job)
+    late = "member 1 on n1 was not prepared within 60 s"
+    for attempt in range(1, LIMITS.max_misstarts + 1):
+        assert bench.state is JobState.SCHEDULED, f"attempt {attempt}"
+        bench.again()
+        bench.at(bench.now_ms + 60_000)
+        bench.tell(Ended(bench.allocation.id, exit_code=None, ran=False, detail=late))
+        bench.again()
+        for node in bench.store.nodes():
+            bench.core.book.picture.set_node(node)
+        bench.at(bench.now_ms + 20_000)
+    assert bench.state is JobState.FAILED
