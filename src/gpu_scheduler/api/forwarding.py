@@ -22,7 +22,6 @@ import structlog
 from gpu_scheduler.api.callers import UNKNOWN, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Stream
-from gpu_scheduler.api.keepalive import keep_alive
 from gpu_scheduler.api.operations import Operation
 from gpu_scheduler.api.passing import pass_on
 from gpu_scheduler.api.repeats import HEADER as KEY
@@ -34,6 +33,7 @@ from gpu_scheduler.client.address import read_address
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.http1 import Answer as Reply
 from gpu_scheduler.client.http1 import request_bytes
+from gpu_scheduler.client.keepalive import keep_alive
 from gpu_scheduler.client.websocket import handshake_headers, new_key
 from gpu_scheduler.model.errors import ClusterError, NotLeader
 from gpu_scheduler.model.leadership import Lead

@@ -21,9 +21,9 @@ from uvicorn.server import ServerState
 
 from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.connection import Connection, Doors
-from gpu_scheduler.api.keepalive import keep_alive
 from gpu_scheduler.api.service import Bounds
 from gpu_scheduler.api.standing import Application
+from gpu_scheduler.client.keepalive import keep_alive
 from gpu_scheduler.model.errors import ClusterError
 
 BACKLOG = 1024

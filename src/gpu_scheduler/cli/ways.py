@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpu_scheduler.client.forms import decoded, job_path
 from gpu_scheduler.client.http1 import target
+from gpu_scheduler.client.keepalive import allow_backlog
 from gpu_scheduler.client.websocket import (
     BINARY,
     CLOSE,
@@ -237,6 +238,7 @@ def relayed(client: Client, job: str, member: int = 0) -> Relayed:
     if answer.headers.get("sec-websocket-accept") != accept_of(key):
         connected.close()
         raise ClusterError("what answers there does not speak WebSocket as it should")
+    allow_backlog(connected)
     return Relayed(connected, answer.rest)
 
 

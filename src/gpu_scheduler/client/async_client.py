@@ -24,6 +24,7 @@ from gpu_scheduler.client.credentials import headers_for, tls_context
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
 from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
+from gpu_scheduler.client.keepalive import notice_loss
 from gpu_scheduler.client.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_SILENCE_S
 from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
 from gpu_scheduler.model.errors import ClusterError
@@ -347,12 +348,10 @@ async def _connect(
     for address in addresses:
         try:
             if not address.path:
-                tls = tls_context() if address.tls else None
-                streams = await asyncio.open_connection(address.host, address.port, ssl=tls)
-                return address, *streams
+                return address, *await _open_tcp(address)
             streams = await _open_unix(address.path)
         except OSError as error:
-            tried.append(f"{address} ({error.strerror or error})")
+            tried.append(f"{address} ({error.strerror or str(error) or 'timed out'})")
             continue
         raw: socket.socket = streams[1].get_extra_info("socket")
         try:
@@ -362,6 +361,14 @@ async def _connect(
             raise
         return address, *streams
     raise nobody_answers(addresses, tried)
+
+
+async def _open_tcp(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    tls = tls_context() if address.tls else None
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        reader, writer = await asyncio.open_connection(address.host, address.port, ssl=tls)
+    notice_loss(writer.get_extra_info("socket"))
+    return reader, writer
 
 
 async def _open_unix(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

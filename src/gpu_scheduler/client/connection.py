@@ -100,7 +100,7 @@ class Connection:
         return answer, own._held(), b""
 
     def _pieces(self, answer: Answer, first: list[bytes]) -> Iterator[bytes]:
-        """The rest of a body; what is followed may be silent for as long as it likes."""
+        """The rest of a body; what is followed may be silent for as long as its server is there."""
         held = self._held()
         held.settimeout(None)
         try:
@@ -231,8 +231,11 @@ def _open(address: Address) -> _socket.socket:
 def _open_tcp(address: Address) -> _socket.socket:
     import socket  # noqa: PLC0415
 
+    from gpu_scheduler.client.keepalive import notice_loss  # noqa: PLC0415
+
     opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    notice_loss(opened)
     opened.settimeout(REPLY_TIMEOUT_S)
     return _with_tls(opened, address) if address.tls else opened
 

@@ -68,9 +68,10 @@ class EventStream:
             self._socket.settimeout(left)
             try:
                 data = self._socket.recv(_PIECE)
-            except TimeoutError:
-                raise
             except OSError as error:
+                if isinstance(error, TimeoutError) and error.errno is None:
+                    raise
+                # With a number it is the kernel's word that nobody is there any more.
                 raise Unreadable(f"the server broke off: {error}") from error
             if not data or self._frames.closed:
                 return None
@@ -92,12 +93,11 @@ def wait_for(client: Client, job: str | int, timeout_s: float | None) -> Job:
     while True:
         try:
             found = _watch(client, job, end)
-        except TimedOut:
-            raise
-        except ClusterError:
-            # Restarted, perhaps: jobs survive that, and so does waiting for them. But a server
-            # that never answered is not waited for.
-            if client.connection.address is None:
+        except ClusterError as error:
+            # Restarted, or its machine is gone: jobs survive that, and so does waiting for them.
+            # But a server that never answered is not waited for.
+            is_late = isinstance(error, TimedOut) and end is not None and time.monotonic() >= end
+            if client.connection.address is None or is_late:
                 raise
             found = None
         if found is not None:

@@ -15,9 +15,9 @@ from gpu_scheduler.api import forwarding
 from gpu_scheduler.api.application import build
 from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.forwarding import Forwarder
-from gpu_scheduler.api.keepalive import IDLE_S
 from gpu_scheduler.api.service import ApiSettings
 from gpu_scheduler.api.vouching import Asked, Vouched, vouch
+from gpu_scheduler.client.keepalive import IDLE_S
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.leadership import Lead, Member
 from gpu_scheduler.store.memory import MemoryStore
