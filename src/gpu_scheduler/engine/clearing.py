@@ -1,18 +1,21 @@
 """One search for a place and for those who must leave it, member by member.
 
-Looks at a bounded number of nodes, and tries everything on shadows: the draft is left alone.
+Looks at a bounded number of nodes, and tries everything on shadows of them. What is tried in the
+draft, to see who need not leave, is undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpu_scheduler.engine import gang
 from gpu_scheduler.engine.kind import lowest_bits
 from gpu_scheduler.engine.picture import RunningEntry
+from gpu_scheduler.engine.places import Places
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.relief import Relief
+from gpu_scheduler.engine.shadows import Room, Shadows, Victims
 from gpu_scheduler.engine.shape import Part, Shape
 from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.model.job import Pool
@@ -22,11 +25,10 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 if TYPE_CHECKING:
     from gpu_scheduler.engine.preempt import Preemptor
 
-Finder = Callable[[Shape, int | None], Hold | None]
-Victims = list[tuple[RunningEntry, str]]
-"""Running jobs that must leave, each with the ground for it."""
 Found = tuple[list[Hold], list[Eviction]]
 """A place, and who must leave for it."""
+MOST_FINDS = 4_000
+"""So many places are looked for at most to see who need not leave for a gang."""
 INTERACTIVE = "interactive"
 LENT = "lent"
 
@@ -35,10 +37,10 @@ LENT = "lent"
 class Search:
     """Where a job may go: free places `within` some nodes, cleared ones not on `promised` ones.
 
-    It gets no more than so many `members`.
+    It gets no more than so many `members`. The draft is left as it is.
     """
 
-    find: Finder
+    places: Places
     within: int | None
     promised: int
     members: int
@@ -63,10 +65,11 @@ class Clearing:
         self._relief = relief
         self._preemptor = preemptor
         self._entry = entry
-        self._find = search.find
+        self._draft = search.places.draft
+        self._find = search.places.find
         self._members = search.members
         self._index = preemptor.picture.index
-        self._shadows: dict[int, Slot] = {}
+        self._shadows = Shadows(self._index, preemptor.shadow)
         self._chosen: dict[str, tuple[RunningEntry, str]] = {}
         self._taken: dict[str | Pool, int] = {}
 
@@ -93,7 +96,38 @@ class Clearing:
             holds.append(hold)
         if not self._relieve() or not self._chosen:
             return None
+        if len(holds) > 1:
+            holds = self._spare(holds)
         return holds, evictions_for(self._entry, list(self._chosen.values()))
+
+    def _spare(self, holds: list[Hold]) -> list[Hold]:
+        """Let stay, the dearest first, without whom all members have places as well.
+
+        Who leaves for one member may have become needless by those who leave for another.
+        """
+        shape, draft = self._entry.shape, self._draft
+        cost = self._preemptor.cost
+        dearest = sorted(self._chosen.values(), key=lambda item: (-cost(item[0]), item[0].end_key))
+        mark = draft.mark()
+        for victim, _ in dearest:
+            for held in victim.holds:
+                draft.give(held)
+        for victim, _ in dearest[: MOST_FINDS // len(holds)]:
+            if len(self._chosen) == 1:
+                break
+            before = draft.mark()
+            for held in victim.holds:
+                draft.take(held)
+            others = gang.try_all(
+                shape.members[: self._members], shape.min_members, draft, self._find, self._within
+            )
+            if others is not None and (self._relief is None or self._relief.can_stay(victim)):
+                holds = others
+                del self._chosen[victim.running.allocation.id]
+            else:
+                draft.undo(before)
+        draft.undo(mark)
+        return holds
 
     def _relieve(self) -> bool:
         """Let further work leave if those who make room are not enough for the limit."""
@@ -106,17 +140,13 @@ class Clearing:
 
     def _on_free_node(self, shape: Shape) -> Hold | None:
         """A place that needs no victim, off the nodes that are being cleared."""
-        cleared = 0
-        for ordinal in self._shadows:
-            cleared |= self._index.slots[ordinal].bit
         allowed = self._within
-        if cleared:
-            allowed = ~cleared if allowed is None else allowed & ~cleared
+        touched = self._shadows.touched
+        if touched:
+            allowed = ~touched if allowed is None else allowed & ~touched
         hold = self._find(shape, allowed)
-        if hold is None:
-            return None
-        shadow = self._shadows[hold.slot.ordinal] = self._preemptor.shadow(hold.slot.ordinal)
-        self._index.take(hold.on(shadow))
+        if hold is not None:
+            self._shadows.take(hold)
         return hold
 
     def _where_victims_leave(self, shape: Shape, nodes: int) -> Hold | None:
@@ -127,34 +157,48 @@ class Clearing:
         found_barren = 0
         best: tuple[int, int, Victims] | None = None
         for slot in self._index.slots_in(touched | fresh & ~barren):
-            room = self._room_on(slot.ordinal, shape)
-            if room is not None and self._relief is not None and self._is_last:
-                room = self._room_within_limits(room, slot.ordinal, shape)
-            if room is None:
+            found = self._cheapest_room(slot.ordinal, shape)
+            if found is None:
                 found_barren |= slot.bit
-                continue
-            cost = sum(preemptor.cost(victim) for victim, _ in room)
-            if best is None or cost < best[0]:
-                best = (cost, slot.ordinal, room)
+            elif best is None or found[0] < best[0]:
+                best = (found[0], slot.ordinal, found[1])
+        self._shadows.note_full(shape, found_barren)
         preemptor.note_barren(self._entry, shape, found_barren & ~touched)
         if best is None:
             return None
         return self._take(best[1], shape, best[2])
 
+    def _cheapest_room(self, ordinal: int, shape: Shape) -> Room | None:
+        """Who must leave one node and what that costs, as was found for another member or anew."""
+        known = self._shadows.rooms_for(shape)
+        is_at_limit = self._relief is not None and self._is_last
+        if ordinal in known and not is_at_limit:
+            return known[ordinal]
+        room = self._room_on(ordinal, shape)
+        if room is not None and is_at_limit:
+            room = self._room_within_limits(room, ordinal, shape)
+        if room is None:
+            return None
+        found = (sum(self._preemptor.cost(victim) for victim, _ in room), room)
+        if all(_is_lasting(victim, ground) for victim, ground in room):
+            known[ordinal] = found
+        return found
+
     def _candidates(self, shape: Shape, nodes: int) -> tuple[int, int]:
-        """The nodes that are being cleared already, and others up to the bound, by ordinal."""
-        eligible = self._bounds & self._index.of_kinds(shape)
+        """The nodes that are being cleared already, and others: of each up to the bound.
+
+        Where another member of the shape had no room there is none, unless more has left since.
+        """
+        eligible = self._bounds & self._index.of_kinds(shape) & ~self._shadows.full_for(shape)
         selected = self._index.selected(shape.request)
         if selected is not None:
             eligible &= selected
-        touched = 0
-        for ordinal in self._shadows:
-            touched |= self._index.slots[ordinal].bit
-        touched &= eligible
         most = self._preemptor.picture.policy.max_victim_nodes
-        if touched.bit_count() >= most:
-            return lowest_bits(touched, most), 0
-        return touched, lowest_bits(nodes & eligible, most - touched.bit_count())
+        touched = self._shadows.touched
+        return (
+            lowest_bits(eligible & touched, most),
+            lowest_bits(eligible & nodes & ~touched, most),
+        )
 
     def _take(self, ordinal: int, shape: Shape, room: Victims) -> Hold | None:
         for victim, ground in room:
@@ -162,24 +206,15 @@ class Clearing:
             _take_back(self._taken, victim)
             if self._relief is not None:
                 self._relief.leave(victim)
-            for held in victim.holds:
-                shadow = self._shadow(held.slot.ordinal)
-                self._index.give(held.on(shadow))
-        shadow = self._shadow(ordinal)
-        hold = shadow.choose_any(shape)
+            self._shadows.leave(victim)
+        hold = self._shadows.at(ordinal).choose_any(shape)
         if hold is not None:
-            self._index.take(hold)
+            self._shadows.take(hold)
         return hold
-
-    def _shadow(self, ordinal: int) -> Slot:
-        shadow = self._shadows.get(ordinal)
-        if shadow is None:
-            shadow = self._shadows[ordinal] = self._preemptor.shadow(ordinal)
-        return shadow
 
     def _room_on(self, ordinal: int, shape: Shape) -> Victims | None:
         """The cheapest victims on one node that make room, none of them needless."""
-        if self._copy_of(ordinal).choose_any(shape) is not None:
+        if self._shadows.copy_of(ordinal).choose_any(shape) is not None:
             return []
         victims = self._preemptor.victims_on(self._entry, ordinal, self._taken)
         room = self._room_without(victims, ordinal, shape)
@@ -195,7 +230,7 @@ class Clearing:
         if relief is None or not relief.complete(leaving):
             found = None
         else:
-            shadow = self._copy_of(ordinal)
+            shadow = self._shadows.copy_of(ordinal)
             for victim in leaving:
                 for hold in _on_node(victim, ordinal):
                     index.give(hold.on(shadow))
@@ -215,10 +250,6 @@ class Clearing:
         for part in parts:
             self._index.give(part)
         return True
-
-    def _copy_of(self, ordinal: int) -> Slot:
-        shadow = self._shadows.get(ordinal)
-        return self._preemptor.shadow(ordinal) if shadow is None else shadow.copy()
 
     def _whole_first(self, victims: Victims, ordinal: int) -> Victims:
         """Those first whose devices can be cleared, and of these who takes the least for it."""
@@ -241,7 +272,7 @@ class Clearing:
     def _room_without(self, victims: Victims, ordinal: int, shape: Shape) -> Victims | None:
         """Let one after the other leave until there is room."""
         index = self._index
-        shadow = self._copy_of(ordinal)
+        shadow = self._shadows.copy_of(ordinal)
         taken = dict(self._taken)
         leaving: Victims = []
         for victim, first_ground in victims:
@@ -275,6 +306,11 @@ def evictions_for(entry: Entry, victims: Victims) -> list[Eviction]:
         Eviction(victim.running.allocation.id, victim.running.job.id, entry.waiting.job.id, ground)
         for victim, ground in victims
     ]
+
+
+def _is_lasting(victim: RunningEntry, ground: str) -> bool:
+    """Tell whether the ground does not depend on what is taken back from others."""
+    return ground != LENT and victim.running.job.pool is Pool.BATCH
 
 
 def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:

@@ -26,6 +26,7 @@ from gpu_scheduler.engine.queue import Entry, JobShape, Merge
 from gpu_scheduler.engine.reserve import Calendar
 from gpu_scheduler.engine.slot import Hold
 from gpu_scheduler.engine.standing import Standings
+from gpu_scheduler.engine.tries import Lane, Tries
 from gpu_scheduler.engine.windows import Windows
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
@@ -143,7 +144,7 @@ class Cycle:
         picture = self._picture
         self._now_ms = now_ms
         self._blocked = 0
-        self._preempt_tries = [0, 0, 0, 0]
+        self._tries = Tries(self._policy.max_preempt_tries)
         self._others_wait = picture.others_wait()
         self._served: set[int] = set()
         self._holders = Holders(picture, self._used_up)
@@ -168,7 +169,6 @@ class Cycle:
         self._preemptor = Preemptor(picture, self._calendar, limits.admission, now_ms)
         self._own_work = OwnWork(picture, limits, self._preemptor)
         self._no_room: set[tuple[int, int]] = set()
-        self._not_cleared: dict[tuple[int, int], int] = {}
         self._gave_up_gpus = False
 
     def _serve_holders(self, before: Entry | None) -> None:
@@ -380,9 +380,9 @@ class Cycle:
         relief = self._own_work.relief(entry, refused)
         if isinstance(relief, Reason):
             return relief
-        if not self._may_preempt(_OWN_WORK_LANE):
+        if not self._tries.are_left(Lane.OWN_WORK):
             return refused
-        self._preempt_tries[_OWN_WORK_LANE] += 1
+        self._tries.count(Lane.OWN_WORK)
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         place = None
@@ -467,7 +467,7 @@ class Cycle:
     def _drop(self, job_shape: JobShape) -> None:
         """Look at no more jobs that need this room; at no more GPU jobs if nothing is left."""
         self._merge.drop_shape(job_shape.id)
-        if self._may_preempt() or (self._preempts and self._others_wait):
+        if self._preempts and (self._tries.are_left() or self._others_wait):
             return
         for alike in self._picture.shapes_of_base[job_shape.base]:
             self._merge.drop_shape(alike.id)
@@ -479,9 +479,6 @@ class Cycle:
                     self._merge.drop_shape(other.id)
                     self.found.of_shapes.setdefault(other.id, _NO_ROOM)
 
-    def _may_preempt(self, lane: int = 0) -> bool:
-        return self._preempts and self._preempt_tries[lane] < self._policy.max_preempt_tries
-
     def _fits_unreserved(self, job_shape: JobShape) -> bool:
         if (job_shape.base, self._closure) in self._no_room:
             return False
@@ -489,17 +486,16 @@ class Cycle:
 
     def _clear_place(self, entry: Entry, duration_ms: int, old: Reservation | None) -> bool:
         """Choose victims, if the policy has a ground for that."""
-        interactive = entry.shape.interactive
-        # Whatever waits before it, online work is looked at: it is sure of its part.
-        lane = 2 if self._comes_first(entry.waiting.job) else int(interactive)
-        if not self._may_preempt(lane):
+        lane = self._lane(entry)
+        if not self._preempts or not self._tries.are_left(lane):
             return False
         if old is not None and old.claim and old.at_ms + self._policy.eviction_ms > self._now_ms:
             return False
-        key = (-entry.shape.id if interactive else entry.shape.base, self._closure)
-        if entry.static_class <= self._not_cleared.get(key, -1):
+        alone = self._clears_alone(entry)
+        sort = (alone, entry.shape.id if alone else entry.shape.base, self._closure)
+        if self._tries.is_in_vain(sort, entry.static_class):
             return False
-        self._preempt_tries[lane] += 1
+        self._tries.count(lane)
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         members = len(self._limits.admitted(entry).members)
@@ -508,15 +504,29 @@ class Cycle:
         found = self._preemptor.clear_place(entry, search, is_due=is_due)
         if found is None:
             if self._policy.preemption is Preemption.CLASS and old is None:
-                self._not_cleared[key] = entry.static_class
+                self._tries.note_in_vain(sort, entry.static_class)
             return False
         self._claim(entry, duration_ms, found, old)
         return True
 
+    def _lane(self, entry: Entry) -> Lane:
+        """Whatever waits before it, online work is looked at: it is sure of its part."""
+        if self._comes_first(entry.waiting.job):
+            return Lane.ONLINE
+        if entry.shape.interactive:
+            return Lane.INTERACTIVE
+        return Lane.SURE if self._limits.is_sure(entry) else Lane.BATCH
+
+    def _clears_alone(self, entry: Entry) -> bool:
+        """Tell whether others that need the same room may stop other work than this job may."""
+        tenant = self._picture.tenant(entry.waiting.job.tenant)
+        own_grounds = entry.shape.interactive or not tenant.can_preempt_others
+        return own_grounds or self._limits.is_sure(entry)
+
     def _search(self, entry: Entry, duration_ms: int, allowed: int | None, members: int) -> Search:
         """Where a place may be cleared: not where others count on it before the job would end."""
         promised = self._calendar.booked_later(entry, duration_ms, self._value(entry))
-        return Search(find=self._places.find, within=allowed, promised=promised, members=members)
+        return Search(places=self._places, within=allowed, promised=promised, members=members)
 
     def _claim(self, entry: Entry, duration_ms: int, found: Found, old: Reservation | None) -> None:
         """Let the victims leave, and keep the place for the job."""
@@ -564,6 +574,5 @@ class Cycle:
             self._preemptor.note_start(job, amounts.gpu_milli)
 
 
-_OWN_WORK_LANE = 3
 _NONE_LEFT = IntervalSet()
 _NO_ROOM = Reason(ReasonCode.RESOURCES)

@@ -90,6 +90,16 @@ def _in_few_racks(
     return holds
 
 
+def try_all(
+    members: tuple[Shape, ...], least: int, draft: Draft, find: Finder, within: int | None
+) -> list[Hold] | None:
+    """A place for every member, or for so many at least; the draft is left as it was."""
+    mark = draft.mark()
+    holds = _place_all(members, least, draft, find, within, None)
+    draft.undo(mark)
+    return holds
+
+
 def most_members(draft: Draft, members: tuple[Shape, ...], find: Finder, within: int | None) -> int:
     """How many members, one after the other, have room; the draft is left as it was."""
     mark = draft.mark()

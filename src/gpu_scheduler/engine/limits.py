@@ -67,6 +67,14 @@ class Limits:
         amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
         return self.admission.refusal(job, amounts)
 
+    def is_sure(self, entry: Entry) -> bool:
+        """Tell whether the tenant would hold no more GPUs than it is sure of (elastic quota)."""
+        job = entry.waiting.job
+        if not self._picture.tenant(job.tenant).elastic:
+            return False
+        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        return self.admission.is_within_guarantee(job, amounts)
+
     def refusal_of_holder(self, entry: Entry) -> Reason | None:
         """The same for a job for which a place was cleared.
 

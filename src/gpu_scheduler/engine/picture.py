@@ -66,8 +66,8 @@ class RunningEntry:
         return (self.running.expected_end_ms, self.running.job.number, task, allocation.id)
 
 
-class ClassNodes:
-    """The nodes that run work of one static class, as a bitmap with counts behind it."""
+class WorkNodes:
+    """The nodes that run work of one sort, as a bitmap with counts behind it."""
 
     __slots__ = ("_counts", "bits")
 
@@ -77,7 +77,7 @@ class ClassNodes:
         self._counts: dict[int, int] = {}
 
     def add(self, holds: list[Hold]) -> None:
-        """Work of this class runs here from now on."""
+        """Such work runs here from now on."""
         for hold in holds:
             ordinal = hold.slot.ordinal
             count = self._counts.get(ordinal, 0)
@@ -125,7 +125,8 @@ class Picture:
         self.user_standings: dict[tuple[str, str], Standing] = {}
         self.total_gpu_milli = 0
         self.stopping: dict[str, None] = {}
-        self.class_nodes: dict[int, ClassNodes] = {}
+        self.class_nodes: dict[int, WorkNodes] = {}
+        self.account_nodes: dict[tuple[str, Pool], WorkNodes] = {}
         self.barren_nodes = BarrenNodes()
         self.resume_after = 0
         self.has_limits = policy.max_running > 0 or policy.user_quota != _NO_LIMITS
@@ -204,7 +205,7 @@ class Picture:
 
     def _widen(self, growth: int) -> None:
         """Bitmaps of nodes have so many more bits; those that outlive a cycle have to follow."""
-        for nodes in self.class_nodes.values():
+        for nodes in (*self.class_nodes.values(), *self.account_nodes.values()):
             nodes.widen(growth)
         self.barren_nodes = BarrenNodes()
 
@@ -274,6 +275,8 @@ class Picture:
     def others_wait(self) -> bool:
         """Tell whether jobs wait that may stop others on grounds of their own."""
         if self.pools and any(pool is Pool.ONLINE for _, _, pool in self.queue.groups):
+            return True
+        if self.has_limits and any(self.tenant(key[0]).elastic for key in self.queue.groups):
             return True
         return self.policy.interactive_gpu_milli > 0 and any(
             shape.interactive and shape.id in self.queue.of_shape
@@ -430,7 +433,8 @@ class Picture:
         for hold in holds:
             self.by_node.setdefault(hold.slot.ordinal, {})[allocation.id] = entry
         self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
-        self.class_nodes.setdefault(entry.static_class, ClassNodes()).add(holds)
+        self.class_nodes.setdefault(entry.static_class, WorkNodes()).add(holds)
+        self.account_nodes.setdefault((job.tenant, job.pool), WorkNodes()).add(holds)
         self.barren_nodes.note_change(entry.nodes)
         if running.stopping:
             self.stopping[allocation.id] = None
@@ -453,6 +457,10 @@ class Picture:
         if not alike:
             del self.by_class[entry.static_class]
             del self.class_nodes[entry.static_class]
+        account = self.account_nodes[job.tenant, job.pool]
+        account.remove(entry.holds)
+        if not account.bits:
+            del self.account_nodes[job.tenant, job.pool]
         self.barren_nodes.note_change(entry.nodes)
         self.stopping.pop(allocation_id, None)
         self.holdings.add(job, entry.amounts, -1)

@@ -21,7 +21,7 @@ class Places:
         """Look at the picture as the draft has it."""
         policy = picture.policy
         self._index = picture.index
-        self._draft = draft
+        self.draft = draft
         self._scorer = Scorer(picture) if needs_vectors(policy.ranking) else None
         self._spread = policy.ranking is Ranking.SPREAD
         self._remainder = self._find_freest if policy.remainder_on_freest else None
@@ -39,20 +39,20 @@ class Places:
     def place(self, job_shape: JobShape, within: int | None) -> list[Hold] | None:
         """A place for every member, taken in the draft; or None, and the draft is as it was."""
         holds = gang.place(
-            job_shape, self._draft, self.find, within=within, find_remainder=self._remainder
+            job_shape, self.draft, self.find, within=within, find_remainder=self._remainder
         )
         if holds is None and self._scorer is not None and len(job_shape.members) > 1:
             # A high score for one member can be the wrong place for the gang.
-            holds = gang.place(job_shape, self._draft, self._index.find, within=within)
+            holds = gang.place(job_shape, self.draft, self._index.find, within=within)
         return holds
 
     def fits(self, job_shape: JobShape) -> bool:
         """Tell whether there is a place, whoever counts on it; the draft is left as it was."""
         if len(job_shape.members) == 1:
             return self.find(job_shape.members[0], None) is not None
-        mark = self._draft.mark()
+        mark = self.draft.mark()
         holds = self.place(job_shape, None)
-        self._draft.undo(mark)
+        self.draft.undo(mark)
         return holds is not None
 
     def find(self, shape: Shape, within: int | None) -> Hold | None:

@@ -13,13 +13,14 @@ from __future__ import annotations
 from operator import itemgetter
 
 from gpu_scheduler.engine.admit import Admission, job_amounts
-from gpu_scheduler.engine.clearing import INTERACTIVE, LENT, Clearing, Found, Search, Victims
+from gpu_scheduler.engine.clearing import INTERACTIVE, LENT, Clearing, Found, Search
 from gpu_scheduler.engine.order import level_of
 from gpu_scheduler.engine.picture import Picture, RunningEntry
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.engine.relief import Candidates, Relief
 from gpu_scheduler.engine.reserve import Calendar
+from gpu_scheduler.engine.shadows import Victims
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Slot
 from gpu_scheduler.model.job import Job, Pool
@@ -185,15 +186,40 @@ class Preemptor:
         return Clearing(self, entry, search, relief).run(nodes)
 
     def _nodes_with_victims(self, entry: Entry) -> int:
-        """The nodes where it is worth to look, as a bitmap."""
+        """The nodes where it is worth to look, as a bitmap.
+
+        Only a bounded number of them is looked at, so no others should be there.
+        """
+        if not self._by_class:
+            return self._nodes_of_classes(None)
         bits = 0
-        highest = entry.static_class - self._policy.preempt_gap
-        worst = entry.static_class if self._due else highest
+        gap = self._policy.preempt_gap
+        if self._others:
+            worst = entry.static_class if self._due else entry.static_class - gap
+            bits |= self._nodes_of_classes(worst)
         if self._interactive:
-            worst = max(worst, _above_batch(entry, self._policy.preempt_gap) - 1)
-        reclaims = self._reclaims or self._reclaims_pool
+            own = self._picture.account_nodes.get((entry.waiting.job.tenant, Pool.BATCH))
+            if own is not None:
+                bits |= own.bits & self._nodes_of_classes(_above_batch(entry, gap) - 1)
+        if self._reclaims or self._reclaims_pool:
+            bits |= self._nodes_with_lent(entry.waiting.job.pool)
+        return bits
+
+    def _nodes_of_classes(self, highest: int | None) -> int:
+        """Where work of these classes runs, up to the `highest`."""
+        bits = 0
         for static_class, nodes in self._picture.class_nodes.items():
-            if not self._by_class or reclaims or static_class <= worst:
+            if highest is None or static_class <= highest:
+                bits |= nodes.bits
+        return bits
+
+    def _nodes_with_lent(self, pool: Pool) -> int:
+        """Where work of those runs who hold more than they are sure of."""
+        bits = 0
+        admission = self._admission
+        for (tenant_id, other), nodes in self._picture.account_nodes.items():
+            by_pool = self._reclaims_pool and other is not pool and admission.pool_borrows(other)
+            if by_pool or (self._reclaims and admission.borrows(tenant_id)):
                 bits |= nodes.bits
         return bits
 

@@ -106,6 +106,14 @@ class Relief:
         del self._left[entry.running.allocation.id]
         self._admission.holdings.add(entry.running.job, entry.amounts)
 
+    def can_stay(self, entry: RunningEntry) -> bool:
+        """Tell whether it is enough without this one, which stays then."""
+        self.stay(entry)
+        if self.is_enough():
+            return True
+        self.leave(entry)
+        return False
+
     def cheapest(self) -> list[RunningEntry] | None:
         """Who must leave besides those who do already, or None if that is never enough."""
         leaving: list[RunningEntry] = []

@@ -7,9 +7,11 @@ import pytest
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import Feedback, Policy, Preemption
+from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import ReasonCode
-from gpu_scheduler.model.snapshot import Running
+from gpu_scheduler.model.snapshot import PoolQuota, Running
+from gpu_scheduler.model.tenant import Tenant
 from tests.builders import (
     DAY,
     HOUR,
@@ -28,6 +30,9 @@ from tests.builders import (
 )
 
 NOW = 10 * HOUR
+WIDE = 40
+"""More nodes than a search for one member looks at."""
+PARTS = {Pool.ONLINE: 60, Pool.BATCH: 40}
 CLASS = a_policy(name="easy", preemption=Preemption.CLASS, class_point_ms=MINUTE)
 
 
@@ -116,6 +121,62 @@ def test_who_holds_no_more_than_it_is_sure_of_lends_nothing_back() -> None:
     held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
     job = a_job(number=1, priority=250)
     assert victims(*held, job=job, nodes=[a_node(gpus=4)], tenants=tenants) == []
+
+
+def test_a_place_that_was_lent_is_found_among_many_nodes_of_others() -> None:
+    tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
+    lent = [low(n, on(f"n{n}", [0]), tenant="speech") for n in range(3)]
+    others = [low(100 + n, on(f"n{3 + n}", [0]), tenant="other") for n in range(WIDE)]
+    job = a_job(number=10, priority=250)
+    stopped = victims(*lent, *others, job=job, nodes=a_cluster(nodes=43, gpus=1), tenants=tenants)
+    assert len(stopped) == 1
+
+
+def test_an_interactive_job_finds_work_of_its_tenant_among_many_nodes_of_others() -> None:
+    own = low(8, on("n0", [0]))
+    others = [low(100 + n, on(f"n{1 + n}", [0]), tenant="other") for n in range(WIDE)]
+    policy = replace(CLASS, interactive_gpu_milli=8000)
+    job = a_job(number=1, priority=250, interactive=True)
+    nodes = a_cluster(nodes=41, gpus=1)
+    assert victims(own, *others, job=job, nodes=nodes, policy=policy) == ["j8"]
+
+
+def test_online_work_takes_back_its_part_among_many_nodes_of_online_work() -> None:
+    lent = [low(100 + n, on(f"n{n}", [0])) for n in range(WIDE)]
+    online = [low(200 + n, on(f"n{WIDE + n}", [0]), pool=Pool.ONLINE) for n in range(WIDE)]
+    pools = [PoolQuota(pool=pool, percent=percent) for pool, percent in PARTS.items()]
+    job = a_job(number=1, priority=250, pool=Pool.ONLINE)
+    nodes = a_cluster(nodes=2 * WIDE, gpus=1)
+    assert len(victims(*lent, *online, job=job, nodes=nodes, pools=pools)) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "priority"),
+    [
+        pytest.param(a_tenant(id="meek", can_preempt_others=False), 2500, id="may stop nobody"),
+        pytest.param(a_tenant(id="open"), 250, id="was lent nothing"),
+    ],
+)
+def test_who_finds_nobody_to_stop_is_in_nobodys_way_who_does(first: Tenant, priority: int) -> None:
+    tenants = [first, *(a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech"))]
+    held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
+    queue = [
+        a_job(number=1, tenant=first.id, priority=priority, submit_ms=0),
+        a_job(number=2, priority=priority, submit_ms=NOW),
+    ]
+    nodes = [a_node(gpus=4)]
+    plan = decided(a_picture(policy=CLASS, nodes=nodes, tenants=tenants, held=held, queue=queue))
+    assert [eviction.for_job_id for eviction in plan.evictions] == ["j2"]
+
+
+def test_jobs_that_find_nobody_to_stop_do_not_use_up_the_tries_of_those_who_are_sure() -> None:
+    tenants = [a_tenant(id=name, gpus=2, elastic=True) for name in ("vision", "speech")]
+    held = [low(n, on("n0", [n - 10]), tenant="speech") for n in range(10, 14)]
+    others = [a_job(number=n, tenant="open", priority=250, cpus=n) for n in range(1, 9)]
+    queue = [*others, a_job(number=9, priority=250, submit_ms=NOW)]
+    nodes = [a_node(gpus=4)]
+    plan = decided(a_picture(policy=CLASS, nodes=nodes, tenants=tenants, held=held, queue=queue))
+    assert [eviction.for_job_id for eviction in plan.evictions] == ["j9"]
 
 
 def test_a_backfilled_job_that_overran_yields_to_a_due_reservation_of_its_own_class() -> None:
@@ -287,6 +348,25 @@ def two_urgent_jobs() -> Plan:
     held = [low(8, on("n0", [0])), low(9, on("n0", [1]))]
     jobs = [urgent(number=1), urgent(number=2)]
     return decided(a_picture(policy=CLASS, nodes=[a_node(gpus=2)], held=held, queue=jobs))
+
+
+def test_who_left_for_one_member_stays_if_others_leave_room_for_all() -> None:
+    cheap = low(8, on("n0", [0, 1]), gpus=2, start_ms=NOW - MINUTE)
+    gang = low(9, on("n0", [2, 3]), on("n1", [0, 1]), gpus=2, start_ms=NOW - HOUR)
+    nodes = [a_node(ordinal=0, gpus=4), a_node(ordinal=1, gpus=2)]
+    assert victims(cheap, gang, job=urgent(members=2, gpus=2), nodes=nodes) == ["j9"]
+
+
+def test_a_gang_clears_more_nodes_than_are_looked_at_for_one_member() -> None:
+    held = [low(100 + n, on(f"n{n}", [0])) for n in range(WIDE)]
+    nodes = a_cluster(nodes=WIDE, gpus=1)
+    assert len(victims(*held, nodes=nodes, job=urgent(members=WIDE))) == WIDE
+
+
+def test_a_gang_gets_all_nodes_that_a_wide_gang_leaves() -> None:
+    held = low(8, *(on(f"n{n}", [0]) for n in range(WIDE)))
+    nodes = a_cluster(nodes=WIDE, gpus=1)
+    assert victims(held, nodes=nodes, job=urgent(members=WIDE)) == ["j8"]
 
 
 def test_two_urgent_jobs_do_not_claim_the_same_victim() -> None:
