@@ -33,7 +33,8 @@ class Attempt:
     For a session that is the shim, `opener` the child of ours that opened it, and `job_pid` the
     command itself by the shim's word, with `job_ticks`, when it began. `adopted` attempts were
     begun by a launcher that has died; we are not the parent of their processes. What came with the
-    commit is the `late_environment`.
+    commit is the `late_environment`. `heard` is the last signal that a container's engine has
+    passed on; one that is `engine_silent` has not told of its container to the end.
     """
 
     __slots__ = (
@@ -47,10 +48,12 @@ class Attempt:
         "empty_looks",
         "ended_ms",
         "ending",
+        "engine_silent",
         "epilog_failed",
         "gate",
         "given_up",
         "group",
+        "heard",
         "job_pid",
         "job_ticks",
         "key",
@@ -102,6 +105,8 @@ class Attempt:
         self.began_wall_ms = 0
         self.ended_ms = 0
         self.ending: Ending | None = None
+        self.engine_silent = False
+        self.heard = 0
         self.details: list[str] = []
         self.prolog_failed = ""
         self.epilog_failed = ""

@@ -14,6 +14,7 @@ from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.forms import Key
 from gpu_scheduler.agent.launcher.loop import Loop, now_ms
+from gpu_scheduler.agent.runners.container import container_name
 
 FAMILY_FRESH_MS = 20
 
@@ -45,8 +46,10 @@ class Census:
         orphans = [pid for pid, key in self._orphans.items() if key == attempt.key]
         if orphans:
             found.update(orphans, processes.descendants(orphans, self._relatives()))
-        if attempt.adopted:
+        if attempt.adopted or attempt.engine_silent:
             found |= self._by_mark(attempt)
+        if attempt.engine_silent:
+            found |= self.in_container(attempt)
         known = self._loop.known_children.keys()
         found -= known | {os.getpid(), attempt.pid}
         if attempt.opener in known and attempt.ending is not None:
@@ -61,6 +64,22 @@ class Census:
             if not attempt.group.paths:
                 found |= processes.descendants([attempt.pid], self._relatives())
         return found
+
+    def in_container(self, attempt: Attempt) -> set[int]:
+        """What runs inside its container, found without the engine.
+
+        By what it inherits from us, or below podman's watcher, which is left alone.
+        """
+        relatives = self._relatives()
+        name = container_name(attempt.work)
+        keepers = {pid for pid in relatives if processes.keeps_container(pid, name)}
+        marked = {pid for pid in relatives if self._is_marked(pid, attempt)}
+        found = processes.descendants(marked | keepers, relatives)
+        return found - keepers - self._loop.known_children.keys() - {os.getpid()}
+
+    def _is_marked(self, pid: int, attempt: Attempt) -> bool:
+        is_named = processes.owner(pid, self._mark) == attempt.key
+        return is_named and self._may_be_of(pid, attempt)
 
     def ancestors(self, pid: int) -> set[int]:
         """The process and those above it, up to us or to the first process of the machine."""
@@ -152,7 +171,6 @@ class Census:
         marked = {
             pid
             for pid, (_, session) in relatives.items()
-            if session in {attempt.pid, attempt.job_pid} - {0}
-            or (processes.owner(pid, self._mark) == attempt.key and self._may_be_of(pid, attempt))
+            if session in {attempt.pid, attempt.job_pid} - {0} or self._is_marked(pid, attempt)
         }
         return processes.descendants(marked, relatives)

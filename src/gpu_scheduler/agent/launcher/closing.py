@@ -31,6 +31,7 @@ MOST_TOLD = 300
 BROKEN = "the launcher failed over this job and ended it; its log tells more"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
 SILENT = "the container engine does not answer, so the exit code is unknown"
+NONE_MADE = "its client was killed, and there was no container: exit code unknown"
 GONE = "its container was removed by somebody else: exit code unknown"
 
 
@@ -98,25 +99,33 @@ class Closer:
             attempt.pidfd = -1
 
     def _inspect(self, attempt: Attempt, command: tuple[str, ...]) -> None:
-        """Who was with the container to its end can wait for the engine; who failed, not for ever.
+        """Who was with the container to its end can wait for the engine; who failed, less long.
 
-        An engine that is not there when the job begins should not keep its devices.
+        An engine that is not there when the job begins should not keep its devices. How a job has
+        ended that was stopped is worth one question that is not answered.
         """
         client = attempt.ending or Ending()
         tries = ENGINE_TRIES if client.exit_code in _ENGINE_FAILED else 0
+        whole_ms = attempt.work.engine_timeout_ms
+        is_known = attempt.stopped_by or attempt.engine_silent
+        wait_ms = engines.patience_ms(attempt) if is_known else whole_ms
+        was_killed = attempt.killed or attempt.engine_silent
 
         def answered(well: bool, text: str) -> None:
+            attempt.engine_silent = not well and not engines.knows_none(text)
             attempt.ending = self._of_container(attempt, client, well, text)
+            if was_killed and attempt.ending.detail == GONE:
+                attempt.ending = Ending(detail=NONE_MADE)
             self._clear(attempt)
 
-        engines.ask(self._kit, command, answered, tries)
+        engines.ask(self._kit, command, answered, wait_ms=wait_ms, tries=tries)
 
     def _of_container(self, attempt: Attempt, client: Ending, well: bool, text: str) -> Ending:
         if attempt.runner is None:
             return client
         failed = client.exit_code in _ENGINE_FAILED
         if not well and not (failed and engines.knows_none(text)):
-            return Ending(detail=GONE if engines.knows_none(text) else f"{SILENT}: {text}")
+            return Ending(detail=GONE if engines.knows_none(text) else _silent(client, text))
         ending = attempt.runner.ending(attempt.work, text)
         if ending.ran:
             return ending
@@ -125,19 +134,26 @@ class Closer:
     def _clear(self, attempt: Attempt) -> None:
         runner = attempt.runner
         begun = attempt.said_go or attempt.adopted
-        if begun and runner is not None and (command := runner.clear_command(attempt.work)):
+        command = () if runner is None or not begun else runner.clear_command(attempt.work)
+        if attempt.engine_silent:
+            self._cleared(attempt, command, "its engine does not answer")
+        elif command:
             engines.ask(
                 self._kit,
                 command,
-                lambda well, text: self._cleared(attempt, well, text),
-                ENGINE_TRIES,
+                lambda well, text: self._cleared(attempt, command, "" if well else text),
+                wait_ms=attempt.work.engine_timeout_ms,
+                tries=ENGINE_TRIES,
             )
         else:
             self._sweep(attempt)
 
-    def _cleared(self, attempt: Attempt, well: bool, text: str) -> None:
-        if not well and not engines.knows_none(text):
-            attempt.details.append(f"its container could not be removed: {text}")
+    def _cleared(self, attempt: Attempt, command: tuple[str, ...], bad: str) -> None:
+        """What the engine does not end is ended without it, before anybody gets the devices."""
+        if bad and not engines.knows_none(bad):
+            attempt.engine_silent = True
+            attempt.details.append(f"its container is removed when that can be done: {bad}")
+            engines.remove_later(self._kit, attempt, command)
         self._sweep(attempt)
 
     def _sweep(self, attempt: Attempt) -> None:
@@ -240,6 +256,14 @@ class Closer:
 
         # The server makes it durable anyway, and the disk takes longer than many a job.
         self._kit.journal.append_softly(record, written)
+
+
+def _silent(client: Ending, text: str) -> str:
+    """What is known although the engine does not tell how its container ended."""
+    told = f"{SILENT}: {text}"
+    if client.exit_code is not None:
+        told += f"; its client ended with exit code {client.exit_code}"
+    return told
 
 
 def _short(text: str) -> str:

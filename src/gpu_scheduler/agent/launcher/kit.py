@@ -54,10 +54,15 @@ class Kit:
         """A command as the launcher's own user. What it leaves running is not taken for a job's."""
         return Launch(argv=argv, environment={**environment, "TGPU_HELPER": self.mark})
 
-    def tell_engine(self, argv: tuple[str, ...], done: Callable[[bool, str], None]) -> None:
+    def tell_engine(
+        self,
+        argv: tuple[str, ...],
+        done: Callable[[bool, str], None],
+        timeout_ms: int = HELPER_TIMEOUT_MS,
+    ) -> None:
         """Run a command of a container engine."""
         launch = self.helper_launch(argv, dict(os.environ))
-        self.errands.run(launch, HELPER_TIMEOUT_MS, done)
+        self.errands.run(launch, timeout_ms, done)
 
     def _remove(self, paths: list[str]) -> None:
         """Take directories away without waiting for it."""

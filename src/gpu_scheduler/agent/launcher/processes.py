@@ -123,6 +123,14 @@ def has_mark(pid: int, mark: str) -> bool:
     return _HELPER + mark.encode() in _read(f"/proc/{pid}/environ").split(b"\0")
 
 
+def keeps_container(pid: int, name: str) -> bool:
+    """Whether it is podman's own watcher of the container of this name, started by our user."""
+    words = _read(f"/proc/{pid}/cmdline").split(b"\0")
+    if not words[0].endswith(b"conmon") or name.encode() not in words:
+        return False
+    return user_of(pid) == os.geteuid()
+
+
 def user_of(pid: int) -> int:
     """The user that a process was started by; -1 if it is gone.
 

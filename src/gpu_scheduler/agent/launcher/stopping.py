@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from gpu_scheduler.agent.launcher import processes, scratch
+from gpu_scheduler.agent.launcher import engines, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms
@@ -19,6 +19,9 @@ WARNED_BEFORE = frozenset({"preempted", "gpu_memory", "gpu_idle"})
 """A job that is stopped for one of these did not know when."""
 KILL_AGAIN_MS = 100
 ENGINE_AGAIN_MS = 500
+DIRECTLY_MS = 5_000
+"""So long an engine has to pass a signal on, before it is sent without it."""
+DIRECTLY_AGAIN_MS = 500
 SHIM_GRACE_MS = 2_000
 GATE_GRACE_MS = 2_000
 """From its gate to its command a child needs a moment, unless something hangs."""
@@ -35,6 +38,7 @@ class Stopper:
     def arm(self, attempt: Attempt) -> None:
         """Set the alarm of the time limit. It needs neither agent nor server."""
         work = attempt.work
+        engines.watch_begin(self._kit, attempt)
         if not work.limit_ms:
             return
         left_ms = attempt.began_ms + work.limit_ms - now_ms()
@@ -118,6 +122,9 @@ class Stopper:
             return
         attempt.termed = True
         self._send(attempt, signal.SIGTERM)
+        if attempt.work.runner == "container":
+            half_ms = max(0, attempt.kill_at_ms - now_ms()) // 2
+            self._later(attempt, min(DIRECTLY_MS, half_ms), self._ask_directly)
         if attempt.runner is None or not attempt.runner.signal_command(attempt.work, "CONT"):
             targets = self._targets(attempt)
             if attempt.is_session:
@@ -137,6 +144,23 @@ class Stopper:
         self._send(attempt, signal.SIGKILL, everything=late)
         if attempt.ending is None and attempt.work.runner != "container":
             self._later(attempt, KILL_AGAIN_MS, self.kill)
+        elif attempt.ending is None:
+            wait_ms = min(DIRECTLY_MS, attempt.work.engine_timeout_ms)
+            self._later(attempt, wait_ms, self._kill_directly)
+
+    def _ask_directly(self, attempt: Attempt) -> None:
+        """An engine that has not passed the signal on by now may never do so."""
+        if attempt.ending is None and not attempt.heard:
+            processes.send(self._kit.census.in_container(attempt), signal.SIGTERM)
+
+    def _kill_directly(self, attempt: Attempt) -> None:
+        """The same, to the end: all of the container, and later the client that waits for it."""
+        if attempt.ending is not None:
+            return
+        processes.send(self._kit.census.in_container(attempt), signal.SIGKILL)
+        if now_ms() - attempt.kill_at_ms >= engines.patience_ms(attempt):
+            engines.kill_client(self._kit, attempt)
+        self._later(attempt, DIRECTLY_AGAIN_MS, self._kill_directly)
 
     def _send(self, attempt: Attempt, number: signal.Signals, everything: bool = False) -> None:
         runner = attempt.runner
@@ -161,10 +185,11 @@ class Stopper:
 
         def done(well: bool, output: str) -> None:
             del output
+            attempt.heard = number if well else attempt.heard
             if not well or number is signal.SIGKILL:
                 self._kit.loop.after(ENGINE_AGAIN_MS, again)
 
-        self._kit.tell_engine(command, done)
+        self._kit.tell_engine(command, done, engines.patience_ms(attempt))
 
     def _targets(self, attempt: Attempt) -> set[int]:
         """The whole job. In a session the shim and the terminal stay, to tell how the job ended."""
