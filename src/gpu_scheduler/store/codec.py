@@ -86,19 +86,18 @@ def _form(kind: type, left_out: frozenset[str] = frozenset()) -> list[Any]:
     return form
 
 
-_LIFE_COLUMNS = frozenset(
-    {
-        "state",
-        "attempt",
-        "preemptions",
-        "failures",
-        "exit_code",
-        "signal",
-        "first_start_ms",
-        "start_ms",
-        "end_ms",
-    }
+LIFE_COLUMNS = (
+    "state",
+    "attempt",
+    "preemptions",
+    "failures",
+    "exit_code",
+    "signal",
+    "first_start_ms",
+    "start_ms",
+    "end_ms",
 )
+"""Where a job or task is in its life, as far as one asks for it; the rest goes into `life`."""
 SPEC = Part(
     Job,
     columns=frozenset(
@@ -114,8 +113,8 @@ SPEC = Part(
         }
     ),
 )
-JOB_LIFE = Part(JobRow, columns=_LIFE_COLUMNS | {"job", "reason"})
-TASK_LIFE = Part(TaskRow, columns=_LIFE_COLUMNS | {"job_id", "task"})
+JOB_LIFE = Part(JobRow, columns=frozenset(LIFE_COLUMNS) | {"job", "reason"})
+TASK_LIFE = Part(TaskRow, columns=frozenset(LIFE_COLUMNS) | {"job_id", "task"})
 LAUNCH = Part(Launch, columns=frozenset(), optional="argv")
 
 WORDS: Whole[tuple[str, ...]] = Whole(tuple[str, ...])

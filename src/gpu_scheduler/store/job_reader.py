@@ -13,25 +13,13 @@ from typing import Any
 
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.codec import JOB_LIFE, SPEC, STATES, words
+from gpu_scheduler.store.codec import JOB_LIFE, LIFE_COLUMNS, SPEC, STATES, words
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.store.template import Template
 
 _MOST = 8192
 _OF_JOB = ("id", "number", "submit_ms", "tenant", "user", "name", "command", "priority")
-_OF_ROW = (
-    "job",
-    "state",
-    "reason",
-    "attempt",
-    "preemptions",
-    "failures",
-    "exit_code",
-    "signal",
-    "first_start_ms",
-    "start_ms",
-    "end_ms",
-)
+_OF_ROW = ("job", "state", "reason", *LIFE_COLUMNS[1:])
 
 
 @lru_cache(maxsize=_MOST)

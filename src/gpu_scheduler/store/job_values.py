@@ -16,7 +16,7 @@ from typing import Any
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import ENDED, JobState
-from gpu_scheduler.store.codec import JOB_LIFE, LAUNCH, SPEC, WORDS
+from gpu_scheduler.store.codec import JOB_LIFE, LAUNCH, LIFE_COLUMNS, SPEC, WORDS
 from gpu_scheduler.store.rows import JobRow, NewJobs
 from gpu_scheduler.store.shared import SharedParts
 
@@ -49,17 +49,7 @@ LATER_COLUMNS = (
     "signal",
 )
 """The columns of `later_values`."""
-_lived = attrgetter(
-    "state",
-    "attempt",
-    "preemptions",
-    "failures",
-    "exit_code",
-    "signal",
-    "first_start_ms",
-    "start_ms",
-    "end_ms",
-)
+_lived = attrgetter(*LIFE_COLUMNS)
 _wishes = attrgetter(*(name for name in SPEC.names if name != "members"))
 _without_argv = attrgetter(*LAUNCH.names[1:])
 _FRESH = (JobState.PENDING, 0, 0, 0, None, None, None, None, None)

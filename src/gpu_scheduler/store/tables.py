@@ -21,6 +21,7 @@ from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.codec import (
+    LIFE_COLUMNS,
     MEETING,
     MODELS,
     NODE,
@@ -114,20 +115,7 @@ TABLES: dict[type, Table] = {
     TaskRow: Table(
         "tasks",
         key=("job_id", "task"),
-        columns=(
-            "job_id",
-            "task",
-            "state",
-            "attempt",
-            "preemptions",
-            "failures",
-            "exit_code",
-            "signal",
-            "first_start_ms",
-            "start_ms",
-            "end_ms",
-            "life",
-        ),
+        columns=("job_id", "task", *LIFE_COLUMNS, "life"),
         values=lambda row: (
             row.job_id,
             row.task,
