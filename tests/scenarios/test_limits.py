@@ -260,6 +260,10 @@ def test_what_never_fits_any_known_node_is_refused_at_submit() -> None:
         lab.submit(a_job(number=1, gpu_models=("H100",)))
     with pytest.raises(NeverFits, match="64 CPU cores"):
         lab.submit(a_job(number=1, cpus=64))
+    with pytest.raises(NeverFits, match="no node offers 1 GPU with index 8 or 9; the largest"):
+        lab.submit(a_job(number=1, device_ids=(8, 9)))
+    with pytest.raises(NeverFits, match="no node offers a place, labels zone=a"):
+        lab.submit(a_job(number=1, gpus=0, node_labels=(("zone", "a"),)))
     assert lab.core.book.queued_tasks == 0
 
 

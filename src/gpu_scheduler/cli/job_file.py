@@ -16,7 +16,7 @@ import yaml
 from gpu_scheduler.cli.durations import duration, moment, size_mb
 from gpu_scheduler.cli.submit_body import dependencies_of, priority_of
 from gpu_scheduler.client.fields import JobFields
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
 
 SHORT = {
     "cmd": "command",
@@ -155,7 +155,7 @@ def _text(file: str) -> str:
     except FileNotFoundError:
         raise InvalidInput("there is no such file; check its name", file=file) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot be read: {error}", file=file) from error
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=file) from error
     if len(text) > LARGEST:
         raise InvalidInput(f"is larger than {LARGEST:,} characters", file=file)
     return text

@@ -41,23 +41,25 @@ def run(args: Namespace) -> int:
             if args.member is not None:
                 raise InvalidRequest("--all-members shows every member; leave out --member")
             query |= {"member": None, "merged": 1}
-        if args.follow and not args.all_members:
-            follow(client, str(reference), query)
-            return 0
         written = 0
-        for piece in client.log_bytes(str(reference), follow=args.follow, **query):
-            _write(piece)
-            written += len(piece)
-        if not written:
+        if args.follow and not args.all_members:
+            written = follow(client, str(reference), query)
+        else:
+            for piece in client.log_bytes(str(reference), follow=args.follow, **query):
+                _write(piece)
+                written += len(piece)
+        if not written and args.tail != 0:
             _say_why_empty(client, str(reference))
     return 0
 
 
 def _say_why_empty(client: Client, job: str) -> None:
-    """A job that has not begun has written nothing yet: say that, and why."""
+    """A job that has not begun, or never could, has written nothing: say that, and why."""
     found = client.explain(job)
     if found.get("state") in {"pending", "preempted"}:
         warn(f"{job} has not started: {found.get('reason')}")
+    elif found.get("state") == "failed":
+        warn(f"{job} has written nothing: {found.get('reason')}")
 
 
 class Follower:
@@ -95,9 +97,11 @@ class Follower:
                 time.sleep(_PAUSE_S)
 
 
-def follow(client: Client, job: str, query: dict[str, object]) -> None:
-    """Copy the output to stdout until the job ends."""
-    Follower(client, job, query).copy()
+def follow(client: Client, job: str, query: dict[str, object]) -> int:
+    """Copy the output to stdout until the job ends; how many bytes there were."""
+    follower = Follower(client, job, query)
+    follower.copy()
+    return follower.copied
 
 
 def _write(piece: bytes) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 from itertools import product
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _rows(file: str) -> list[dict[str, str]]:
         with Path(file).open(newline="", encoding="utf-8") as stream:
             table = [row for row in csv.reader(stream) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"cannot be read: {error}", file=file) from error
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=file) from error
     if len(table) < 2:
         raise InvalidInput("has no rows; the first line names the parameters", file=file)
     names = [name.strip() for name in table[0]]

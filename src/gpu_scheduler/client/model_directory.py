@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
 from gpu_scheduler.predict.llm.files import (
     Weights,
     model_from_files,
@@ -72,7 +72,7 @@ def read_header(file: Path) -> dict[str, Any]:
             text = stream.read(length)
             header = json.loads(text) if len(text) == length else None
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot be read: {error}", file=str(file)) from error
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=str(file)) from error
     if not isinstance(header, dict):
         raise InvalidInput("is no safetensors file", file=str(file))
     return header
@@ -84,4 +84,4 @@ def _json(file: Path) -> Any:
             raise InvalidInput(f"is larger than {LARGEST_JSON:,} bytes", file=str(file))
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot be read: {error}", file=str(file)) from error
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=str(file)) from error

@@ -54,6 +54,8 @@ def described(shape: Shape) -> str:
             amount = f"{request.gpu_count} shared GPU" + ("s" if request.gpu_count > 1 else "")
         if request.gpu_models:
             amount += f" ({' or '.join(request.gpu_models)})"
+        if request.device_ids:
+            amount += f" with index {' or '.join(map(str, request.device_ids))}"
         words.append(amount)
     if request.gpu_memory_mb:
         words.append(f"{request.gpu_memory_mb} MiB of GPU memory each")
@@ -61,8 +63,10 @@ def described(shape: Shape) -> str:
         words.append(f"{request.cpu_milli / 1000:g} CPU cores")
     if request.memory_mb:
         words.append(f"{request.memory_mb} MiB of memory")
-    words += in_words(request.node_labels)
-    return ", ".join(words) or "nothing"
+    of_node = in_words(request.node_labels)
+    if of_node and not words:
+        words.append("a place")
+    return ", ".join([*words, *of_node]) or "nothing"
 
 
 def offered(index: Index) -> str:

@@ -63,6 +63,13 @@ class InvalidInput(CallerError):
         self.line = line
 
 
+def why_unreadable(error: Exception) -> str:
+    """Why a file cannot be read, without its name, which stands before that."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is no text in UTF-8 (byte {error.start + 1})"
+    return getattr(error, "strerror", None) or str(error)
+
+
 class NeverFits(CallerError):
     """No known node, empty and healthy, could ever run the request."""
 

@@ -344,7 +344,10 @@ def _devices(text: str) -> tuple[int, ...]:
     """Read `0-3` or `0,2`."""
     if not text.strip():
         return ()
-    return tuple(read_tasks(text))
+    try:
+        return tuple(read_tasks(text))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"allowed_gpus is no list of GPUs: {error}") from None
 
 
 def _priority(value: int | str) -> int:

@@ -332,6 +332,7 @@ def test_an_array_that_has_failed_says_how(lab: ApiLab) -> None:
     [
         ({"deadline": "2020-01-01T00:00:00Z"}, "the deadline 2020-01-01 00:00"),
         ({"allowed_gpus": "0-3"}, "for a job without GPUs"),
+        ({"gpu_count": 1, "allowed_gpus": "x"}, "allowed_gpus is no list of GPUs"),
     ],
 )
 def test_what_could_only_be_a_mistake_is_refused(

@@ -449,6 +449,19 @@ def test_in_a_pipe_only_another_reason_is_another_line(
     ]
 
 
+@pytest.mark.parametrize("words", [["logs", "1"], ["logs", "-f", "1"]], ids=" ".join)
+def test_an_empty_log_of_a_job_that_could_not_run_says_why(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    submitted(server)
+    server.end("job-1", 1, reason="could not be started: no such file")
+    assert main(words) == 0
+    told = "tgpu: job-1 has written nothing: could not be started: no such file\n"
+    assert capsys.readouterr().err == told
+    assert main([*words, "-n", "0"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     "words",
     [["list"], ["show", "1"], ["explain", "1"], ["logs", "1"], ["history"]],

@@ -494,6 +494,17 @@ def test_a_mistake_is_refused_in_plain_words(
     assert message in refused(*words)
 
 
+def test_a_file_that_cannot_be_read_is_named_once_with_the_ground(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    missing = tmp_path / "no.csv"
+    told = refused("--param-file", str(missing), "x")
+    assert told.endswith(f"{missing}: cannot be read: No such file or directory")
+    odd = tmp_path / "job.yaml"
+    odd.write_bytes(b"command: caf\xe9\n")
+    assert "it is no text in UTF-8 (byte 13)" in refused(str(odd))
+
+
 def test_jobs_txt_is_submitted_line_by_line(
     server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
