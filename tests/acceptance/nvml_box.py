@@ -1,19 +1,27 @@
 """A real server that finds its GPUs by NVML, in a library that stands in for the driver's."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
 
-__all__ = ["box", "fake_nvml", "fake_nvml_library"]
+__all__ = ["a_box", "box", "fake_nvml", "fake_nvml_library"]
 
 
 @pytest.fixture
 def box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
     """A server that finds eight A100 by NVML."""
     fake_nvml.a100s(8)
+    with a_box(fake_nvml) as found:
+        yield found
+
+
+@contextmanager
+def a_box(fake_nvml: FakeNvml) -> Iterator[tuple[RealServer, FakeNvml]]:
+    """A server on a machine as the library tells of it."""
     with a_state_dir() as state_dir:
         server = RealServer(state_dir)
         server.environment |= {

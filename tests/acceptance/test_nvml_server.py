@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.acceptance.conftest import RealServer
-from tests.acceptance.nvml_box import box, fake_nvml, fake_nvml_library
+from tests.acceptance.nvml_box import a_box, box, fake_nvml, fake_nvml_library
 from tests.fakes.nvml import FakeNvml
 
 __all__ = ["box", "fake_nvml", "fake_nvml_library"]
 
 PATIENCE_S = 30
+DRIVER_NOT_LOADED = 9
+
+
+def gpus(server: RealServer) -> list[dict[str, Any]]:
+    with server.client() as client:
+        return client.gpus()
 
 
 def gpu(server: RealServer, index: int) -> dict[str, Any]:
@@ -122,3 +128,18 @@ def test_a_gpu_that_is_given_back_just_before_all_is_killed_is_trusted_again(
     nvml.gpu(3, temperature=91)
     until(lambda: gpu(server, 3)["state"] == "hot")
     assert gpu(server, 5)["state"] == "unhealthy", "what it did later is not forgiven"
+
+
+def test_a_driver_that_is_loaded_after_the_agent_needs_no_restart(fake_nvml: FakeNvml) -> None:
+    fake_nvml.a100s(8)
+    fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
+    with a_box(fake_nvml) as (server, nvml):
+        without = server.submit("--", "true")
+        assert server.output(without) == ""
+        assert "no GPU" in server.tgpu("submit", "--gpus", "2", "--", "true", code=2).stderr
+        nvml.mend()
+        until(lambda: len(gpus(server)) == 8)
+        two = server.submit("--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        assert server.output(two) == "0,1\n"
+        nvml.gpu(3, temperature=91)
+        until(lambda: gpu(server, 3)["state"] == "hot")

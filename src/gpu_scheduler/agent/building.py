@@ -12,6 +12,7 @@ from gpu_scheduler.agent.devices.foreign import ForeignRule
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.agent.devices.inventory import DeviceSource, Found
 from gpu_scheduler.agent.devices.rescan import Rescan
+from gpu_scheduler.agent.devices.seeking import Seeking
 from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings
 from gpu_scheduler.agent.machine import ThisMachine
 from gpu_scheduler.agent.owners import Owners
@@ -43,8 +44,10 @@ def as_configured(found: Found, config: AgentConfig) -> Found:
     )
 
 
-def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher:
-    """Who looks at the devices from now on."""
+def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watcher | None:
+    """Who looks at the devices from now on; nobody where there are none and none can come."""
+    if not found.devices and not isinstance(source, Seeking):
+        return None
     rule = ForeignRule(
         memory_threshold=config.memory_threshold,
         load_threshold=config.load_threshold,
@@ -71,5 +74,5 @@ def watcher_of(config: AgentConfig, source: DeviceSource, found: Found) -> Watch
     watcher = Watcher(
         source, found, owner_of, settings=settings, memory=memory, boot_id=ThisMachine().boot_id()
     )
-    watcher.rescan = Rescan(find, found, Host().gpus)
+    watcher.rescan = Rescan(find, found, Host().gpus, seeks=isinstance(source, Seeking))
     return watcher

@@ -18,8 +18,8 @@ import structlog
 
 from gpu_scheduler.agent.building import as_configured, wanted_devices, watcher_of
 from gpu_scheduler.agent.config import AGENT_LOCK, AgentConfig
-from gpu_scheduler.agent.devices.detect import detect
 from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.devices.seeking import seek
 from gpu_scheduler.agent.devices.watch import Watcher
 from gpu_scheduler.agent.interfaces import own_address
 from gpu_scheduler.agent.join import keeper_of
@@ -80,9 +80,9 @@ async def _work(
 async def run_agent(config: AgentConfig) -> None:
     """Work until told to stop by a signal, or sent away for good."""
     launcher = await Launcher.connect(config.dir)
-    source = await asyncio.to_thread(detect, wanted_devices(config))
+    source = await asyncio.to_thread(seek, wanted_devices(config))
     found = as_configured(await asyncio.to_thread(source.find), config)
-    watcher = watcher_of(config, source, found) if found.devices else None
+    watcher = watcher_of(config, source, found)
     agent = asyncio.ensure_future(_work(config, launcher, found, watcher))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

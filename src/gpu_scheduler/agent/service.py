@@ -72,7 +72,7 @@ class Agent:
         machine: Machine | None = None,
         terms: Terms | None = None,
     ) -> None:
-        """`watcher` is None on a node without devices; without `connect` it is gRPC.
+        """`watcher` is None on a node that never has devices; without `connect` it is gRPC.
 
         `terms` are what leaders it has obeyed; without, they are kept in its directory.
         """
@@ -140,6 +140,7 @@ class Agent:
         if (
             self._looker is None
             or not self._has_sensors
+            or not self._found.devices
             or not over.ran
             or indices == ()
             or is_told
@@ -217,6 +218,8 @@ class Agent:
             self._send(pb.AgentMessage(inventory=inventory_of(offered)))
 
     def _hear_devices(self, telemetry: NodeReadings) -> None:
+        if not self._found.devices and not telemetry.readings:
+            return  # there is nothing to tell of yet
         self._telemetry = pb.AgentMessage(telemetry=telemetry_of(telemetry))
         self._send(self._telemetry)
 

@@ -19,6 +19,13 @@ from gpu_scheduler.agent.devices.inventory import (
 )
 
 T = TypeVar("T")
+NAME = "devices"
+"""Of the threads that ask a driver."""
+
+
+def a_call_hangs() -> bool:
+    """Tell whether some source of this process has left a call behind that is not back."""
+    return any(thread.name == NAME for thread in threading.enumerate())
 
 
 class Bounded:
@@ -54,7 +61,7 @@ class Bounded:
     def _call(self, work: Callable[[], T], deadline_s: float) -> T:
         self._refuse_while_one_hangs()
         call = _Call(work)
-        thread = threading.Thread(target=call.run, name="devices", daemon=True)
+        thread = threading.Thread(target=call.run, name=NAME, daemon=True)
         began = self._clock()
         thread.start()
         thread.join(deadline_s)

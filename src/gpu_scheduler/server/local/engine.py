@@ -19,8 +19,8 @@ import msgspec
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.building import as_configured, wanted_devices, watcher_of
-from gpu_scheduler.agent.devices.detect import detect
 from gpu_scheduler.agent.devices.inventory import DeviceSource
+from gpu_scheduler.agent.devices.seeking import seek
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.stream import Stream
@@ -103,10 +103,10 @@ class LocalEngine:
         self._launcher = await Launcher.connect(self._config.dir)
         config = self._config
         if self._source is None:
-            self._source = await asyncio.to_thread(detect, wanted_devices(config))
+            self._source = await asyncio.to_thread(seek, wanted_devices(config))
         source = self._source
         found = as_configured(await asyncio.to_thread(source.find), config)
-        watcher = watcher_of(config, source, found) if found.devices else None
+        watcher = watcher_of(config, source, found)
         connect = partial(_joined, self.agents)
         agent = Agent(config, self._launcher, found, watcher, connect)
         self._agent = asyncio.create_task(agent.run())

@@ -16,7 +16,23 @@ class Machine:
         self.gpus = ("a",)
         self.found: Found | None = found("A")
         self.asked = 0
+        self.now_s = 0.0
         self.rescan = Rescan(self.find, found("A"), lambda: self.gpus)
+
+    def without_devices(self) -> None:
+        """A machine whose driver is not loaded yet."""
+        self.gpus, self.found = (), found()
+        self.rescan = Rescan(
+            self.find, found(), lambda: self.gpus, seeks=True, clock=lambda: self.now_s
+        )
+
+    def asked_within(self, seconds: int) -> int:
+        """How often the driver is asked if somebody looks every second."""
+        before = self.asked
+        for _ in range(seconds):
+            self.now_s += 1
+            self.rescan.look()
+        return self.asked - before
 
     def find(self) -> Found:
         self.asked += 1
@@ -60,3 +76,39 @@ def test_a_device_that_says_nothing_stays_as_it_was() -> None:
     machine = Machine()
     machine.gpus, machine.found = ("a", "b"), found("", "B")
     assert machine.rescan.look() == found("A", "B")
+
+
+def test_a_driver_that_comes_after_the_agent_is_found_without_being_asked_for() -> None:
+    machine = Machine()
+    machine.without_devices()
+    assert machine.rescan.look() is None
+    machine.found = found("A", "B")
+    machine.now_s = 5
+    assert machine.rescan.look() == found("A", "B")
+
+
+def test_a_node_without_devices_is_looked_at_less_and_less_often() -> None:
+    machine = Machine()
+    machine.without_devices()
+    assert machine.asked_within(3600) < 20
+    assert machine.asked_within(3600) == 12
+
+
+def test_what_the_kernel_or_a_person_says_is_followed_at_once_and_closely() -> None:
+    machine = Machine()
+    machine.without_devices()
+    machine.asked_within(3600)
+    machine.gpus = ("a",)
+    assert machine.asked_within(11) == 2
+    machine.asked_within(3600)
+    machine.rescan.ask()
+    assert machine.asked_within(1) == 1
+
+
+def test_a_node_that_has_devices_is_not_sought_for_more() -> None:
+    machine = Machine()
+    machine.without_devices()
+    machine.found = found("A")
+    machine.rescan.ask()
+    assert machine.rescan.look() == found("A")
+    assert machine.asked_within(3600) == 0

@@ -1,0 +1,64 @@
+"""A driver that is loaded after the agent was started."""
+
+import threading
+
+import pytest
+
+from gpu_scheduler.agent.devices.declared import DeclaredSource
+from gpu_scheduler.agent.devices.detect import NoDevices, Wanted, detect
+from gpu_scheduler.agent.devices.host import Host
+from gpu_scheduler.agent.devices.inventory import DevicesUnreadable
+from gpu_scheduler.agent.devices.seeking import Seeking, seek
+from tests.fakes.nvml import FakeNvml
+
+HOST = Host(cores=4)
+DRIVER_NOT_LOADED = 9
+
+
+def seeking(wanted: Wanted) -> Seeking:
+    return Seeking(lambda: detect(wanted, host=HOST))
+
+
+@pytest.mark.parametrize("method", ["auto", "nvml"])
+def test_gpus_are_seen_when_their_driver_has_come(fake_nvml: FakeNvml, method: str) -> None:
+    fake_nvml.fail("nvmlInitWithFlags", DRIVER_NOT_LOADED)
+    source = seeking(Wanted(method=method, nvidia_smi="no-such-smi"))
+    first = source.find()
+    assert (first.devices, first.detection) == ((), "none")
+    assert source.read() == []
+    fake_nvml.mend()
+    then = source.find()
+    assert (len(then.devices), then.detection) == (8, "nvml")
+    assert len(source.read()) == 8
+    source.close()
+
+
+def test_gpus_that_come_to_a_driver_that_had_none_are_seen(fake_nvml: FakeNvml) -> None:
+    fake_nvml.set(count=0)
+    source = seeking(Wanted(nvidia_smi="no-such-smi"))
+    assert source.find().devices == ()
+    fake_nvml.set(count=8)
+    assert len(source.find().devices) == 8
+    source.close()
+
+
+def test_a_driver_that_hangs_costs_one_thread_however_often_it_is_looked_for(
+    fake_nvml: FakeNvml,
+) -> None:
+    fake_nvml.hang("nvmlInitWithFlags")
+    source = seeking(Wanted(method="nvml", find_deadline_s=0.1))
+    assert source.find().devices == ()
+    for _ in range(3):
+        with pytest.raises(DevicesUnreadable, match="earlier question"):
+            source.find()
+    (hanging,) = [one for one in threading.enumerate() if one.name == "devices"]
+    fake_nvml.mend()
+    hanging.join(20)
+    assert len(source.find().devices) == 8
+    source.close()
+
+
+def test_only_devices_that_can_come_are_looked_for_again() -> None:
+    assert isinstance(seek(Wanted(method="none")), NoDevices)
+    for wanted in (Wanted(declared="2xL4"), Wanted(method="declared", declared="2xL4")):
+        assert isinstance(seek(wanted), DeclaredSource)
