@@ -233,6 +233,39 @@ def test_an_elastic_gang_with_a_member_of_unknown_end_is_tried_again() -> None:
     assert bench.state is JobState.PENDING
 
 
+def test_an_elastic_gang_that_runs_for_long_may_lose_any_number_of_members() -> None:
+    bench = Bench(nodes=3, members=3, min_members=2)
+    for attempt in range(1, 3 * LIMITS.max_misstarts):
+        bench.prepared()
+        bench.tell(Started(f"j1.{attempt}"))
+        bench.now_ms += LIMITS.max_backoff_ms
+        bench.tell(Ended(f"j1.{attempt}", exit_code=None, detail="the machine was restarted"))
+        bench.at(bench.now_ms + 20_000)
+        assert bench.state is JobState.SCHEDULED
+
+
+def test_an_elastic_gang_that_loses_a_member_at_once_each_time_is_given_up() -> None:
+    bench = Bench(nodes=3, members=3, min_members=2)
+    for attempt in range(1, LIMITS.max_misstarts + 1):
+        assert bench.state is JobState.SCHEDULED, f"attempt {attempt}"
+        bench.prepared()
+        bench.tell(Started(f"j1.{attempt}"))
+        bench.tell(Ended(f"j1.{attempt}", exit_code=None, detail="the machine was restarted"))
+        bench.at(bench.now_ms + 20_000)
+    assert bench.state is JobState.FAILED
+
+
+def test_a_member_that_an_elastic_gang_loses_is_no_retry() -> None:
+    bench = Bench(nodes=3, members=3, min_members=2, retries=1)
+    ends = ((None, JobState.PENDING), (1, JobState.PENDING), (1, JobState.FAILED))
+    for attempt, (exit_code, state) in enumerate(ends, 1):
+        bench.prepared()
+        bench.tell(Started(f"j1.{attempt}"))
+        bench.tell(Ended(f"j1.{attempt}", exit_code=exit_code, detail="member 1 on n1"))
+        assert bench.state is state
+        bench.at(bench.now_ms + 20_000)
+
+
 def test_a_program_that_fails_by_itself_is_repeated_only_as_often_as_was_asked() -> None:
     bench = Bench(nodes=3, members=3, min_members=2, retries=1)
     for attempt, state in ((1, JobState.PENDING), (2, JobState.FAILED)):

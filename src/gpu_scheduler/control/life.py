@@ -26,8 +26,8 @@ class TaskLife:
     `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
     when its pause after a failure ends, and 0 if it does not pause; `members` is with how many it
     started last; `prolog_failures` is how often in a row a prolog kept it from running, `misstarts`
-    how often it did not begin in time or lost a member; `saved_ms` is when the attempt that runs
-    last saved its work, as far as that is stored.
+    how often it did not begin in time or lost a member, with no long run between; `saved_ms` is
+    when the attempt that runs last saved its work, as far as that is stored.
     """
 
     __slots__ = (

@@ -173,6 +173,9 @@ def _state_after(
         return hooks.state_after(book, life, task)
     if fact.ran:
         task.prolog_failures = 0
+    if fact.ran and elapsed_ms >= book.limits.max_backoff_ms:
+        # It ran for longer than any pause lasts: what goes wrong from here on is a new row.
+        task.misstarts = 0
     service = book.services.get(life.job.service) if life.job.service else None
     if service is not None and task.stop_why != CANCELLED:
         return _replica_became(service, task, fact, elapsed_ms)
@@ -199,15 +202,16 @@ def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobS
 
 
 def _after_failure(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobState:
-    """What follows when an attempt failed by itself."""
-    if task.failures < life.job.retries and _may_help(life, fact):
-        task.failures += 1
-        return JobState.PENDING
+    """What follows when an attempt failed by itself, or lost a member."""
     is_unknown = fact.exit_code is None and fact.signal is None
     if is_elastic(life.job) and fact.ran and is_unknown:
         # A member is gone with its node or its record: the others go on without it.
         task.misstarts += 1
-        return JobState.PENDING if task.misstarts < book.limits.max_misstarts else JobState.FAILED
+        if task.misstarts < book.limits.max_misstarts:
+            return JobState.PENDING
+    if task.failures < life.job.retries and _may_help(life, fact):
+        task.failures += 1
+        return JobState.PENDING
     return JobState.FAILED
 
 
