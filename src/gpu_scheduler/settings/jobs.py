@@ -15,8 +15,9 @@ class JobSettings:
 
     max_assignment_attempts: int = setting(
         5,
-        "How often in a row a job is tried that was not begun in time, or an elastic gang that lost "
-        "a member. What is refused at its start (a program that is not there) is not tried again.",
+        "How often in a row a job is tried that was not begun in time, or an elastic gang that "
+        "lost a member. What is refused at its start (a program that is not there) is not tried "
+        "again.",
         least=1,
         most=100,
     )
