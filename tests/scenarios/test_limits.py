@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.messages import Cancel
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Preemption
@@ -12,6 +13,7 @@ from gpu_scheduler.model.errors import CallerError, NeverFits, QueueFull, QuotaT
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from tests.builders import (
+    DAY,
     HOUR,
     MINUTE,
     a_cluster,
@@ -228,6 +230,39 @@ def test_taking_back_what_was_lent_leaves_the_borrower_what_it_is_sure_of() -> N
     lab.at(HOUR)
     lab.submit(a_job(number=6, tenant="speech", gpus=4))
     assert held_gpus(lab, "vision") >= 4
+
+
+def test_what_is_being_stopped_already_is_not_taken_back_a_second_time() -> None:
+    """Of 8 GPUs 4 are lent and on their way back: the other 4 are sure for who holds them."""
+    tenants = [
+        a_tenant(id="vision", gpus=4, elastic=True),
+        a_tenant(id="speech", gpus=8, elastic=True),
+    ]
+    policy = a_policy(name="fair")
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=tenants, policy=policy, obedient=False)
+    lab.submit(*(a_job(number=n, gpus=4, estimate_ms=DAY) for n in (1, 2)))
+    assert held_gpus(lab, "vision") == 8
+    lab.at(HOUR)
+    lab.submit(*(a_job(number=n, gpus=4, tenant="speech") for n in (3, 4)))
+    assert len(lab.stopped()) == 1
+    lab.at(HOUR + MINUTE)
+    assert len(lab.stopped()) == 1
+
+
+def test_what_people_cancelled_counts_as_given_back() -> None:
+    tenants = [
+        a_tenant(id="vision", gpus=2, elastic=True),
+        a_tenant(id="speech", gpus=8, elastic=True),
+    ]
+    policy = a_policy(name="fair")
+    lab = Lab(nodes=[a_node(gpus=8)], tenants=tenants, policy=policy, obedient=False)
+    lab.submit(*(a_job(number=n, gpus=2, estimate_ms=DAY) for n in (1, 2, 3, 4)))
+    lab.at(HOUR)
+    lab.do(*(Cancel(f"j{n}") for n in (1, 2, 3)))
+    lab.submit(a_job(number=5, gpus=8, tenant="speech"))
+    assert {why for _, why in lab.stopped()} == {"cancelled"}
+    lab.ends("j1", "j2", "j3", exit_code=None, signal=15)
+    assert lab.running() == ["j4"]
 
 
 def test_a_job_that_cannot_borrow_does_not_hold_up_one_that_can() -> None:

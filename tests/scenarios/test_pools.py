@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.control.messages import Cancel
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -117,6 +118,19 @@ def test_batch_does_not_take_an_online_job_that_is_larger_than_what_is_borrowed(
     lab.submit(a_job(number=2, gpus=4))
     assert lab.state("j1") is JobState.RUNNING
     assert lab.state("j2") is JobState.PENDING
+
+
+def test_online_leaves_batch_its_part_while_the_rest_of_it_is_on_its_way_out() -> None:
+    zone = (("zone", "a"),)
+    lab = a_lab(nodes=(a_node(), a_node(ordinal=1, labels=zone)), obedient=False)
+    lab.submit(a_job(number=1, gpus=8), a_job(number=2, gpus=8))
+    by_node = {lab.nodes_of(name)[0]: name for name in ("j1", "j2")}
+    lab.at(HOUR)
+    lab.do(Cancel(by_node["n0"]))
+    lab.submit(online(11, gpus=4, node_labels=zone))
+    assert [why for _, why in lab.stopped()] == ["cancelled"]
+    lab.ends(by_node["n0"], exit_code=None, signal=15)
+    assert lab.running() == [by_node["n1"]]
 
 
 def test_what_cannot_be_stopped_borrows_nothing() -> None:

@@ -71,7 +71,7 @@ class Clearing:
         self._index = preemptor.picture.index
         self._shadows = Shadows(self._index, preemptor.shadow)
         self._chosen: dict[str, tuple[RunningEntry, str]] = {}
-        self._taken: dict[str | Pool, int] = {}
+        self._taken = preemptor.taken()
 
     def run(self, nodes: int) -> Found | None:
         """Look for victims on `nodes`; nobody is stopped for nothing.

@@ -166,7 +166,7 @@ class Cycle:
         limits = self._limits
         limits.begin(leaving=self._calendar.leaving, gone=self.gone)
         self._comes_first = self._calendar.comes_first = limits.admission.comes_first
-        self._preemptor = Preemptor(picture, self._calendar, limits.admission, now_ms)
+        self._preemptor = Preemptor(picture, self._calendar, limits, now_ms)
         self._own_work = OwnWork(picture, limits, self._preemptor)
         self._no_room: set[tuple[int, int]] = set()
         self._gave_up_gpus = False

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from operator import itemgetter
 
-from gpu_scheduler.engine.admit import Admission, job_amounts
+from gpu_scheduler.engine.admit import job_amounts
 from gpu_scheduler.engine.clearing import INTERACTIVE, LENT, Clearing, Found, Search
+from gpu_scheduler.engine.limits import Limits
 from gpu_scheduler.engine.order import level_of
 from gpu_scheduler.engine.picture import Picture, RunningEntry
 from gpu_scheduler.engine.policy import Preemption
@@ -30,14 +31,13 @@ from gpu_scheduler.model.request import WHOLE_MILLI
 class Preemptor:
     """Looks for victims in one cycle."""
 
-    def __init__(
-        self, picture: Picture, calendar: Calendar, admission: Admission, now_ms: int
-    ) -> None:
+    def __init__(self, picture: Picture, calendar: Calendar, limits: Limits, now_ms: int) -> None:
         """`calendar.leaving` has those who have been chosen already."""
         self._picture = picture
         self._policy = picture.policy
         self._calendar = calendar
-        self._admission = admission
+        self._limits = limits
+        self._admission = limits.admission
         self._now_ms = now_ms
         self._by_class = picture.policy.preemption is Preemption.CLASS
         self._interactive = False
@@ -80,12 +80,13 @@ class Preemptor:
         key = (job.tenant, user, above, len(self._calendar.leaving))
         found = self._own_batch.get(key)
         if found is None:
+            taken = self.taken()
             victims = [
                 victim
                 for victim in self._picture.running.values()
                 if victim.running.job.tenant == job.tenant
                 and user in {"", victim.running.job.user}
-                and self.ground(entry, victim, {})
+                and self.ground(entry, victim, taken)
             ]
             victims.sort(key=lambda victim: (self.cost(victim), victim.end_key))
             found = self._own_batch[key] = Candidates(victims)
@@ -95,6 +96,14 @@ class Preemptor:
         """An interactive job starts in this cycle, or will when its place is cleared."""
         owner = (job.tenant, job.user)
         self._started_milli[owner] = self._started_milli.get(owner, 0) + gpu_milli
+
+    def taken(self) -> dict[str | Pool, int]:
+        """What is being taken from each tenant and pool already: they hold it, and not for long."""
+        taken: dict[str | Pool, int] = {}
+        for job, amounts in self._limits.of_leaving():
+            for owner in (job.tenant, job.pool):
+                taken[owner] = taken.get(owner, 0) + amounts.gpu_milli
+        return taken
 
     def ground(self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]) -> str:
         """Why this running job may be stopped for that waiting one; empty if it may not.
