@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gpu_scheduler.agent.chosen import Chosen
+from gpu_scheduler.api.agent_facts import Hearing
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Silence
 from gpu_scheduler.control import commands, hooks, nodes, services
@@ -59,15 +60,15 @@ def acknowledge_before_commit() -> Iterator[None]:
 @contextmanager
 def forget_before_commit() -> Iterator[None]:
     """A node may forget an end as soon as the server has heard of it."""
-    over = Agents._member_over
+    over = Hearing.member_over
 
-    def forget_first(self: Agents, allocation: Allocation, member: int, end: Any) -> None:
+    def forget_first(self: Hearing, allocation: Allocation, member: int, end: Any) -> None:
         heard: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         heard.set_result(Outcome())
         self._forget_members(allocation, heard)
         over(self, allocation, member, end)
 
-    with patch.object(Agents, "_member_over", forget_first):
+    with patch.object(Hearing, "member_over", forget_first):
         yield
 
 

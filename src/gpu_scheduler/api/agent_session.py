@@ -1,13 +1,15 @@
-"""One agent's stream, as the server holds it: who is there, and what is still to be told it."""
+"""The agents' streams, as the server holds them: who is there, and what each has yet to hear."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
+from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.readings import DeviceReading
 from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.orders import stop_order
 from gpu_scheduler.wire.versions import TRUSTS
 
 MOST_ORDERS_AT_ONCE = 500
@@ -55,6 +57,37 @@ class Session:
         """Let the stream end when all before has been sent."""
         self.is_welcome, self.is_closed = False, True
         self.outbox.put_nowait(None)
+
+
+class Sessions:
+    """The agents that are connected, by node."""
+
+    def __init__(self) -> None:
+        """Nobody has come."""
+        self.by_node: dict[str, Session] = {}
+
+    def send(self, node_id: str, item: pb.ServerMessage | pb.Order) -> bool:
+        """Send something to a node; False if its agent is not connected."""
+        session = self.by_node.get(node_id)
+        if session is not None:
+            session.send(item)
+        return session is not None
+
+    def stop_members(self, allocation: Allocation, members: Iterable[int], why: str) -> None:
+        """Let the nodes of these members stop them."""
+        nodes = {placement.member: placement.node_id for placement in allocation.placements}
+        for member in members:
+            self.send(nodes[member], stop_order(allocation.id, member, why))
+
+    def address(self, node_id: str) -> str:
+        """Where other nodes reach this one: as its agent says, else by its name."""
+        session = self.by_node.get(node_id)
+        return node_id if session is None else session.hello.address or node_id
+
+    def introduced(self, node_id: str) -> pb.Hello | None:
+        """What a node said of itself; None until it is welcome."""
+        session = self.by_node.get(node_id)
+        return None if session is None or not session.is_welcome else session.hello
 
 
 class Newest:

@@ -30,7 +30,7 @@ OverTold = Callable[[Allocation, int, MemberEnd], None]
 class Nodes(Protocol):
     """The agents that are connected, as far as gangs need them."""
 
-    def order(self, node_id: str, order: pb.Order) -> bool:
+    def send(self, node_id: str, item: pb.Order) -> bool:
         """Send an order; False if nobody is there."""
         ...
 
@@ -75,7 +75,7 @@ class Gangs:
     def commit(self, order: CommitOrder) -> None:
         """The commit is stored: everybody may run."""
         for placement in order.allocation.placements:
-            self._nodes.order(placement.node_id, commit_order(order.allocation, placement))
+            self._nodes.send(placement.node_id, commit_order(order.allocation, placement))
 
     def stopping(self, allocation: Allocation, why: str) -> None:
         """An attempt is being stopped: note why it was late, and do not wait for the dead."""
@@ -109,7 +109,7 @@ class Gangs:
 
     def refuse(self, node_id: str, allocation_id: str, member: int) -> None:
         """What is prepared or runs for an attempt that is over is wanted no more."""
-        self._nodes.order(node_id, stop_order(allocation_id, member, "unknown"))
+        self._nodes.send(node_id, stop_order(allocation_id, member, "unknown"))
 
     def node_back(self, node_id: str) -> None:
         """Its agent speaks again, and says anew what it has prepared."""
@@ -158,7 +158,7 @@ class Gangs:
     def _commit_member(self, allocation: Allocation, member: int) -> None:
         for placement in allocation.placements:
             if placement.member == member:
-                self._nodes.order(placement.node_id, commit_order(allocation, placement))
+                self._nodes.send(placement.node_id, commit_order(allocation, placement))
 
     def _stop_why(self, allocation: Allocation) -> str:
         found = self._loop.core.book.running(allocation.id)

@@ -83,7 +83,7 @@ class Stream:
         return message.trust
 
     def hears_nothing(self) -> None:
-        (session,) = self._site.agents._sessions.values()
+        (session,) = self._site.agents._sessions.by_node.values()
         assert session.outbox.empty()
 
 
