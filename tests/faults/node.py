@@ -16,6 +16,7 @@ from typing import Any
 
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found, FoundDevice
+from gpu_scheduler.agent.logins import Login
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Work
 from tests.faults.audit import Audit, Run
@@ -51,6 +52,12 @@ class VirtualMachine:
 
     def boot_id(self) -> str:
         return f"boot-{self.boots}"
+
+    def known_login(self, uid: int) -> Login:
+        return Login(name=f"user-{uid}")
+
+    async def login(self, uid: int) -> Login:
+        return self.known_login(uid)
 
 
 @dataclass(slots=True, eq=False)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Mapping
-from contextlib import suppress
 
 from gpu_scheduler.agent.devices.inventory import FoundDevice
+from gpu_scheduler.agent.logins import Login
 from gpu_scheduler.agent.patience import looked
 from gpu_scheduler.agent.rendezvous import RENDEZVOUS_NAMES, rendezvous_environment
 from gpu_scheduler.agent.work import WorkDevice
@@ -28,13 +27,14 @@ NEVER_PASSED = (
 
 def job_environment(
     order: pb.Order,
+    login: Login,
     devices: tuple[WorkDevice, ...],
     scratch_dir: str,
     master_port: int,
 ) -> dict[str, str]:
     """All variables of one member."""
     start = order.start
-    variables = _login(start.uid, start.user)
+    variables = _login(login, start.user)
     if start.captured:
         # Whoever takes only some variables along still has a home and finds programs.
         del variables["LANG"]
@@ -84,18 +84,15 @@ def home_in(environment: Mapping[str, str]) -> str:
     return home if is_there else "/"
 
 
-def _login(uid: int, user: str) -> dict[str, str]:
+def _login(login: Login, user: str) -> dict[str, str]:
     """What a fresh login would have."""
-    name, home, shell = user, "/", "/bin/sh"
-    with suppress(KeyError):
-        entry = pwd.getpwuid(uid)
-        name, home, shell = entry.pw_name, entry.pw_dir, entry.pw_shell or shell
+    name = login.name or user
     return {
         "PATH": PLAIN_PATH,
         "USER": name,
         "LOGNAME": name,
-        "HOME": home,
-        "SHELL": shell,
+        "HOME": login.home,
+        "SHELL": login.shell,
         "LANG": "C.UTF-8",
     }
 

@@ -1,4 +1,5 @@
-"""What an agent asks of the machine that it runs on, apart from devices: its clocks and its name.
+"""What an agent asks of the machine that it runs on, apart from devices: its clocks,
+its name and its accounts.
 
 A protocol, so that one program can hold many agents whose machines differ.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from typing import Protocol
+
+from gpu_scheduler.agent.logins import Login, Logins
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -27,9 +30,20 @@ class Machine(Protocol):
         """Names this run of the machine; empty if nobody knows."""
         ...
 
+    def known_login(self, uid: int) -> Login | None:
+        """The account of a uid, if that can be said without asking."""
+        ...
+
+    async def login(self, uid: int) -> Login:
+        """The account of a uid; NoAnswer if nobody says."""
+        ...
+
 
 class ThisMachine:
     """The machine of this process."""
+
+    def __init__(self) -> None:
+        self._logins = Logins()
 
     def wall_ms(self) -> int:
         """The time of day."""
@@ -45,3 +59,11 @@ class ThisMachine:
             return BOOT_ID.read_text(encoding="ascii").strip()
         except OSError:
             return ""
+
+    def known_login(self, uid: int) -> Login | None:
+        """The account of a uid, if it was looked up a short time ago."""
+        return self._logins.known(uid)
+
+    async def login(self, uid: int) -> Login:
+        """The account of a uid, also from a directory service."""
+        return await self._logins.of(uid)

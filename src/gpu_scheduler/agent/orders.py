@@ -12,10 +12,13 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.environment import home_in, job_environment, work_devices
 from gpu_scheduler.agent.interfaces import free_port, interface_of, is_free
+from gpu_scheduler.agent.logins import Login
 from gpu_scheduler.agent.rendezvous import nccl_hints, rendezvous_files
 from gpu_scheduler.agent.slices import Key, Slice, lost_slices, offered
 from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
+
+NO_ACCOUNT = Login()
 
 
 class NoSlice(Exception):
@@ -42,15 +45,15 @@ class Orders:
         self._devices = {device.index: device for device in found.devices}
         self._adapters = found.fabric.adapters
 
-    def work(self, order: pb.Order) -> Work:
-        """What the launcher needs to run one member."""
+    def work(self, order: pb.Order, login: Login = NO_ACCOUNT) -> Work:
+        """What the launcher needs to run one member; `login` is the account of its user."""
         config, start = self._config, order.start
         scratch = self.scratch_dir(order.allocation_id, order.member)
         held = {device.index: device for device in start.devices}
         slices = self._take_slices(order)
         devices = work_devices(held, self._devices, slices)
         port = self.port_of(order.allocation_id) if self._picks_port(start) else 0
-        environment = job_environment(order, devices, scratch, port)
+        environment = job_environment(order, login, devices, scratch, port)
         environment = {**self._hints(start, held), **environment}
         service_port = self._service_port(order)
         if service_port:

@@ -22,7 +22,8 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import Watcher
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
-from gpu_scheduler.agent.logs import read_log
+from gpu_scheduler.agent.log_serving import LogServing
+from gpu_scheduler.agent.logins import Login, NoAnswer
 from gpu_scheduler.agent.looking import Looker
 from gpu_scheduler.agent.machine import Machine, ThisMachine
 from gpu_scheduler.agent.messages import (
@@ -40,7 +41,7 @@ from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_fi
 from gpu_scheduler.agent.stream import BROKEN, Connect, SentAway, Servers, Stream, words_of
 from gpu_scheduler.agent.terminals import Terminals
 from gpu_scheduler.agent.terms import Terms
-from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Work
+from gpu_scheduler.agent.work import NOT_BEGUN, Began, Over, Prepared, Report, Work
 from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS
@@ -51,8 +52,6 @@ BEGAN_WAITS_S = 0.01
 LEAST_PATIENCE_S = 6.0
 LATE = 1.6
 """A server that has said nothing for so many heartbeats is frozen or cut off: look for another."""
-ON_ITS_WAY_S = 5.0
-"""So long a log is waited for whose order has not come yet: a reader can overtake it."""
 DECLARED = "declared"
 Key = tuple[str, int]
 log = structlog.get_logger("agent")
@@ -94,8 +93,7 @@ class Agent:
         self._prober = Prober(Path(config.dir), self._tell_ready, self._machine.wall_ms)
         self._known: dict[Key, list[Report]] = {}
         self._outbox: asyncio.Queue[pb.AgentMessage | pb.Fact] | None = None
-        self._readers: dict[int, asyncio.Task[None]] = {}
-        self._credits: dict[int, asyncio.Semaphore] = {}
+        self._logs = LogServing(self._orders.log_path, self._is_over, self._send)
         self._telemetry: pb.AgentMessage | None = None
         self._starts = asyncio.Semaphore(config.most_starts)
         self._starting: set[Key] = set()
@@ -262,7 +260,7 @@ class Agent:
                 self._note_trouble(words_of(error))
             finally:
                 self._outbox = None
-                self._stop_readers()
+                self._logs.close()
                 self._terminals.close()
             await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
             longest_s = self._config.max_retry_interval_s
@@ -386,11 +384,11 @@ class Agent:
             case "trust":
                 self._trust(message.trust)
             case "log_request":
-                self._begin_log(message.log_request)
+                self._logs.begin(message.log_request)
             case "log_credit":
-                self._more_credit(message.log_credit)
+                self._logs.more(message.log_credit)
             case "log_cancel":
-                self._cancel_log(message.log_cancel.request_id)
+                self._logs.cancel(message.log_cancel.request_id)
             case "renewal":
                 self._terms.check(message.renewal.term)
                 self._granted_ms = message.renewal.boot_ms
@@ -409,7 +407,11 @@ class Agent:
             self._looker.trust(order)
 
     def _obey_order(self, order: pb.Order) -> None:
-        """Hand an order to the launcher without waiting; it gets them in this order."""
+        """Hand an order to the launcher without waiting.
+
+        It gets them in this order, but for starts whose user has to be looked up first: what was
+        stopped before it came never begins.
+        """
         key = (order.allocation_id, order.member)
         match order.WhichOneof("order"):
             case "start":
@@ -417,7 +419,7 @@ class Agent:
                     return  # said again: the first order may wait, and must not be followed twice
                 self._known.setdefault(key, [])
                 self._starting.add(key)
-                self._prepare(order)
+                self._look_up(order)
             case "commit":
                 self._in_background(self._commit(order))
             case "stop":
@@ -435,13 +437,36 @@ class Agent:
         await self._launcher.forget(*key)
         await self._replace_launcher()
 
-    def _prepare(self, order: pb.Order) -> None:
+    def _look_up(self, order: pb.Order) -> None:
+        """Find the account of its user first, which may take its time."""
+        # By the time of its turn the server may have given it up, and grant other leases.
+        granted_ms = self._granted_ms
+        login = self._machine.known_login(order.start.uid)
+        if login is not None:
+            self._prepare(order, login, granted_ms)
+        else:
+            self._in_background(self._prepare_later(order, granted_ms))
+
+    async def _prepare_later(self, order: pb.Order, granted_ms: int) -> None:
+        """An account that cannot be looked up costs the work of its user, which is tried again."""
+        key = (order.allocation_id, order.member)
+        try:
+            login = await self._machine.login(order.start.uid)
+        except NoAnswer as error:
+            log.warning("order refused", allocation=key[0], error=str(error))
+            if key in self._starting:
+                self._starting.discard(key)
+                self._refused(key, str(error), NOT_BEGUN)
+            return
+        if key in self._starting:
+            self._prepare(order, login, granted_ms)
+
+    def _prepare(self, order: pb.Order, login: Login, granted_ms: int) -> None:
         """An order that cannot be carried out costs its own work, and nothing else."""
         try:
-            work = self._orders.work(order)
+            work = self._orders.work(order, login)
             if work.lease_ms:
-                # By the time of its turn the server may have given it up, and grant other leases.
-                work = replace(work, leased_ms=self._granted_ms)
+                work = replace(work, leased_ms=granted_ms)
         except (NoSlice, PortTaken) as error:
             log.warning("order refused", allocation=order.allocation_id, error=str(error))
             self._cannot_prepare(order, error)
@@ -490,7 +515,7 @@ class Agent:
             log.warning("a commit was refused", allocation=key[0], member=key[1], error=str(error))
             self._refused(key, f"it was committed too late: {error}")
 
-    def _refused(self, key: Key, detail: str) -> None:
+    def _refused(self, key: Key, detail: str, stopped_by: str = "") -> None:
         """This work has never run and never will."""
         self._over(
             Over(
@@ -501,6 +526,7 @@ class Agent:
                 ran=False,
                 at_ms=self._machine.wall_ms(),
                 run_ms=0,
+                stopped_by=stopped_by,
                 detail=detail,
             )
         )
@@ -519,61 +545,7 @@ class Agent:
         reports = self._known.get((allocation_id, member))
         return reports is not None and not any(isinstance(report, Over) for report in reports)
 
-    # --- logs
-
-    def _begin_log(self, request: pb.LogRequest) -> None:
-        number = request.request_id
-        if request.chunks:
-            self._credits[number] = asyncio.Semaphore(request.chunks)
-        self._readers[number] = task = asyncio.create_task(self._read_log(request))
-        task.add_done_callback(lambda _: self._end_log(number))
-
-    def _more_credit(self, more: pb.LogCredit) -> None:
-        credit = self._credits.get(more.request_id)
-        if credit is not None:
-            for _ in range(more.chunks):
-                credit.release()
-
-    def _cancel_log(self, number: int) -> None:
-        reader = self._readers.pop(number, None)
-        if reader is not None:
-            reader.cancel()
-
-    def _end_log(self, number: int) -> None:
-        self._readers.pop(number, None)
-        self._credits.pop(number, None)
-
-    async def _read_log(self, request: pb.LogRequest) -> None:
-        key = (request.allocation_id, request.member)
-        path = Path(self._orders.log_path(request.job_id, *key))
-
-        give_up = asyncio.get_running_loop().time() + ON_ITS_WAY_S
-
-        def is_over() -> bool:
-            reports = self._known.get(key)
-            if reports is None:
-                return path.exists() or asyncio.get_running_loop().time() > give_up
-            return any(isinstance(report, Over) for report in reports)
-
-        def chunk(data: bytes = b"", *, end: bool = False) -> pb.AgentMessage:
-            piece = pb.LogChunk(request_id=request.request_id, data=data, end=end)
-            return pb.AgentMessage(log_chunk=piece)
-
-        pieces = read_log(
-            path,
-            offset=request.offset,
-            limit=request.limit,
-            follow=request.follow,
-            is_over=is_over,
-        )
-        credit = self._credits.get(request.request_id)
-        async for data in pieces:
-            if credit is not None:
-                await credit.acquire()
-            self._send(chunk(data))
-        self._send(chunk(end=True))
-
-    def _stop_readers(self) -> None:
-        for reader in list(self._readers.values()):
-            reader.cancel()
-        self._readers.clear()
+    def _is_over(self, key: Key) -> bool | None:
+        """None for what nobody has spoken of yet."""
+        reports = self._known.get(key)
+        return None if reports is None else any(isinstance(one, Over) for one in reports)

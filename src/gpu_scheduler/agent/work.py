@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+NOT_BEGUN = "not_begun"
+"""Why work is given up of which nothing has run, and which can be tried again; the server uses the
+same word."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkDevice:

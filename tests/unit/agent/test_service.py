@@ -1,8 +1,11 @@
 """The agent between a server and a launcher: nothing that a server says may end it."""
 
 import asyncio
+import os
+import pwd
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -12,9 +15,11 @@ from typing import Any, cast
 import grpc
 import pytest
 
+from gpu_scheduler.agent import logins
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.launcher_client import Held, Launcher
+from gpu_scheduler.agent.logins import Login
 from gpu_scheduler.agent.logs import CHUNK
 from gpu_scheduler.agent.mps import Mps
 from gpu_scheduler.agent.orders import Orders
@@ -22,6 +27,8 @@ from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Began, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import SESSION_METHOD
+
+LOST_USER = 4201
 
 
 class QuietLauncher:
@@ -174,10 +181,10 @@ def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
 ) -> None:
     prepare = Orders.work
 
-    def work(self: Orders, order: pb.Order) -> Work:
+    def work(self: Orders, order: pb.Order, login: Login) -> Work:
         if order.allocation_id == "job-1.1":
             raise OSError("no room for that")
-        return prepare(self, order)
+        return prepare(self, order, login)
 
     monkeypatch.setattr(Orders, "work", work)
 
@@ -188,6 +195,65 @@ def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
         assert "no room for that" in fact.over.detail
         server.says.put_nowait(a_start("job-2"))
         assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+
+    with_agent(directory, test)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A directory service that says nothing of one user until this is set."""
+    real, answers = pwd.getpwuid, threading.Event()
+
+    def hangs(uid: int) -> pwd.struct_passwd:
+        if uid == LOST_USER:
+            answers.wait(60)
+        return real(os.geteuid())
+
+    monkeypatch.setattr(pwd, "getpwuid", hangs)
+    yield answers
+    answers.set()
+
+
+def a_start_of_lost_user(name: str) -> pb.ServerMessage:
+    message = a_start(name)
+    message.orders.orders[0].start.uid = LOST_USER
+    return message
+
+
+def test_a_user_who_cannot_be_looked_up_costs_only_the_work_of_that_user(
+    directory: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "PATIENCE_S", 1.0)
+
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        server.says.put_nowait(a_start_of_lost_user("job-1"))
+        server.says.put_nowait(a_start_of_lost_user("job-1"))
+        server.says.put_nowait(a_start("job-2"))
+        # The loop goes on meanwhile: others start, and the order that came twice is followed once.
+        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+        fact = await server.next_fact()
+        assert (fact.allocation_id, fact.over.ran) == ("job-1.1", False)
+        assert fact.over.stopped_by == "not_begun"
+        assert "could not be looked up within 1 s" in fact.over.detail
+        answers.set()
+        server.says.put_nowait(a_start_of_lost_user("job-3"))
+        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-3.1"
+
+    with_agent(directory, test)
+
+
+def test_work_that_is_forgotten_while_its_user_is_looked_up_is_not_started(
+    directory: Path, answers: threading.Event
+) -> None:
+
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        server.says.put_nowait(a_start_of_lost_user("job-1"))
+        server.says.put_nowait(a_forget("job-1"))
+        server.says.put_nowait(a_start("job-2"))
+        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+        answers.set()
+        server.says.put_nowait(a_start_of_lost_user("job-3"))
+        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-3.1"
 
     with_agent(directory, test)
 
@@ -209,7 +275,7 @@ def test_an_order_that_waits_and_is_said_again_is_followed_once(directory: Path)
         launcher.may_start.set()
         server.says.put_nowait(a_start("job-3"))
         found = [await asyncio.wait_for(launcher.started.get(), 10) for _ in range(3)]
-        assert found == ["job-1.1", "job-2.1", "job-3.1"]
+        assert sorted(found) == ["job-1.1", "job-2.1", "job-3.1"]
 
     with_agent(directory, test, most_starts=1)
 

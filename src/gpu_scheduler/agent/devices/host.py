@@ -10,8 +10,11 @@ import os
 import pwd
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
+
+from gpu_scheduler.agent.patience import looked
+
+MOST_NAMES = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +161,23 @@ def _text(path: Path) -> str:
         return ""
 
 
-@lru_cache(maxsize=1024)
+_names: dict[int, str] = {}
+
+
 def _user_name(uid: int) -> str:
+    """Its number while nobody says: a directory service that hangs must not hold up a reading."""
+    name = _names.get(uid, "")
+    if not name and (name := looked(f"uid {uid}", lambda: _asked_name(uid), "")):
+        if len(_names) >= MOST_NAMES:
+            _names.clear()
+        _names[uid] = name
+    return name or str(uid)
+
+
+def _asked_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+    except OSError:
+        return ""

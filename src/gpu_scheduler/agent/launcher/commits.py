@@ -12,10 +12,8 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher.attempt import Attempt
 from gpu_scheduler.agent.launcher.forms import Key
 from gpu_scheduler.agent.launcher.loop import Loop, Timer, wall_ms
-from gpu_scheduler.agent.work import Prepared
+from gpu_scheduler.agent.work import NOT_BEGUN, Prepared
 
-NOT_BEGUN = "not_begun"
-"""Why a member is given up that waited in vain; the server uses the same word."""
 GANG = "gang"
 Step = Callable[[str], None]
 

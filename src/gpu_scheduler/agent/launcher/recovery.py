@@ -11,7 +11,6 @@ import os
 
 from gpu_scheduler.agent.launcher import journal, processes
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.commits import NOT_BEGUN
 from gpu_scheduler.agent.launcher.forms import Form, Key, over_from, work_from
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms
@@ -19,7 +18,7 @@ from gpu_scheduler.agent.launcher.own_log import own_log
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
 from gpu_scheduler.agent.limits.groups import Group
 from gpu_scheduler.agent.runners.contract import Ending
-from gpu_scheduler.agent.work import Work
+from gpu_scheduler.agent.work import NOT_BEGUN, Work
 
 RESTARTED = "the machine was restarted: exit code unknown"
 NEVER_BEGAN = "the launcher died before the command began"

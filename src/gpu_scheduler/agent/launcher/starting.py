@@ -17,7 +17,7 @@ from collections.abc import Callable
 from gpu_scheduler.agent.launcher import logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, hook_environment, kept_work
 from gpu_scheduler.agent.launcher.child import READY
-from gpu_scheduler.agent.launcher.commits import NOT_BEGUN, Commits
+from gpu_scheduler.agent.launcher.commits import Commits
 from gpu_scheduler.agent.launcher.forms import line, parsed, terminal_order
 from gpu_scheduler.agent.launcher.gangs import Gangs
 from gpu_scheduler.agent.launcher.kit import Kit
@@ -29,7 +29,7 @@ from gpu_scheduler.agent.launcher.shims import Session
 from gpu_scheduler.agent.launcher.spawn import NEVER_WENT, Launch, Spawned, refusal, say_go
 from gpu_scheduler.agent.launcher.start_times import StartTimes, too_late, waits_for_others_ms
 from gpu_scheduler.agent.runners.contract import Command, Ending
-from gpu_scheduler.agent.work import Began, Report
+from gpu_scheduler.agent.work import NOT_BEGUN, Began, Report
 
 GONE_MS = 5_000
 """A process that was killed is gone by then, unless the kernel does not let it go."""
