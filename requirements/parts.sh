@@ -21,6 +21,7 @@ want jq jq
 want gcc gcc libc6-dev
 want ip iproute2
 want openssl openssl
+want systemd-analyze systemd
 # Debian keeps the server of PostgreSQL off the PATH.
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || want initdb postgresql
 

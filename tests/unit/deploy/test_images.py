@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "deploy" / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+SERVER = (DOCKER / "server.Dockerfile").read_text()
 COMMANDS = {"server": server, "agent": agent, "health": health}
 
 
@@ -48,7 +49,7 @@ def test_an_image_runs_commands_that_exist_from_files_that_exist(path: Path) -> 
 
 
 def test_the_server_of_the_image_is_not_root_and_the_ports_are_the_defaults() -> None:
-    text = (DOCKER / "server.Dockerfile").read_text()
+    text = SERVER
     assert re.search(r"^USER gpu-scheduler$", text, flags=re.MULTILINE)
     api = load(None, environ={}).settings.api
     assert f"EXPOSE {api.http_port} {api.grpc_port} {api.metrics_port}" in text
@@ -70,3 +71,35 @@ def test_a_service_of_the_compose_file_has_settings_and_options_that_exist(name:
     understood(entry + service.get("command", []))
     for volume in service["volumes"]:
         assert volume.partition(":")[0] in COMPOSE["volumes"]
+
+
+def test_commands_in_the_container_of_a_server_find_that_server() -> None:
+    (entry,) = lists_in(SERVER, "ENTRYPOINT")
+    state_dir = entry[entry.index("--state-dir") + 1]
+    assert f"TGPU_SERVER={state_dir}\n" in SERVER
+    assert f"VOLUME {state_dir}\n" in SERVER
+
+
+@pytest.mark.parametrize("name", ["server-a", "server-b"])
+def test_a_server_of_the_compose_file_may_use_its_volume_and_has_time_to_stop(name: str) -> None:
+    service = COMPOSE["services"][name]
+    # A volume belongs to the image's user at first, and no server uses a directory of another's.
+    assert "user" not in service
+    assert "-o gpu-scheduler -g gpu-scheduler /var/lib/gpu-scheduler" in SERVER
+    waits = load(None, environ={}).settings.scheduler.graceful_shutdown_timeout_s
+    assert float(service["stop_grace_period"].removesuffix("s")) > waits
+    assert service["init"] is True
+
+
+@pytest.mark.parametrize("name", ["node-1", "node-2"])
+def test_the_token_of_a_node_is_neither_on_its_command_line_nor_in_the_repository(
+    name: str,
+) -> None:
+    service = COMPOSE["services"][name]
+    assert "--token" not in service["command"]
+    (secret,) = service["secrets"]
+    settings = load(None, environ=service["environment"]).settings
+    assert settings.agent.token_file == f"/run/secrets/{secret}"
+    path = (DOCKER / COMPOSE["secrets"][secret]["file"]).relative_to(ROOT)
+    assert str(path) in (ROOT / ".gitignore").read_text().splitlines()
+    assert service["init"] is True

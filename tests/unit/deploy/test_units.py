@@ -1,0 +1,78 @@
+"""systemd units: systemd understands every line, and they run commands that exist."""
+
+import shlex
+import shutil
+import subprocess
+from argparse import ArgumentParser
+from configparser import RawConfigParser
+from pathlib import Path
+
+import pytest
+
+from gpu_scheduler.cli import agent, server, up
+from gpu_scheduler.settings.sources import load
+
+ROOT = Path(__file__).parents[3]
+UNITS = sorted((ROOT / "deploy" / "systemd").iterdir())
+SERVICES = [
+    ROOT / "deploy" / "systemd" / f"gpu-scheduler{part}.service"
+    for part in ("", "-server", "-agent")
+]
+PROGRAM = "/opt/gpu-scheduler/bin/tgpu"
+COMMANDS = {"server": server, "agent": agent, "up": up}
+
+
+def a_unit(path: Path) -> RawConfigParser:
+    unit = RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(path.read_text())
+    return unit
+
+
+def complaints(directory: Path) -> list[str]:
+    """What systemd says about the units of this directory, and not about those that it needs."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not here (Debian: package systemd)")
+    paths = sorted(directory.iterdir())
+    done = subprocess.run(
+        [program, "verify", "--man=no", *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = (done.stdout + done.stderr).splitlines()
+    return [line for line in said if any(path.name in line for path in paths)]
+
+
+def copies(directory: Path) -> None:
+    """The units as they are, with a program that is here in place of one in /opt."""
+    for path in UNITS:
+        text = path.read_text().replace(PROGRAM, "/bin/true")
+        (directory / path.name).write_text(text)
+
+
+def test_systemd_understands_every_line_of_the_units(tmp_path: Path) -> None:
+    copies(tmp_path)
+    assert complaints(tmp_path) == []
+
+
+def test_a_misspelt_line_of_a_unit_would_be_seen(tmp_path: Path) -> None:
+    copies(tmp_path)
+    path = tmp_path / "gpu-scheduler-agent.service"
+    path.write_text(path.read_text().replace("KillMode=process", "KillMod=process"))
+    assert any("KillMod" in line for line in complaints(tmp_path))
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_a_service_runs_a_command_that_exists_and_leaves_jobs_alone(path: Path) -> None:
+    service = a_unit(path)["Service"]
+    program, name, *words = shlex.split(service["ExecStart"])
+    assert program == PROGRAM
+    parser = ArgumentParser(exit_on_error=False)
+    COMMANDS[name].register(parser)
+    parser.parse_args(words)
+    assert (service["KillMode"], service["Delegate"]) == ("process", "yes")
+    assert service["Restart"] == "always"
+    waits = load(None, environ={}).settings.scheduler.graceful_shutdown_timeout_s
+    assert float(service["TimeoutStopSec"]) > waits
