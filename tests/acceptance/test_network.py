@@ -362,7 +362,7 @@ def test_without_auth_everybody_here_may_do_everything_and_that_is_said() -> Non
         done = subprocess.run(words, capture_output=True, check=True, user=65_534, group=65_534)
         me = json.loads(done.stdout)
         assert (me["user"], me["role"]) == ("nobody", "admin")
-        assert "auth is off" in server.json("health")["checks"]["access"]
+        assert "auth is off" in server.json("health")["checks"]["settings"]
         assert "auth is off" in (Path(state_dir) / "server.log").read_text()
         server.stop()
 

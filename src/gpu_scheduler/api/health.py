@@ -48,7 +48,7 @@ async def health(context: Context, call: Call) -> Answer:
         told = checks[finding.check]
         checks[finding.check] = finding.detail if told == "ok" else f"{told}; {finding.detail}"
     if context.settings.warnings:
-        checks["access"] = "; ".join(context.settings.warnings)
+        checks["settings"] = "; ".join(context.settings.warnings)
     form = HealthForm(
         status=status,
         version=context.settings.version,

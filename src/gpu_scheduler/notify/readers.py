@@ -182,6 +182,48 @@ def targets_for(settings: NotificationSettings, tenant: str) -> list[str]:
     ]
 
 
+def unheard(settings: NotificationSettings) -> list[str]:
+    """Of what admins should be warned: whom jobs would tell of nothing, and why."""
+    return [*_bad_default(settings), *_undecided(settings)]
+
+
+def _bad_default(settings: NotificationSettings) -> Iterator[str]:
+    name = settings.default_target
+    target = settings.targets.get(name)
+    said = f"notifications.default_target is '{name}', "
+    if name and target is None:
+        known = ", ".join(settings.targets) or "none"
+        yield f"{said}and there is no such target (there are: {known}); correct the name"
+    elif target is not None and not target.for_jobs:
+        yield f"{said}which is not for jobs; set its for_jobs, or name another one"
+
+
+def _undecided(settings: NotificationSettings) -> Iterator[str]:
+    """Tenants with several targets of which none is the default, those with the same together."""
+    named = {
+        tenant
+        for target in settings.targets.values()
+        if target.for_jobs
+        for tenant in target.tenants
+    }
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for tenant in (*sorted(named), ""):
+        names = tuple(targets_for(settings, tenant))
+        if len(names) > 1 and not default_target(settings, tenant):
+            alike.setdefault(names, []).append(tenant)
+    lost = "'--notify end' is refused without a target"
+    if settings.owner_events:
+        lost += f", and owners are not told of {', '.join(settings.owner_events)}"
+    for names, tenants in alike.items():
+        others = "all other tenants" if named else "all tenants"
+        whose = ", ".join(f"tenant '{tenant}'" if tenant else others for tenant in tenants)
+        listed = ", ".join(names)
+        yield (
+            f"jobs of {whose} have several targets ({listed}) and no default one: {lost}; "
+            "name one of them in notifications.default_target"
+        )
+
+
 def why_not(rule: NotifyRule, job: Job, settings: NotificationSettings) -> str:
     """Why a job must not ask for this; empty if it may."""
     if not rule.notices:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from gpu_scheduler.agent.devices.declared import parse_declared
 from gpu_scheduler.client.address import read_address
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.notify.readers import unheard
 from gpu_scheduler.notify.senders import Senders
 from gpu_scheduler.server.access import Certificate, check_access, verifier_of
 from gpu_scheduler.server.grpc_access import check_grpc
@@ -99,8 +100,9 @@ def _issuer(settings: Settings) -> None:
     verifier_of(settings.auth)
 
 
-def _notifications(settings: Settings) -> None:
+def _notifications(settings: Settings) -> Iterable[str]:
     Senders(settings.notifications)
+    return unheard(settings.notifications)
 
 
 def _script_places(settings: Settings) -> None:

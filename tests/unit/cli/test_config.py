@@ -138,6 +138,16 @@ def test_check_tells_what_a_server_would_warn_of(
     assert "auth is off" in json.loads(shown.out)["notices"][0]
 
 
+def test_check_tells_that_owners_would_hear_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = '{kind: email, to: "{user}@lab.example", for_jobs: true}'
+    path = tmp_path / "c.yaml"
+    path.write_text(f"notifications: {{targets: {{mail: {target}, chat: {target}}}}}")
+    assert main(["config", "check", str(path)]) == 0
+    assert "(mail, chat) and no default one" in capsys.readouterr().err
+
+
 def test_all_that_is_wrong_is_told_at_once_by_check_and_by_every_start(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
