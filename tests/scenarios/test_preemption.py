@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from gpu_scheduler.control.effects import StopOrder
 from gpu_scheduler.control.messages import Checkpointed, RunCycle
 from gpu_scheduler.engine.policy import Feedback
@@ -36,6 +38,27 @@ def test_a_preempted_job_waits_again_with_its_age_and_what_it_has_attained() -> 
     lab.ends("j2")
     assert lab.running() == ["j1"], "it is older than j3 of the same class"
     assert lab.allocation("j1").attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("stopped_by", "state"),
+    [
+        pytest.param("", JobState.COMPLETED, id="it was done before"),
+        pytest.param("preempted", JobState.PENDING, id="it saved its work and left"),
+    ],
+)
+def test_a_job_that_ends_well_is_done_if_its_node_has_not_stopped_it(
+    stopped_by: str, state: JobState
+) -> None:
+    lab = Lab(nodes=[a_node(gpus=4)], policy=CLASS, obedient=False)
+    lab.submit(a_job(number=1, gpus=4, priority=250, estimate_ms=DAY))
+    lab.at(HOUR)
+    lab.submit(a_job(number=2, gpus=4, priority=2500))
+    assert lab.stopped() == [("j1.1", "preempted")]
+    lab.ends("j1", stopped_by=stopped_by)
+    assert lab.state("j1") is state
+    assert lab.store.attempts("j1")[0].exit_code == 0
+    assert lab.running() == ["j2"]
 
 
 def test_the_freed_place_is_kept_for_the_job_that_it_was_cleared_for() -> None:

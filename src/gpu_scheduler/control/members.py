@@ -104,12 +104,16 @@ class Members:
             default=member,
         )
         found = attempt.ends[decisive]
+        grounds = [found] if failed else [attempt.ends[number] for number in sorted(attempt.ends)]
+        stopped_by = next(
+            (one.stopped_by for one in grounds if one.stopped_by not in {"", GANG}), ""
+        )
         return Ended(
             allocation.id,
             exit_code=found.exit_code,
             signal=found.signal,
             ran=found.ran,
-            stopped_by="" if found.stopped_by == GANG else found.stopped_by,
+            stopped_by=stopped_by,
             detail=attempt.late or _told(attempt, decisive),
             hooks=_hooks(attempt),
         )

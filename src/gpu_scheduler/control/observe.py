@@ -90,7 +90,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     book.changed = True
     elapsed_ms = max(0, now_ms - running.allocation.start_ms)
     task.served_ms += elapsed_ms
-    task.stop_why = task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
+    task.stop_why = _why_stopped(life, task, fact)
     fact = _of_a_gang(running, task, fact)
     state = _state_after(book, life, task, fact, elapsed_ms)
     fact = hooks.with_count(task, fact, state)
@@ -156,6 +156,17 @@ def _end_task(  # noqa: PLR0917
 def _kept_ms(running: Running, fact: Ended) -> int:
     """What of its run time need not be repeated: as its driver says, or up to what it saved."""
     return max(fact.progress_ms, running.checkpoint_ms - running.allocation.start_ms)
+
+
+def _why_stopped(life: JobLife, task: TaskLife, fact: Ended) -> str:
+    """Why the attempt was stopped; empty if it ended by itself.
+
+    Who did all its work before the order to make way reached its node is done.
+    """
+    went_well = fact.ran and fact.exit_code == 0 and fact.signal is None
+    if task.stop_why == PREEMPTED and went_well and not fact.stopped_by and not life.job.service:
+        return ""
+    return task.stop_why or (PREEMPTED if fact.stopped_by == LEASE else fact.stopped_by)
 
 
 def _of_a_gang(running: Running, task: TaskLife, fact: Ended) -> Ended:

@@ -30,6 +30,12 @@ def test_an_attempt_is_over_when_its_last_member_is() -> None:
     assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=0)
 
 
+def test_an_attempt_was_stopped_if_any_member_was_though_all_end_well() -> None:
+    members, gang = Members(), an_allocation(2)
+    assert members.over(gang, 1, replace(WELL, stopped_by="preempted")) is None
+    assert members.over(gang, 0, WELL) == Ended("j.1", exit_code=0, stopped_by="preempted")
+
+
 def test_when_one_member_fails_the_others_are_stopped_once_and_its_failure_counts() -> None:
     members, gang = Members(), an_allocation(3)
     assert members.over(gang, 1, FAILED) is None
