@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from gpu_scheduler.api.allowed import allowed_values
 from gpu_scheduler.model.errors import (
     CallerError,
     InternalError,
@@ -18,6 +17,7 @@ from gpu_scheduler.model.errors import (
     SchedulerError,
 )
 from gpu_scheduler.wire.answers import ErrorForm
+from gpu_scheduler.wire.misfits import misfit
 
 TOKEN_CODES = (
     *("token_unknown", "token_unreadable", "token_invalid", "token_expired", "token_revoked"),
@@ -161,17 +161,6 @@ def bad_body(problem: Exception, form: Any, *, index: int | None = None) -> Inva
 
 
 _COMMAND = re.compile(r"got `str` - at `\$(?:\[\d+\])?\.(command|args)`")
-_AT = re.compile(r" - at `(.*)`$")
-_NO_CHOICE = re.compile(r"[Ii]nvalid enum value (.*)")
-_KINDS = re.compile(r"`(\w+(?: \| \w+)*)`")
-_WORDS = {
-    "array": "a list",
-    "object": "an object",
-    "str": "a string",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-}
 
 
 def _told(problem: Exception, form: Any) -> str:
@@ -186,17 +175,4 @@ def _told(problem: Exception, form: Any) -> str:
         )
     if not isinstance(problem, msgspec.ValidationError):
         return f"it is not JSON ({text})"
-    where = _AT.search(text)
-    told = _AT.sub("", text)
-    if where and (wrong := _NO_CHOICE.fullmatch(told)):
-        told = f"{wrong[1]} is none of {', '.join(allowed_values(form, where[1]))}"
-    elif told.startswith("Expected"):
-        told = _KINDS.sub(_in_words, told)
-    told = told[:1].lower() + told[1:]
-    if where and where[1] != "$":
-        return f"{where[1].removeprefix('$').removeprefix('.')}: {told}"
-    return told
-
-
-def _in_words(kinds: re.Match[str]) -> str:
-    return " or ".join(_WORDS.get(kind, kind) for kind in kinds[1].split(" | "))
+    return misfit(problem, form)

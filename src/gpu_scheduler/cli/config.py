@@ -36,6 +36,12 @@ def sample(args: Namespace) -> int:
 
 def run(args: Namespace) -> int:
     """Do what the first word says."""
+    if args.action in ("sample", "schema") and (args.file or args.config):
+        file = args.file or args.config
+        raise InvalidRequest(
+            f"'tgpu config {args.action}' reads and writes no file; write "
+            f"'tgpu config {args.action} > {file}' to have it in one"
+        )
     if args.action == "sample":
         return _sample(args)
     if args.action == "schema":

@@ -13,6 +13,7 @@ import msgspec
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.groups import GROUPS
 from gpu_scheduler.settings.mistakes import Mistakes
+from gpu_scheduler.wire.misfits import misfit
 
 PREFIX = "GPU_SCHEDULER_"
 Value = bool | int | float | str | tuple[str, ...] | dict[str, Any]
@@ -139,7 +140,8 @@ class Item:
         try:
             return msgspec.convert(entry, self.form)
         except msgspec.ValidationError as error:
-            raise InvalidRequest(f"{self.key}, entry '{name}': {error}") from None
+            told = misfit(error, self.form)
+            raise InvalidRequest(f"{self.key}, entry '{name}': {told}") from None
 
     def _in_range(self, value: Value) -> bool:
         if self.choices:

@@ -28,6 +28,7 @@ from gpu_scheduler.settings.groups import GROUPS, Settings
 from gpu_scheduler.settings.mistakes import Mistakes, told_by
 from gpu_scheduler.settings.places import STATE_VARIABLE, config_candidates
 from gpu_scheduler.settings.trusted import read_trusted
+from gpu_scheduler.wire.misfits import misfit
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
@@ -272,7 +273,10 @@ def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:
         try:
             patch = msgspec.convert({} if value is None else value, TenantPatch)
             read_tenant(patch, Tenant(id=tenant_id))
-        except (msgspec.ValidationError, InvalidRequest) as error:
+        except msgspec.ValidationError as error:
+            reader.refuse(f"tenant '{tenant_id}': {misfit(error, TenantPatch)}", node)
+            continue
+        except InvalidRequest as error:
             reader.refuse(f"tenant '{tenant_id}': {error}", node)
             continue
         origin = f"{reader.file}, line {key.start_mark.line + 1}"

@@ -29,6 +29,17 @@ def test_the_sample_is_a_file_that_is_good(
     assert capsys.readouterr().out == f"{path}: good\n"
 
 
+@pytest.mark.parametrize("words", [["sample"], ["schema"]], ids=" ".join)
+def test_what_only_prints_takes_no_file_for_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    assert main(["config", *words, str(path)]) == 2
+    shown = capsys.readouterr()
+    assert f"config {words[0]} > {path}" in shown.err
+    assert shown.out == ""
+
+
 def test_the_sample_as_json_holds_every_value(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

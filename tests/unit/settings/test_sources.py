@@ -226,7 +226,7 @@ def test_tenants_stand_in_the_file_with_the_fields_of_the_api(tmp_path: Path) ->
     [
         ("tenants:\n  a b: {}\n", "line 2: tenant 'a b' cannot be an id"),
         ("tenants:\n  vision: {max_gpu: 8}\n", "line 2: tenant 'vision': .*max_gpu"),
-        ("tenants:\n  vision: {max_gpus: -1}\n", "line 2: tenant 'vision': "),
+        ("tenants:\n  vision: {max_gpus: -1}\n", "tenant 'vision': max_gpus: expected a number"),
         ("tenants:\n  vision: [1]\n", "line 2: tenant 'vision': "),
         ("tenants: 3\n", "line 1: tenants must be names with values"),
         ("auth: maybe\n", "line 1: group 'auth' must be names with values"),

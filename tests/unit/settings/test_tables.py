@@ -33,6 +33,7 @@ def test_entries_have_names_of_their_own(tmp_path: Path) -> None:
     ("entry", "said"),
     [
         ("{kind: pigeon, to: x}", "entry 'a'.*pigeon"),
+        ("{kind: email, to: 5}", "entry 'a': to: expected a string, got a whole number"),
         ("{kind: webhook}", "needs url or url_file"),
         ("{kind: webhook, url: 'ftp://x'}", "http:// or https://"),
         ("{kind: email, to: x, url: 'https://x'}", "email has no url"),
