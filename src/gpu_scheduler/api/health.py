@@ -150,6 +150,11 @@ def _nodes(nodes: list[Slot]) -> Iterator[Finding]:
         "own agent again by itself, and jobs run on meanwhile"
     )
     lost = [slot.node.id for slot in nodes if slot.node.state is not NodeState.ONLINE]
+    if not nodes:
+        remedy = (
+            "none has joined yet: make a token with 'tgpu node token create', and start 'tgpu "
+            "agent' with it on each machine"
+        )
     if len(lost) == len(nodes):
         yield Finding("nodes", DEGRADED, "no node is online", remedy)
     elif lost:

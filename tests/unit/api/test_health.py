@@ -43,6 +43,13 @@ def test_an_agent_that_is_away_is_told(lab: ApiLab) -> None:
     assert "agent.log" in reason["remedy"]
 
 
+def test_a_cluster_that_no_node_has_joined_yet_says_how_one_does() -> None:
+    with ApiLab(nodes=0) as lab:
+        (reason,) = reasons(lab, "nodes")
+    assert reason["detail"] == "no node is online"
+    assert "tgpu node token create" in reason["remedy"]
+
+
 def test_a_driver_that_is_left_alone_is_told(lab: ApiLab) -> None:
     problem = "GPUs cannot be read: timed out; next try in 20 s"
     lab.loop.telemetry["n0"] = NodeReadings(at_ms=0, problem=problem)
