@@ -109,6 +109,8 @@ def test_a_job_whose_engine_hangs_at_its_beginning_is_given_up(
         over = await rig.run(a_container(rig))
         assert_unknown(over, "")
         assert "has not begun the container" in over.detail
+        assert "removed when the engine is back" in over.detail
+        assert over.detail.count("unknown") == 1
 
     with_engine(monkeypatch, tmp_path, "exec sleep 1000", scenario)
 

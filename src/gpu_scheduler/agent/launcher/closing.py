@@ -112,8 +112,11 @@ class Closer:
         was_killed = attempt.killed or attempt.engine_silent
 
         def answered(well: bool, text: str) -> None:
-            attempt.engine_silent = not well and not engines.knows_none(text)
+            is_told, attempt.engine_silent = attempt.engine_silent, _is_silent(well, text)
             attempt.ending = self._of_container(attempt, client, well, text)
+            if is_told and attempt.engine_silent:
+                # Why it was given up stands among the details already.
+                attempt.ending = Ending()
             if was_killed and attempt.ending.detail == GONE:
                 attempt.ending = Ending(detail=NONE_MADE)
             self._clear(attempt)
@@ -135,8 +138,10 @@ class Closer:
         runner = attempt.runner
         begun = attempt.said_go or attempt.adopted
         command = () if runner is None or not begun else runner.clear_command(attempt.work)
-        if attempt.engine_silent:
-            self._cleared(attempt, command, "its engine does not answer")
+        if command and attempt.engine_silent:
+            attempt.details.append("its container is removed when the engine is back")
+            engines.remove_later(self._kit, attempt, command)
+            self._sweep(attempt)
         elif command:
             engines.ask(
                 self._kit,
@@ -150,9 +155,9 @@ class Closer:
 
     def _cleared(self, attempt: Attempt, command: tuple[str, ...], bad: str) -> None:
         """What the engine does not end is ended without it, before anybody gets the devices."""
-        if bad and not engines.knows_none(bad):
+        if bad and _is_silent(False, bad):
             attempt.engine_silent = True
-            attempt.details.append(f"its container is removed when that can be done: {bad}")
+            attempt.details.append(f"its container could not be removed yet: {bad}")
             engines.remove_later(self._kit, attempt, command)
         self._sweep(attempt)
 
@@ -256,6 +261,10 @@ class Closer:
 
         # The server makes it durable anyway, and the disk takes longer than many a job.
         self._kit.journal.append_softly(record, written)
+
+
+def _is_silent(well: bool, text: str) -> bool:
+    return not well and not engines.knows_none(text)
 
 
 def _silent(client: Ending, text: str) -> str:
