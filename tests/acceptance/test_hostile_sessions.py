@@ -256,8 +256,8 @@ except OSError:
     ("module", "name"),
     [
         ("logs", "open_log"),
-        ("starting", "Starter._record"),
-        ("starting", "Starter._began"),
+        ("starting", "Starter.record"),
+        ("starting", "Starter.began"),
         ("starting", "Starter._child_ended"),
         ("stopping", "Stopper.arm"),
         ("closing", "Closer._sweep"),
