@@ -7,7 +7,7 @@ if all of it were not enough, nor for a budget, which does not grow by stopping 
 from __future__ import annotations
 
 from gpu_scheduler.engine.admit import job_amounts
-from gpu_scheduler.engine.clearing import INTERACTIVE, Found, Search, evictions_for
+from gpu_scheduler.engine.clearing import INTERACTIVE, LENT, Found, Search, evictions_for
 from gpu_scheduler.engine.limits import Limits
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.preempt import Preemptor
@@ -27,6 +27,15 @@ NOBODY = "no batch job of {whose} may be stopped for it"
 NOT_ENOUGH = "stopping {all} of {whose} that may be stopped would not be enough"
 UNDER_WAY = "what is being stopped already will be enough"
 MOST_NAMES = 5
+_WHOSE = {
+    "class": "of a lower class",
+    "feedback": "that had more service",
+    "overrun": "that ran for longer than expected",
+    "remaining": "with more left to run",
+    INTERACTIVE: "of its own tenant",
+    LENT: "on what was only lent",
+}
+"""What is said of jobs that leave, by the ground for it."""
 
 
 class OwnWork:
@@ -80,8 +89,10 @@ class OwnWork:
 
 def claimed(evictions: list[Eviction]) -> Reason:
     """The reason of a job for whose place these are being stopped."""
-    if any(eviction.ground != INTERACTIVE for eviction in evictions):
-        return Reason(ReasonCode.CLAIMED, (("victims", len(evictions)),))
+    grounds = dict.fromkeys(eviction.ground for eviction in evictions)
+    if any(ground != INTERACTIVE for ground in grounds):
+        whose = " and ".join(sorted(_WHOSE[ground] for ground in grounds))
+        return Reason(ReasonCode.CLAIMED, (("victims", len(evictions)), ("whose", whose)))
     return stopping([eviction.allocation_id.rsplit(".", 1)[0] for eviction in evictions])
 
 

@@ -128,7 +128,7 @@ SENTENCES = {
     ReasonCode.BEGIN_TIME: "asked not to begin before {begin_ms}",
     ReasonCode.DEPENDENCY: "waiting for job {job} ({kind})",
     ReasonCode.BACKOFF: "waiting until {until_ms} before the next attempt",
-    ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) of a lower class",
+    ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) {whose}",
     ReasonCode.OWN_WORK: "stops {jobs} of its own tenant, and starts when that has ended",
     ReasonCode.PORT_TAKEN: "its port is taken on every node that has room",
     ReasonCode.STOPPING: "its last attempt is still stopping",

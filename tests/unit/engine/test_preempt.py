@@ -98,7 +98,9 @@ def test_an_eviction_names_its_ground_and_keeps_the_place() -> None:
     eviction = plan.evictions[0]
     assert (eviction.allocation_id, eviction.for_job_id, eviction.ground) == ("j8.1", "j1", "class")
     assert [(r.job_id, r.claim) for r in plan.reservations] == [("j1", True)]
-    assert dict(plan.job_reasons)["j1"].code is ReasonCode.CLAIMED
+    reason = dict(plan.job_reasons)["j1"]
+    assert reason.code is ReasonCode.CLAIMED
+    assert str(reason) == "its place is being cleared of 1 job(s) of a lower class"
 
 
 def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
@@ -114,6 +116,8 @@ def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
     plan = decided(picture)
     assert len(plan.evictions) == 1
     assert plan.evictions[0].ground == "lent"
+    told = str(dict(plan.job_reasons)["j1"])
+    assert told == "its place is being cleared of 1 job(s) on what was only lent"
 
 
 def test_who_holds_no_more_than_it_is_sure_of_lends_nothing_back() -> None:
