@@ -52,7 +52,7 @@ def test_nobody_is_evicted_twice_at_one_moment(scenario: Scenario, policy: str) 
 
 
 @settings(max_examples=60)
-@given(scenario=scenarios(limits=False, changes=False), policy=policies(PREEMPTING))
+@given(scenario=scenarios(changes=False), policy=policies(PREEMPTING))
 def test_whoever_others_are_evicted_for_starts_as_soon_as_they_are_gone(
     scenario: Scenario, policy: str
 ) -> None:
