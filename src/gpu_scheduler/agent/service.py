@@ -470,9 +470,8 @@ class Agent:
         except (NoSlice, PortTaken) as error:
             log.warning("order refused", allocation=order.allocation_id, error=str(error))
             self._cannot_prepare(order, error)
-        except (
-            Exception
-        ) as error:  # orders are repeated: what escaped would kill us again and again
+        except Exception as error:
+            # Orders are repeated: what escaped would kill us again and again.
             log.exception("order not understood", allocation=order.allocation_id)
             self._cannot_prepare(order, error)
         else:

@@ -283,7 +283,9 @@ def test_an_order_that_waits_and_is_said_again_is_followed_once(directory: Path)
 def test_what_is_forgotten_while_its_start_waits_never_starts(directory: Path) -> None:
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         launcher.may_start.clear()
-        for said in (a_start("job-1"), a_start("job-2"), a_forget("job-2"), a_start("job-3")):
+        server.says.put_nowait(a_start("job-1"))
+        await asyncio.wait_for(launcher.asked.wait(), 10)
+        for said in (a_start("job-2"), a_forget("job-2"), a_start("job-3")):
             server.says.put_nowait(said)
         assert await asyncio.wait_for(launcher.forgotten.get(), 10) == "job-2.1"
         launcher.may_start.set()
