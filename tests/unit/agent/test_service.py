@@ -339,6 +339,7 @@ def test_the_last_save_is_told_to_a_server_that_comes_back_with_its_age(director
         now_ms = time.time_ns() // 1_000_000
         what: dict[str, Any] = {"allocation_id": "job-1.1", "member": 0}
         launcher.says.put_nowait(Began(**what, pid=7, at_ms=now_ms))
+        await server.next_fact_of("began")  # so that each save is told when it is made
         for ago_ms in (90_000, 60_000):
             launcher.says.put_nowait(Saved(**what, at_ms=now_ms - ago_ms))
         facts = [await server.next_fact_of("saved") for _ in range(2)]
