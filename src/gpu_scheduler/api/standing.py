@@ -188,5 +188,5 @@ def _unknown(scope: Scope) -> ErrorForm:
     return ErrorForm(
         error="this server lost the lead while it worked on the request; whether it was done is "
         "not known here. Repeat it with the same Idempotency-Key, or look first",
-        code="unavailable",
+        code="outcome_unknown",
     )

@@ -17,6 +17,7 @@ from gpu_scheduler.client.address import Address, candidates
 from gpu_scheduler.client.connection import (
     CONNECT_TIMEOUT_S,
     check_owner,
+    may_repeat,
     nobody_answers,
     peer_uid,
 )
@@ -247,23 +248,32 @@ class AsyncClient:
     async def _follow(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
-        """Ask; of several servers, ask on while none of them leads."""
+        """Ask; and ask on while nobody leads, or of several servers none can work."""
         clock = asyncio.get_running_loop().time
         give_up = clock() + forms.FOLLOW_S
+        is_safe = may_repeat(method, headers)
+        said: tuple[int, bytes] | None = None
         while True:
-            can_wait = len(self._candidates) > 1 and clock() < give_up
+            has_others = len(self._candidates) > 1
+            can_wait = clock() < give_up
             try:
                 async with _Exchange(self._candidates) as exchange:
                     self._has_answered = True
                     answer = await exchange.send(method, path, headers, body)
                     content = await exchange.rest()
-            except (NoServer, Unreadable):
-                # None of them has ever answered: then waiting is of no use.
-                if not can_wait or not self._has_answered:
+            except (NoServer, Unreadable) as error:
+                if said is not None and not has_others:
+                    return said
+                # If none of them has ever answered, waiting is of no use.
+                is_harmless = is_safe or isinstance(error, NoServer)
+                if not (can_wait and has_others and self._has_answered and is_harmless):
                     raise
             else:
-                if not can_wait or not forms.is_elsewhere(answer.status, content):
-                    return answer.status, content
+                said = answer.status, content
+                if not can_wait or not forms.is_elsewhere(
+                    *said, has_others=has_others, is_safe=is_safe
+                ):
+                    return said
             self._candidates = self._candidates[1:] + self._candidates[:1]
             await asyncio.sleep(forms.FOLLOW_PAUSE_S)
 

@@ -10,7 +10,7 @@ import time
 
 from gpu_scheduler.client import forms
 from gpu_scheduler.client.address import candidates
-from gpu_scheduler.client.connection import Connection
+from gpu_scheduler.client.connection import Connection, may_repeat
 from gpu_scheduler.client.errors import JobFailed, NoServer, Unreadable
 from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import target
@@ -243,19 +243,29 @@ class Client:
     def _follow(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
-        """Ask; of several servers, ask on while none of them leads."""
+        """Ask; and ask on while nobody leads, or of several servers none can work."""
         give_up = time.monotonic() + forms.FOLLOW_S
+        is_safe = may_repeat(method, headers)
+        said: tuple[int, bytes] | None = None
         while True:
-            can_wait = self.connection.has_others and time.monotonic() < give_up
+            has_others = self.connection.has_others
+            can_wait = time.monotonic() < give_up
             try:
                 answer, content = self.connection.request(method, path, headers, body)
-            except (NoServer, Unreadable):
-                # None of them has ever answered: then waiting is of no use.
-                if not can_wait or self.connection.address is None:
+            except (NoServer, Unreadable) as error:
+                if said is not None and not has_others:
+                    return said
+                # If none of them has ever answered, waiting is of no use.
+                has_answered = self.connection.address is not None
+                is_harmless = is_safe or isinstance(error, NoServer)
+                if not (can_wait and has_others and has_answered and is_harmless):
                     raise
             else:
-                if not can_wait or not forms.is_elsewhere(answer.status, content):
-                    return answer.status, content
+                said = answer.status, content
+                if not can_wait or not forms.is_elsewhere(
+                    *said, has_others=has_others, is_safe=is_safe
+                ):
+                    return said
             self.connection.turn()
             time.sleep(forms.FOLLOW_PAUSE_S)
 

@@ -119,8 +119,8 @@ class Connection:
     ) -> tuple[Answer, list[bytes]]:
         """Send, and read until the head of the answer is there."""
         kept = self._socket is not None
-        may_repeat = method == "GET" or "Idempotency-Key" in headers
-        others = len(self._candidates) - 1 if may_repeat else 0
+        is_safe = may_repeat(method, headers)
+        others = len(self._candidates) - 1 if is_safe else 0
         while True:
             held = self._connected()
             held.settimeout(PATIENCE_S if others > 0 else REPLY_TIMEOUT_S)
@@ -141,7 +141,7 @@ class Connection:
             except (OSError, Unreadable) as error:
                 self.close()
                 # A kept connection may have been closed by the server while it was idle.
-                if kept and may_repeat:
+                if kept and is_safe:
                     kept = False
                     continue
                 if isinstance(error, Unreadable):
@@ -172,6 +172,11 @@ class Connection:
             place = self._candidates.index(found)
             self._candidates = self._candidates[place:] + self._candidates[:place]
         return self._socket
+
+
+def may_repeat(method: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request does no harm when it is sent again to who may have done it."""
+    return method == "GET" or "Idempotency-Key" in headers
 
 
 def connect(candidates: list[Address]) -> tuple[Address, _socket.socket]:

@@ -27,7 +27,9 @@ UNAVAILABLE = 503
 FOLLOW_S = 20.0
 """So long a leader is looked for, and a little longer than a failover takes."""
 FOLLOW_PAUSE_S = 0.25
-_NOT_HERE = (b'"not_leader"', b'"unavailable"', b'"cluster_error"')
+_NOT_DONE = b'"not_leader"'
+_NOT_KNOWN = b'"outcome_unknown"'
+_NOT_HERE = (b'"unavailable"', b'"cluster_error"')
 _RENAMED = {
     "gpus": "gpu_count",
     "tenant": "tenant_id",
@@ -109,9 +111,17 @@ def is_too_fast(status: int, body: bytes) -> bool:
     return status == TOO_FAST and b'"too_fast"' in body
 
 
-def is_elsewhere(status: int, body: bytes) -> bool:
-    """Whether the server has done nothing, or cannot say, because it does not lead (any more)."""
-    return status == UNAVAILABLE and any(code in body for code in _NOT_HERE)
+def is_elsewhere(status: int, body: bytes, *, has_others: bool, is_safe: bool) -> bool:
+    """Whether to ask again, as the server does not lead (any more), or cannot work now.
+
+    One that is alone will lead soon, or know who does; if there are others, one of them may be in a
+    better state. What may have been done is sent again only if that `is_safe`.
+    """
+    if status != UNAVAILABLE:
+        return False
+    if _NOT_DONE in body or (is_safe and _NOT_KNOWN in body):
+        return True
+    return has_others and any(code in body for code in _NOT_HERE)
 
 
 def joined(values: str | Iterable[str] | None) -> str | None:

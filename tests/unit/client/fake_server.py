@@ -36,6 +36,9 @@ class FakeServer:
         self.tenants: dict[str, dict[str, Any]] = {"default": {"id": "default", "name": "default"}}
         self.paused: set[int] = set()
         self.refusal: tuple[int, dict[str, Any]] | None = None
+        self.refused_until = 0
+        """If more than 0: only so many requests are refused."""
+        self.keys: list[str | None] = []
         self.has_events = True
         self.events: list[dict[str, Any]] = []
         self.closing = False
@@ -172,7 +175,9 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         self.body = json.loads(self.rfile.read(length)) if length else None
         self.fake.requests.append(f"{self.command} {self.path}")
-        if self.fake.refusal is not None:
+        self.fake.keys.append(self.headers.get("Idempotency-Key"))
+        over = 0 < self.fake.refused_until < len(self.fake.requests)
+        if self.fake.refusal is not None and not over:
             self.answer(*self.fake.refusal)
             return
         path = unquote(parts.path).removeprefix("/api/v1")

@@ -66,6 +66,17 @@ def test_waiting_works_without_a_stream_and_ends_after_its_time() -> None:
     play(story)
 
 
+def test_a_server_that_is_alone_is_asked_on_until_somebody_leads() -> None:
+    async def story(server: FakeServer, client: AsyncClient) -> None:
+        server.refusal = (503, {"error": "it lost the lead", "code": "outcome_unknown"})
+        server.refused_until = 2
+        assert (await client.submit(["true"])).id == "job-1"
+        assert len(server.requests) == 3
+        assert len(set(server.keys)) == 1
+
+    play(story)
+
+
 def test_many_calls_may_be_under_way_at_once() -> None:
     async def story(server: FakeServer, client: AsyncClient) -> None:
         jobs = await asyncio.gather(*(client.submit(["true"]) for _ in range(10)))

@@ -19,7 +19,9 @@ from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,
     InvalidInput,
+    OutcomeUnknown,
     QuotaTooSmall,
+    StoreUnavailable,
     UnknownThing,
     WrongState,
 )
@@ -181,6 +183,41 @@ def test_errors_come_back_as_the_exceptions_of_the_model(
     assert caught.value.exit_code == exit_code
     assert caught.value.code == code
     assert caught.value.details == {"index": 3}
+
+
+BETWEEN_LEADERS = [
+    {"error": "this server is not sure that it still leads", "code": "not_leader"},
+    {"error": "this server lost the lead while it worked", "code": "outcome_unknown"},
+]
+
+
+@pytest.mark.parametrize("refusal", BETWEEN_LEADERS, ids=lambda refusal: refusal["code"])
+def test_a_server_that_is_alone_is_asked_on_until_somebody_leads(
+    server: FakeServer, client: Client, refusal: dict[str, str]
+) -> None:
+    server.refusal = (503, refusal)
+    server.refused_until = 2
+    assert client.submit(["x"]).id == "job-1"
+    assert server.requests == ["POST /api/v1/jobs"] * 3
+    assert len(set(server.keys)) == 1, "all of them are one and the same request"
+
+
+def test_what_may_have_been_done_is_sent_again_only_with_a_key(
+    server: FakeServer, client: Client
+) -> None:
+    server.refusal = (503, BETWEEN_LEADERS[1])
+    with pytest.raises(OutcomeUnknown, match="lost the lead"):
+        client.call("POST", "/api/v1/jobs", {"command": ["x"]}, once=False)
+    assert server.requests == ["POST /api/v1/jobs"]
+
+
+def test_who_is_alone_and_has_no_disk_left_is_not_asked_on(
+    server: FakeServer, client: Client
+) -> None:
+    server.refusal = (503, {"error": "the disk is full", "code": "unavailable"})
+    with pytest.raises(StoreUnavailable, match="the disk is full"):
+        client.submit(["x"])
+    assert server.requests == ["POST /api/v1/jobs"]
 
 
 def test_an_answer_that_is_no_json_is_no_success(server: FakeServer, client: Client) -> None:
