@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -70,6 +71,14 @@ def test_gpus_are_found_given_out_and_watched(box: tuple[RealServer, FakeNvml]) 
 
     nvml.xid(5, 79)
     until(lambda: gpu(server, 5)["state"] == "unhealthy")
+
+
+def test_loads_are_told_with_mean_and_peak(box: tuple[RealServer, FakeNvml]) -> None:
+    server, _ = box
+    until(lambda: "% peak" in server.tgpu("metrics").stdout)
+    loads = re.findall(r"GPU \d +([0-9.]+)% avg, (\d+)% peak", server.tgpu("metrics").stdout)
+    assert len(loads) == 8
+    assert all(0 <= float(mean) <= int(peak) <= 100 for mean, peak in loads)
 
 
 def test_the_process_of_a_job_is_known_as_its_own(box: tuple[RealServer, FakeNvml]) -> None:
