@@ -167,17 +167,20 @@ def _wrong_ends(answers: Answers, runs: list[Run], launcher_killed: bool) -> Ite
             continue
         hows = {run.how for run in ran[key]}
         failed = hows - {"exit:0"} or hows
-        if attempt["state"] not in {"cancelled", "preempted"}:
+        was_stopped = attempt["state"] in {"cancelled", "preempted"}
+        if not was_stopped:
             # Those who were stopped because another one failed do not speak for the gang.
             failed = (failed - {"signal:15"}) or failed
         if said == "unknown" and launcher_killed and "unknown" in attempt["detail"]:
             continue
-        some_never_ran = len(ran[key]) < len(attempt["allocation"])
-        if said == "unknown" and some_never_ran and attempt["detail"].startswith("member "):
+        all_ran = len(ran[key]) == len(attempt["allocation"])
+        is_told = was_stopped or attempt["detail"].startswith("member ")
+        if said == "unknown" and not all_ran and is_told:
             # Such a gang ends as the one that never began, however the others fared meanwhile.
             continue
         if said not in failed:
-            yield f"{attempt['id']}: {said}, but it was {' and '.join(sorted(failed))}"
+            told = f"{attempt['state']} {attempt['detail']!r}, {len(ran[key])} ran"
+            yield f"{attempt['id']}: {said}, but it was {' and '.join(sorted(failed))} ({told})"
 
 
 def _wrong_devices(answers: Answers, runs: list[Run]) -> Iterator[str]:

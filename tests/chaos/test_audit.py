@@ -102,6 +102,7 @@ def test_an_unknown_end_of_a_gang_passes_only_if_one_of_it_never_ran() -> None:
     wrong = "job-1.1: unknown, but it was exit:0"
     assert wrong not in complaints(attempt=late)
     assert wrong in complaints(attempt=late | {"detail": ""})
+    assert wrong not in complaints(attempt=late | {"detail": "", "state": "preempted"})
     other = replace(RUN, key=("job-1", None, 1, 1))
     assert wrong in complaints(attempt=late, runs=(RUN, other))
 
