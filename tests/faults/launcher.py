@@ -105,12 +105,11 @@ class ModelLauncher:
 
     # --- orders
 
-    def hear(self, number: int, kind: str, args: tuple[Any, ...]) -> None:
-        """An order has come, perhaps for the second time."""
+    def hear(self, asker: LauncherClient, number: int, kind: str, args: tuple[Any, ...]) -> None:
+        """An order has come, perhaps for the second time; who asked may be dead by now."""
 
         def done(problem: str = "", value: Any = None) -> None:
-            if self.client is not None:
-                self.client.told_later(number, problem, value)
+            asker.told_later(number, problem, value)
 
         getattr(self, f"_do_{kind}")(*args, done)
 
@@ -513,7 +512,9 @@ class LauncherClient:
         if self._random.random() < self._node.busy:
             pause_s = self._random.uniform(0.01, 0.5)
         self._last_at = max(self._last_at, loop.time() + pause_s)
-        loop.tell(launcher.part, self._last_at - loop.time(), launcher.hear, number, kind, args)
+        loop.tell(
+            launcher.part, self._last_at - loop.time(), launcher.hear, self, number, kind, args
+        )
 
     def told_later(self, number: int, problem: str, value: Any) -> None:
         self._node.loop.tell(self._part, 0.0005, self._told, number, problem, value)
