@@ -98,19 +98,16 @@ def test_an_order_is_kept_while_nothing_changes_and_for_a_while_when_much_does(
     lab: ApiLab,
 ) -> None:
     clock = [0.0]
-
-    def slow() -> float:
-        clock[0] += 0.5
-        return clock[0]
-
+    work = iter(range(100))
     lab.submit(gpu_count=1, hold=True)
     admin = Caller(user="root", role=Role.ADMIN)
-    orders = Orders(lab.loop, slow)
+    orders = Orders(lab.loop, lambda: clock[0], lambda: next(work) / 2)
     first = orders.find(admin, "queue", (), "")
     assert orders.find(admin, "queue", (), "") is first
     lab.submit(gpu_count=1, hold=True)
+    clock[0] += 9
     assert orders.find(admin, "queue", (), "") is first
-    clock[0] += 20
+    clock[0] += 2
     assert len(orders.find(admin, "queue", (), "").ids) == 2
 
 
