@@ -27,9 +27,12 @@ def waiting(rig: Rig) -> dict[int, Path]:
     found = {}
     for children in Path(f"/proc/{rig.launcher.pid}/task").glob("*/children"):
         for pid in map(int, children.read_text(encoding="ascii").split()):
-            groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
+            try:
+                groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:  # it has just ended
+                continue
             path = next(e.split(":")[2] for e in groups.splitlines() if e.split(":")[1] == "cpu")
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
             if Path(path).name.startswith(PREFIX) and b"gpu_scheduler.agent.launcher" in command:
                 found[pid] = CPU / path.lstrip("/")
     return found
@@ -91,6 +94,7 @@ def test_groups_of_those_who_waited_go_with_the_launcher_and_after_its_death() -
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true", cpu_milli=500))
         left = await some_wait(rig)
+        home = next(iter(left.values())).parent
         running = rig.work("job-2.1", "sleep", "60", cpu_milli=500)
         await rig.launcher.start(running)
         job = (await rig.began("job-2.1")).pid
@@ -101,7 +105,7 @@ def test_groups_of_those_who_waited_go_with_the_launcher_and_after_its_death() -
         os.kill(job, 0)
         assert (await rig.run(rig.work("job-3.1", "true", cpu_milli=500))).exit_code == 0
         await some_wait(rig)
-        homes.append(next(iter(left.values())).parent)
+        homes.append(home)
 
     homes: list[Path] = []
     with_launcher(scenario)
