@@ -1,5 +1,6 @@
 """Our own JSON, as one document and as lines: values in their natural form, and clear refusals."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,7 @@ def test_a_document_needs_nodes_with_ids_of_their_own(tmp_path: Path, nodes: obj
 )
 def test_a_broken_document_is_refused(tmp_path: Path, text: str, line: int | None) -> None:
     path = a_file(tmp_path, "trace.json", text)
+    gc.collect()  # A finalizer of an earlier test must not run at the depth reached here.
     with Refusal(path, line):
         read_json(path, a_cluster())
 
@@ -234,6 +236,7 @@ def test_a_broken_document_is_refused(tmp_path: Path, text: str, line: int | Non
 @pytest.mark.parametrize("text", ["{", "nonsense", "{} {}", "[" * 100_000])
 def test_a_broken_line_is_refused(tmp_path: Path, text: str) -> None:
     path = a_file(tmp_path, "jobs.jsonl", json.dumps(a_record()), text)
+    gc.collect()  # A finalizer of an earlier test must not run at the depth reached here.
     with Refusal(path, 2):
         read_json_lines(path, a_cluster())
 
