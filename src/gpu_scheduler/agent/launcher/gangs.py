@@ -31,10 +31,11 @@ class Gangs:
         if attempt.work.members_here <= 1 or attempt.stopped_by:
             step("")
             return
-        for other in self._attempts.values():
-            if other.key[0] == name and _comes_no_more(other):
-                self._in_vain(attempt, step, other)
-                return
+        missing = [o for o in self._attempts.values() if o.key[0] == name and _comes_no_more(o)]
+        if missing:
+            # One that waited in vain itself is not the reason.
+            self._in_vain(attempt, step, min(missing, key=lambda o: o.stopped_by == GANG))
+            return
         here = self._waiting.setdefault(name, {})
         here[member] = (attempt, step)
         if len(here) >= attempt.work.members_here:
