@@ -7,11 +7,12 @@ import secrets
 
 import msgspec
 
+from gpu_scheduler.api.accounts import Account
 from gpu_scheduler.api.bearer import PREFIX, hash_of
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import Answer, Call, answer
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_number
-from gpu_scheduler.api.people import ROOT, Account
+from gpu_scheduler.api.people import ROOT
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.control.permit import sees_token
 from gpu_scheduler.model.caller import Role
@@ -53,10 +54,11 @@ async def create_token(context: Context, call: Call) -> Answer:
             f"the token would be good for {asked.expires_in_seconds / DAY_S:g} days; at most "
             f"{most_days:g} are allowed (auth.max_token_days)"
         )
-    account = _account(context, call, asked)
+    people = context.people
+    account = await people.when_known(lambda: _account(context, call, asked))
     tenant = context.own_tenant(caller, asked.tenant_id)
     if not asked.tenant_id and account.uid != caller.uid:
-        tenant = context.people.caller(account.uid).tenant
+        tenant = (await people.when_known(lambda: people.caller(account.uid))).tenant
     now_ms = context.service.now_ms()
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     token = Token(

@@ -15,9 +15,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from gpu_scheduler.api.accounts import Account
 from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.failures import BadToken, WrongTenant
-from gpu_scheduler.api.people import Account, Directory
+from gpu_scheduler.api.people import Directory
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.messages import UseToken
 from gpu_scheduler.model.caller import DEFAULT_TENANT, SYSTEM, Caller, Role

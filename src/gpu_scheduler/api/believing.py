@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import structlog
 
+from gpu_scheduler.api.accounts import Accounts
 from gpu_scheduler.api.exchange import Answer, Call, ClientGone, encode
 from gpu_scheduler.api.failures import error_form
 from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
 from gpu_scheduler.api.standing import Application, Standing
-from gpu_scheduler.api.vouching import HEADER, Asked, NotVouched, Vouched
+from gpu_scheduler.api.vouching import HEADER, Asked, NotVouched, Vouched, check_account
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import SchedulerError
 
@@ -28,13 +30,19 @@ class Believing:
     """Puts the caller that was vouched for in the place of the server that passes it on."""
 
     def __init__(
-        self, application: Application, vouched: Vouched, standing: Standing, most_bytes: int
+        self,
+        application: Application,
+        vouched: Vouched,
+        standing: Standing,
+        most_bytes: int,
+        accounts: Accounts | None = None,
     ) -> None:
         """Bodies of more than `most_bytes` are refused."""
         self._application = application
         self._vouched = vouched
         self._standing = standing
         self._most_bytes = most_bytes
+        self._accounts = accounts or Accounts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
@@ -75,6 +83,7 @@ class Believing:
             key=headers.get(KEY, b""),
         )
         peer = self._vouched.peer(voucher, asked, self._standing.database_ms())
+        await self._accounts.when_known(partial(check_account, voucher, self._accounts))
         kept = [(name, value) for name, value in scope["headers"] if name != HEADER]
         return {**scope, "headers": kept, "state": {"peer": peer}}, body
 

@@ -43,7 +43,10 @@ UNKNOWN = Peer(uid=None)
 
 
 class Authenticator(Protocol):
-    """One way to find out who is calling. None means that it cannot tell."""
+    """One way to find out who is calling. None means that it cannot tell.
+
+    It is asked again, with the same, after it has raised `Unanswered` and there is an answer.
+    """
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Who it is."""

@@ -82,13 +82,14 @@ class Forwarder:
     async def answer(self, context: Context, call: Call, operation: Operation) -> Answer:
         """What the leader says; raises `NotLeader` if none takes it for too long."""
         body = await call.body(context.settings.bounds.bulk_bytes)
+        user = await _user(context, call)
         is_safe = operation.is_safe_again(has_key=KEY in call.headers)
         clock = asyncio.get_running_loop().time
         give_up = clock() + WAIT_FOR_LEADER_S
         while True:
             lead = await self._leader(give_up - clock())
             try:
-                return await self._ask(lead, call, body)
+                return await self._ask(lead, call, body, user)
             except _Unsent as reason:
                 log.info("the leader did not take a request", why=str(reason))
                 if clock() > give_up:
@@ -101,8 +102,9 @@ class Forwarder:
                     ) from error
             await asyncio.sleep(AGAIN_S)
 
-    async def socket(self, call: Call, receive: Receive, send: Send) -> None:
+    async def socket(self, context: Context, call: Call, receive: Receive, send: Send) -> None:
         """A WebSocket of the leader, as if it were ours."""
+        user = await _user(context, call)
         clock = asyncio.get_running_loop().time
         give_up = clock() + WAIT_FOR_LEADER_S
         while True:
@@ -110,7 +112,7 @@ class Forwarder:
             try:
                 reader, writer = await self._connected(lead)
                 try:
-                    reply, body = await self._greeted(lead, call, reader, writer)
+                    reply, body = await self._greeted(lead, call, user, reader, writer)
                     if reply.status == UPGRADED:
                         await pass_on(reply.rest, reader, writer, receive, send)
                     else:
@@ -131,11 +133,12 @@ class Forwarder:
         self,
         lead: Lead,
         call: Call,
+        user: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> tuple[Reply, bytes]:
         """The leader's answer to a handshake, with its body if it refuses."""
-        writer.write(self._request(lead, call, b"", handshake_headers(new_key())))
+        writer.write(self._request(lead, call, b"", user, handshake_headers(new_key())))
         reply = Reply()
         pieces: list[bytes] = []
         async with asyncio.timeout(REPLY_S):
@@ -171,10 +174,10 @@ class Forwarder:
         me = self.standing.me
         return lead.address == me.address and lead.holder != me.name
 
-    async def _ask(self, lead: Lead, call: Call, body: bytes) -> Answer:
+    async def _ask(self, lead: Lead, call: Call, body: bytes, user: str) -> Answer:
         reader, writer = await self._connected(lead)
         try:
-            writer.write(self._request(lead, call, body, {"connection": "close"}))
+            writer.write(self._request(lead, call, body, user, {"connection": "close"}))
             reply = Reply()
             async with asyncio.timeout(REPLY_S):
                 first: list[bytes] = []
@@ -198,7 +201,9 @@ class Forwarder:
         keep_alive(writer.get_extra_info("socket"))
         return reader, writer
 
-    def _request(self, lead: Lead, call: Call, body: bytes, more: dict[str, str]) -> bytes:
+    def _request(
+        self, lead: Lead, call: Call, body: bytes, user: str, more: dict[str, str]
+    ) -> bytes:
         """The same request, with who asks in a form that the leader can check."""
         scope = call.scope
         target = scope.get("raw_path") or scope["path"].encode()
@@ -224,6 +229,7 @@ class Forwarder:
             headers[VOUCHED.decode()] = vouch(
                 self.secret,
                 peer,
+                user,
                 asked,
                 server=standing.me.name,
                 term=lead.term,
@@ -255,6 +261,16 @@ class Forwarder:
         if reply.status == 503 and b'"not_leader"' in body:
             raise _Unsent("it does not lead any more")
         return Answer(body, status=reply.status, media=media, headers=headers)
+
+
+async def _user(context: Context, call: Call) -> str:
+    """What the account is called that the kernel names; nobody is asked about one with a token."""
+    peer: Peer = call.scope.get("state", {}).get("peer", UNKNOWN)
+    uid = peer.uid
+    if uid is None or b"authorization" in call.headers:
+        return ""
+    account = await context.people.when_known(lambda: context.people.account(uid, peer.gid))
+    return account.name
 
 
 def _given_up(lead: Lead, reason: _Unsent) -> NotLeader:

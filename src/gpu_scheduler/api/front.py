@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from gpu_scheduler.api.accounts import Unanswered
 from gpu_scheduler.api.callers import UNKNOWN, Authenticator, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.events import PATH as EVENTS_PATH
@@ -117,7 +118,11 @@ class Front:
             self._check_origin(scope, headers)
             operation, params = self._find(method, scope["path"])
             path, action = operation.path, operation.name
-            who = self._let_in(operation, scope, headers)
+            try:
+                who = self._let_in(operation, scope, headers)
+            except Unanswered:
+                let_in = partial(self._let_in, operation, scope, headers)
+                who = await self._context.people.when_known(let_in)
             call = Call(
                 scope,
                 receive,
@@ -277,7 +282,8 @@ class Front:
             self._check_passed_on(headers)
             self._check_origin(scope, headers)
             action, params = self._socket_at(scope["path"])
-            caller = self._caller(scope, headers)
+            find = partial(self._caller, scope, headers)
+            caller = await self._context.people.when_known(find)
             call = Call(
                 scope, receive, caller=caller, headers=headers, params=params, request_id=request_id
             )
@@ -304,7 +310,9 @@ class Front:
     def _server_of(self, action: str) -> Callable[[Call, Receive, Send], Awaitable[None]]:
         if action == EVENTS:
             return self.sockets.serve
-        return self.terminals.serve if self._forwarder is None else self._forwarder.socket
+        if self._forwarder is None:
+            return self.terminals.serve
+        return partial(self._forwarder.socket, self._context)
 
     def _refusal(self, error: SchedulerError, request_id: str, path: str) -> Answer:
         status, form = error_form(error)

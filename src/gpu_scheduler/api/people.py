@@ -1,34 +1,21 @@
-"""Accounts of this machine: who has a uid, in which groups, and in which tenants that is.
+"""People: who has a uid or a name on this machine, and in which tenants that is.
 
-Names and groups are remembered for a minute, as looking them up can be slow; tenants are asked for
-anew whenever one has changed.
+Accounts are remembered for a while; tenants are asked for anew whenever one has changed. What is
+not remembered is looked up beside the event loop, and `when_known` waits for it.
 """
 
 from __future__ import annotations
 
-import grp
-import os
-import pwd
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import TypeVar
 
+from gpu_scheduler.api.accounts import Account, Accounts, nameless
 from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.roster import Roster
 
 ROOT = 0
-FORGET_NAMES_AFTER_S = 60.0
 MOST_REMEMBERED = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """An account as the system knows it; the primary group comes first."""
-
-    name: str
-    uid: int
-    gid: int
-    groups: tuple[str, ...]
+T = TypeVar("T")
 
 
 class Directory:
@@ -39,44 +26,50 @@ class Directory:
         server_uid: int,
         admins: Sequence[str],
         roster: Callable[[], Roster],
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        accounts: Accounts | None = None,
     ) -> None:
         """`roster` gives the tenants as they are now."""
         self._server_uid = server_uid
         self._admins = frozenset(admins)
         self._roster = roster
-        self._clock = clock
-        self._named: dict[str, tuple[float, Account | None]] = {}
+        self._accounts = accounts or Accounts()
+        self._clock = self._accounts.clock
         self._known: dict[tuple[int, int | None, str], tuple[float, Roster, Caller]] = {}
 
     def caller(self, uid: int, gid: int | None = None, origin: str = "") -> Caller:
-        """The account of a uid as a caller; the gid counts only where it has no name."""
+        """The account of a uid as a caller; the gid counts only where it has no name.
+
+        Raises `Unanswered` if it has to be waited for.
+        """
         key = (uid, gid, origin)
         found = self._known.get(key)
         now = self._clock()
         roster = self._roster()
         if found is not None and found[1] is roster and found[0] > now:
             return found[2]
-        caller = self._looked_up(account_of(uid, gid), roster, origin)
+        known = self._accounts.found(uid)
+        caller = self._as_caller(known.account or nameless(uid, gid), roster, origin)
         if len(self._known) > MOST_REMEMBERED:
             self._known.clear()
-        self._known[key] = (now + FORGET_NAMES_AFTER_S, roster, caller)
+        self._known[key] = (known.fresh_until, roster, caller)
         return caller
+
+    def account(self, uid: int, gid: int | None = None) -> Account:
+        """The account of a uid; one without a name is called by its number."""
+        return self._accounts.of(uid, gid)
 
     def named(self, name: str) -> Account | None:
         """The account of a name, if there is one."""
-        found = self._named.get(name)
-        now = self._clock()
-        if found is not None and found[0] > now:
-            return found[1]
-        account = account_named(name)
-        if len(self._named) > MOST_REMEMBERED:
-            self._named.clear()
-        self._named[name] = (now + FORGET_NAMES_AFTER_S, account)
-        return account
+        return self._accounts.named(name)
 
-    def _looked_up(self, account: Account, roster: Roster, origin: str) -> Caller:
+    async def when_known(self, ask: Callable[[], T]) -> T:
+        """What `ask` finds here; whatever has to be looked up for that is waited for.
+
+        It is asked again after each wait, so it must change nothing before it has found all.
+        """
+        return await self._accounts.when_known(ask)
+
+    def _as_caller(self, account: Account, roster: Roster, origin: str) -> Caller:
         belonging = roster.belonging(account.name, account.groups)
         is_admin = account.uid in {ROOT, self._server_uid} or account.name in self._admins
         role = Role.TENANT_ADMIN if belonging.administers else Role.USER
@@ -90,32 +83,3 @@ class Directory:
             administers=belonging.administers,
             origin=origin,
         )
-
-
-def account_of(uid: int, gid: int | None = None) -> Account:
-    """What the system says about a uid; one without a name is called by its number."""
-    try:
-        found = pwd.getpwuid(uid)
-    except KeyError:
-        return Account(str(uid), uid, uid if gid is None else gid, ())
-    return Account(found.pw_name, uid, found.pw_gid, _groups(found.pw_name, found.pw_gid))
-
-
-def account_named(name: str) -> Account | None:
-    """What the system says about a name, if there is such an account."""
-    try:
-        found = pwd.getpwnam(name)
-    except (KeyError, ValueError):
-        return None
-    return account_of(found.pw_uid)
-
-
-def _groups(user: str, primary: int) -> tuple[str, ...]:
-    numbers = dict.fromkeys([primary, *os.getgrouplist(user, primary)])
-    names = []
-    for number in numbers:
-        try:
-            names.append(grp.getgrgid(number).gr_name)
-        except KeyError:
-            names.append(str(number))
-    return tuple(names)

@@ -15,9 +15,10 @@ from typing import Any
 import jwt
 import structlog
 
+from gpu_scheduler.api.accounts import Account
 from gpu_scheduler.api.bearer import confined_caller
 from gpu_scheduler.api.failures import BadToken, WrongTenant
-from gpu_scheduler.api.people import ROOT, Account, Directory
+from gpu_scheduler.api.people import ROOT, Directory
 from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.errors import InvalidInput, SchedulerError
 

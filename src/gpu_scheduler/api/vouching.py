@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gpu_scheduler.api.accounts import Accounts
 from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.people import account_named, account_of
 from gpu_scheduler.model.errors import CallerError, NotLeader
 
 HEADER = b"x-tgpu-vouched"
@@ -70,14 +70,16 @@ _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Voucher)
 
 
-def vouch(secret: bytes, peer: Peer, asked: Asked, *, server: str, term: int, at_ms: int) -> bytes:
-    """The header that says who asks."""
+def vouch(
+    secret: bytes, peer: Peer, user: str, asked: Asked, *, server: str, term: int, at_ms: int
+) -> bytes:
+    """The header that says who asks; `user` is what the peer's account is called here."""
     if peer.uid is None:
         raise NotVouched("it is not known who is calling")
     voucher = Voucher(
         uid=peer.uid,
         gid=peer.gid,
-        user=account_of(peer.uid, peer.gid).name,
+        user=user,
         origin=peer.host,
         server=server,
         term=term,
@@ -114,7 +116,6 @@ class Vouched:
         if voucher.nonce in self._seen:
             raise NotVouched("it was sent before")
         self._remember(voucher.nonce, now_ms)
-        _check_account(voucher)
         origin = f"{voucher.origin} of {voucher.server}"
         return Peer(uid=voucher.uid, gid=voucher.gid, unix=True, host=origin)
 
@@ -139,10 +140,13 @@ class Vouched:
         self._seen[nonce] = now_ms
 
 
-def _check_account(voucher: Voucher) -> None:
-    """One uid must be one person everywhere, or jobs would run as somebody else."""
-    here = account_of(voucher.uid, voucher.gid).name
-    account = account_named(voucher.user)
+def check_account(voucher: Voucher, accounts: Accounts) -> None:
+    """One uid must be one person everywhere, or jobs would run as somebody else.
+
+    Raises `NotVouched` if it is not, `Unanswered` if that has to be waited for.
+    """
+    here = accounts.of(voucher.uid, voucher.gid).name
+    account = accounts.named(voucher.user)
     if here != voucher.user or (account is not None and account.uid != voucher.uid):
         raise NotVouched(
             f"uid {voucher.uid} is '{voucher.user}' on server '{voucher.server}' and '{here}' on "

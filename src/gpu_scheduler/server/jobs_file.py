@@ -83,7 +83,7 @@ class JobsFile:
 
     async def read(self) -> int:
         """Submit the lines that are new; says how many. A bad line costs only itself."""
-        found = self._open()
+        found = await self._people.when_known(self._open)
         if found is None:
             return 0
         lines, caller = found

@@ -1,5 +1,6 @@
 """Who is calling is what the kernel says; a socket that nobody holds open belongs to nobody."""
 
+import asyncio
 import os
 import pwd
 import socket
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api import callers
+from gpu_scheduler.api.accounts import Accounts, account_of
 from gpu_scheduler.api.callers import KernelAuthenticator, Peer, peer_of
-from gpu_scheduler.api.people import Directory, account_named
-from gpu_scheduler.model.caller import Role
+from gpu_scheduler.api.people import Directory
+from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.roster import Roster
 from gpu_scheduler.model.tenant import Tenant
 
@@ -34,7 +36,12 @@ def a_kernel(
     server_uid: int = 0, tenants: list[Tenant] | None = None, **more: Any
 ) -> KernelAuthenticator:
     roster = Roster.of(tenants or [])
-    return KernelAuthenticator(Directory(server_uid, (), lambda: roster, **more))
+    return KernelAuthenticator(Directory(server_uid, (), lambda: roster, Accounts(**more)))
+
+
+def found(known: KernelAuthenticator, peer: Peer) -> Caller | None:
+    """Who it is, when the account was looked up."""
+    return asyncio.run(known._people.when_known(lambda: known.caller(peer, {})))
 
 
 def ends(far: socket.socket) -> tuple[callers._End, callers._End]:
@@ -111,7 +118,7 @@ def test_another_user_is_told_apart() -> None:
 
 def test_root_and_whoever_runs_the_server_are_admins() -> None:
     known = a_kernel(server_uid=1234)
-    roles = {uid: known.caller(Peer(uid=uid, gid=7), {}) for uid in (0, 1234, 4242)}
+    roles = {uid: found(known, Peer(uid=uid, gid=7)) for uid in (0, 1234, 4242)}
     assert {uid: caller.role for uid, caller in roles.items() if caller} == {
         0: Role.ADMIN,
         1234: Role.ADMIN,
@@ -121,42 +128,31 @@ def test_root_and_whoever_runs_the_server_are_admins() -> None:
 
 def test_an_account_has_its_name_and_a_uid_without_one_its_number() -> None:
     known = a_kernel()
-    root = known.caller(Peer(uid=0, gid=99), {})
+    root = found(known, Peer(uid=0, gid=99))
     assert root is not None
     assert (root.user, root.gid) == (pwd.getpwuid(0).pw_name, pwd.getpwuid(0).pw_gid)
-    stranger = known.caller(Peer(uid=3_999_999, gid=5), {})
+    stranger = found(known, Peer(uid=3_999_999, gid=5))
     assert stranger is not None
     assert (stranger.user, stranger.uid, stranger.gid) == ("3999999", 3_999_999, 5)
-    assert known.caller(Peer(uid=None), {}) is None
-
-
-def test_names_are_looked_up_again_after_a_while() -> None:
-    now = [0.0]
-    known = a_kernel(clock=lambda: now[0])
-    first = known.caller(Peer(uid=0), {})
-    assert known.caller(Peer(uid=0), {}) is first
-    now[0] += 61
-    again = known.caller(Peer(uid=0), {})
-    assert again == first
-    assert again is not first
+    assert found(known, Peer(uid=None)) is None
 
 
 def test_groups_of_an_account_lead_to_its_tenants() -> None:
-    root = account_named("root")
+    root = account_of("root")
     assert root is not None
     vision = Tenant(id="vision", linux_groups=(root.groups[0],))
-    caller = a_kernel(tenants=[vision]).caller(Peer(uid=0), {})
+    caller = found(a_kernel(tenants=[vision]), Peer(uid=0))
     assert caller is not None
     assert (caller.tenant, caller.tenants) == ("vision", frozenset({"vision"}))
-    assert account_named("nobody-has-this-name") is None
-    assert account_named("a\0b") is None
+    assert account_of("nobody-has-this-name") is None
+    assert account_of("a\0b") is None
 
 
 def test_a_tenant_that_changes_counts_at_once() -> None:
     rosters = [Roster.of([])]
     kernel = KernelAuthenticator(Directory(0, (), lambda: rosters[-1]))
     stranger = Peer(uid=3_999_999)
-    before = kernel.caller(stranger, {})
+    before = found(kernel, stranger)
     rosters.append(Roster.of([Tenant(id="vision", users=("3999999",))]))
     after = kernel.caller(stranger, {})
     assert before is not None

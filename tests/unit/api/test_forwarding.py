@@ -149,14 +149,15 @@ def play(
 def a_voucher(method: bytes = b"POST") -> bytes:
     """Of another server, for somebody."""
     asked = Asked(method=method, target=JOBS.encode(), body=BODY)
-    return vouch(SECRET, SOMEBODY, asked, server="other", term=4, at_ms=NOW_MS)
+    return vouch(SECRET, SOMEBODY, "12345", asked, server="other", term=4, at_ms=NOW_MS)
 
 
 def test_who_asks_a_standby_is_vouched_for_as_its_kernel_says() -> None:
     leader = Leader()
     assert play(leader, lambda ask: ask())[0] == 200
     voucher = Vouched(SECRET, 5).read(leader.header("x-tgpu-vouched"))
-    assert (voucher.uid, voucher.server, voucher.term) == (SOMEBODY.uid, "standby", 5)
+    assert (voucher.uid, voucher.user) == (SOMEBODY.uid, "12345")
+    assert (voucher.server, voucher.term) == ("standby", 5)
 
 
 @pytest.mark.parametrize("method", ["POST", "GET"])

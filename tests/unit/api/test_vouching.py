@@ -1,12 +1,17 @@
 """A server vouches for a caller, and nobody else can."""
 
+import asyncio
+import json
 import os
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from gpu_scheduler.api import vouching
+from gpu_scheduler.api.accounts import Account, Accounts, Key
+from gpu_scheduler.api.believing import Believing
 from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.people import Account
 from gpu_scheduler.api.vouching import Asked, NotVouched, Vouched, vouch
 from gpu_scheduler.model.errors import NotLeader
 
@@ -14,10 +19,12 @@ SECRET = b"k" * 32
 ME = Peer(uid=os.getuid(), gid=os.getgid(), unix=True, host="unix")
 ASKED = Asked(method=b"POST", target=b"/api/v1/jobs", body=b"{}", key=b"key-1")
 NOW_MS = 1_000_000
+ME_NAMED = "ann"
+PATIENCE_S = 0.05
 
 
 def header(secret: bytes = SECRET, *, term: int = 3, at_ms: int = NOW_MS, peer: Peer = ME) -> bytes:
-    return vouch(secret, peer, ASKED, server="b", term=term, at_ms=at_ms)
+    return vouch(secret, peer, ME_NAMED, ASKED, server="b", term=term, at_ms=at_ms)
 
 
 def believed(text: bytes, asked: Asked = ASKED, *, leader: Vouched | None = None) -> Peer:
@@ -69,17 +76,67 @@ def test_a_signature_does_not_outlive_its_term_and_another_can_be_made() -> None
         believed(header(term=2))
 
 
-def test_an_account_with_another_uid_on_the_leader_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    text = header()
+class Standing:
+    """A leader, whose clock stands."""
 
-    def elsewhere(uid: int, gid: int | None = None) -> Account:
-        return Account("somebody-else", uid, gid or 0, ())
+    def database_ms(self) -> int:
+        return NOW_MS
 
-    monkeypatch.setattr(vouching, "account_of", elsewhere)
-    with pytest.raises(NotVouched, match="same uids on all servers"):
-        believed(text)
+
+class Application:
+    """Keeps who calls."""
+
+    def __init__(self) -> None:
+        self.peers: list[Peer] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.peers.append(scope["state"]["peer"])
+
+
+def passed_on(account: Callable[[Key], Account | None]) -> tuple[list[Peer], list[Any]]:
+    """Who calls the leader, on which accounts are so, and what it sends itself."""
+    application, sent = Application(), list[Any]()
+    standing: Any = Standing()
+    accounts = Accounts(account, patience_s=PATIENCE_S)
+    leader = Believing(application, Vouched(SECRET, 3), standing, 1000, accounts)
+    scope = {
+        "type": "http",
+        "method": ASKED.method.decode(),
+        "path": ASKED.target.decode(),
+        "query_string": b"",
+        "headers": [(b"x-tgpu-vouched", header()), (b"idempotency-key", ASKED.key)],
+    }
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": ASKED.body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(leader(scope, receive, send))
+    return application.peers, sent
+
+
+def test_the_leader_looks_up_an_account_and_believes_that_it_is_the_same_person() -> None:
+    peers, sent = passed_on(lambda _: Account(ME_NAMED, os.getuid(), 0, ()))
+    assert [peer.uid for peer in peers] == [ME.uid]
+    assert sent == []
+
+
+def test_an_account_with_another_uid_on_the_leader_is_refused() -> None:
+    peers, sent = passed_on(lambda _: Account("somebody-else", os.getuid(), 0, ()))
+    assert (peers, sent[0]["status"]) == ([], 403)
+    assert b"same uids on all servers" in sent[1]["body"]
+
+
+def test_an_account_that_the_leader_cannot_look_up_in_time_is_refused_for_now() -> None:
+    answers = threading.Event()
+    try:
+        peers, sent = passed_on(lambda _: answers.wait(60) and None)
+    finally:
+        answers.set()
+    assert (peers, sent[0]["status"]) == ([], 503)
+    assert json.loads(sent[1]["body"])["code"] == "cluster_error"
 
 
 def test_nobody_vouches_for_a_caller_whom_the_kernel_does_not_name() -> None:

@@ -1,0 +1,441 @@
+"""Accounts of a server whose directory service is slow, hangs, or forgets people."""
+
+import asyncio
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from gpu_scheduler.api import accounts as accounts_module
+from gpu_scheduler.api.accounts import (
+    FORGOTTEN_S,
+    FRESH_S,
+    MOST_AT_ONCE,
+    Account,
+    Accounts,
+    Key,
+    Unanswered,
+    account_of,
+    group_numbers,
+)
+from gpu_scheduler.api.bearer import PREFIX, hash_of
+from gpu_scheduler.api.grpc.scheduler import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.people import Directory
+from gpu_scheduler.control.messages import MakeToken
+from gpu_scheduler.model.errors import ClusterError
+from gpu_scheduler.model.roster import Roster
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.token import Token
+from gpu_scheduler.wire import scheduler_pb2 as pb
+from tests.unit.api.lab import ApiLab
+
+ANN, BOB = 4201, 4202
+LONGEST_S = 20
+NOBODY = pwd.getpwnam("nobody")
+SECRET = PREFIX + "s" * 43
+
+
+class Service:
+    """A directory service that does not answer for some, and counts who is asked for."""
+
+    def __init__(self) -> None:
+        self.hangs_for: set[Key] = set()
+        self.asked: list[Key] = []
+        self.hanging = threading.Semaphore(0)
+        self.groups: tuple[str, ...] = ("lab",)
+        self.problem = ""
+        self.now_s = 0.0
+        self._answers = threading.Event()
+
+    def look_up(self, key: Key) -> Account | None:
+        self.asked.append(key)
+        if self.problem:
+            raise OSError(self.problem)
+        if key in self.hangs_for:
+            self.hanging.release()
+            self._answers.wait(60)
+        if key == "nobody-has-this-name":
+            return None
+        uid = key if isinstance(key, int) else int(key.removeprefix("user-"))
+        return Account(f"user-{uid}", uid, uid, self.groups)
+
+    def answer(self) -> None:
+        self.hangs_for.clear()
+        self._answers.set()
+
+    def accounts(self, patience_s: float = LONGEST_S) -> Accounts:
+        return Accounts(self.look_up, patience_s=patience_s, clock=lambda: self.now_s)
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    found = Service()
+    yield found
+    found.answer()
+
+
+def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 2 * LONGEST_S))
+
+
+async def of(accounts: Accounts, uid: int) -> Account:
+    return await accounts.when_known(lambda: accounts.of(uid))
+
+
+async def until_hanging(service: Service, count: int = 1) -> None:
+    for _ in range(count):
+        assert await asyncio.to_thread(service.hanging.acquire, timeout=LONGEST_S)
+
+
+# --- asking
+
+
+def test_who_is_not_remembered_is_looked_up_once_for_all_who_ask(service: Service) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts()
+        service.hangs_for = {ANN}
+        several = [asyncio.ensure_future(of(accounts, ANN)) for _ in range(5)]
+        await until_hanging(service)
+        service.answer()
+        assert {account.name for account in await asyncio.gather(*several)} == {"user-4201"}
+        assert accounts.of(ANN).name == "user-4201"
+        assert service.asked == [ANN]
+
+    play(scenario)
+
+
+def test_a_look_up_that_hangs_holds_up_nobody_else(service: Service) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts()
+        service.hangs_for = {ANN}
+        slow = asyncio.ensure_future(of(accounts, ANN))
+        await until_hanging(service)
+        assert (await of(accounts, BOB)).name == "user-4202"
+        assert not slow.done()
+        service.answer()
+        assert (await slow).name == "user-4201"
+
+    play(scenario)
+
+
+def test_a_look_up_that_does_not_come_back_fails_who_asks_and_is_not_repeated_meanwhile(
+    service: Service,
+) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts(patience_s=0.05)
+        service.hangs_for = {ANN}
+        for _ in range(3):
+            with pytest.raises(ClusterError, match=r"uid 4201 could not .* within 0\.05 s on this"):
+                await of(accounts, ANN)
+        assert service.asked == [ANN]
+        answer = accounts._asked[ANN].answer
+        service.answer()
+        await answer
+        assert accounts.of(ANN).name == "user-4201"
+        assert service.asked == [ANN]
+
+    play(scenario)
+
+
+def test_a_look_up_that_fails_is_told_and_the_next_one_tries_again(service: Service) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts()
+        service.problem = "connection refused"
+        with pytest.raises(ClusterError, match=r"user 'user-7' .* connection refused"):
+            await accounts.when_known(lambda: accounts.named("user-7"))
+        service.problem = ""
+        assert (await of(accounts, 7)).name == "user-7"
+
+    play(scenario)
+
+
+def test_only_a_few_are_looked_up_at_once_and_the_others_have_their_turn(service: Service) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts()
+        many = range(1, 3 * MOST_AT_ONCE + 1)
+        service.hangs_for = set(many)
+        asked = [asyncio.ensure_future(of(accounts, uid)) for uid in many]
+        await until_hanging(service, MOST_AT_ONCE)
+        assert len(service.asked) == MOST_AT_ONCE
+        service.answer()
+        assert [account.uid for account in await asyncio.gather(*asked)] == list(many)
+
+    play(scenario)
+
+
+def test_more_than_can_ever_be_answered_in_time_are_refused_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts_module, "MOST_WAITING", 2)
+
+    async def scenario() -> None:
+        accounts = service.accounts()
+        await of(accounts, BOB)
+        busy = range(1, MOST_AT_ONCE + 1)
+        service.hangs_for = set(busy)
+        for uid in (*busy, 100, 101):
+            with pytest.raises(Unanswered):
+                accounts.of(uid)
+        with pytest.raises(ClusterError, match="2 accounts are waiting"):
+            accounts.of(102)
+        service.now_s = FRESH_S + 1
+        assert accounts.of(BOB).name == "user-4202"
+
+    play(scenario)
+
+
+# --- remembering
+
+
+def test_what_grows_old_is_used_while_it_is_looked_up_anew(service: Service) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts()
+        await of(accounts, ANN)
+        service.groups = ("other",)
+        service.now_s = FRESH_S + 1
+        assert accounts.of(ANN).groups == ("lab",)
+        await accounts._asked[ANN].answer
+        assert accounts.of(ANN).groups == ("other",)
+        assert service.asked == [ANN, ANN]
+
+    play(scenario)
+
+
+def test_who_has_left_a_group_is_out_of_its_tenant_within_a_minute_also_if_nobody_answers(
+    service: Service,
+) -> None:
+    roster = Roster.of([Tenant(id="vision", linux_groups=("lab",))])
+
+    async def scenario() -> None:
+        people = Directory(0, (), lambda: roster, service.accounts(patience_s=0.05))
+
+        async def tenant() -> str:
+            return (await people.when_known(lambda: people.caller(ANN))).tenant
+
+        assert await tenant() == "vision"
+        service.groups = ()
+        service.hangs_for = {ANN}
+        service.now_s = FORGOTTEN_S - 1
+        assert await tenant() == "vision"
+        service.now_s = FORGOTTEN_S
+        with pytest.raises(ClusterError):
+            await tenant()
+        answer = people._accounts._asked[ANN].answer
+        service.answer()
+        await answer
+        assert await tenant() == "default"
+
+    play(scenario)
+    assert FORGOTTEN_S <= 60
+
+
+def test_that_somebody_was_not_there_is_not_used_once_it_is_old(service: Service) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts()
+
+        def ask() -> Account | None:
+            return accounts.named("nobody-has-this-name")
+
+        assert await accounts.when_known(ask) is None
+        assert ask() is None
+        service.now_s = FRESH_S
+        with pytest.raises(Unanswered):
+            ask()
+
+    play(scenario)
+
+
+def test_what_is_known_of_a_name_is_known_of_its_uid(service: Service) -> None:
+    async def scenario() -> None:
+        accounts = service.accounts()
+        named = await accounts.when_known(lambda: accounts.named("user-4201"))
+        assert accounts.of(ANN) is named
+        assert service.asked == ["user-4201"]
+
+    play(scenario)
+
+
+# --- the real ones
+
+
+def test_the_groups_of_all_accounts_are_those_that_the_system_names() -> None:
+    for entry in pwd.getpwall():
+        expected = os.getgrouplist(entry.pw_name, entry.pw_gid)
+        assert group_numbers(entry.pw_name, entry.pw_gid) == expected
+
+
+def test_an_account_is_found_by_uid_and_name_and_those_that_are_not_there_are_not() -> None:
+    root = account_of(0)
+    assert root is not None
+    assert (root.name, root.uid, root.gid) == ("root", 0, pwd.getpwuid(0).pw_gid)
+    assert account_of("root") == root
+    for nobody in (3_999_999, "nobody-has-this-name", "a\0b", ""):
+        assert account_of(nobody) is None
+
+
+HANGING = """
+#include <grp.h>
+#include <unistd.h>
+
+/* Says that it has begun, and waits until it may go on. */
+static void hang(void) { char c = 'x'; write(101, &c, 1); read(102, &c, 1); }
+
+int getgrouplist(const char *user, gid_t group, gid_t *groups, int *count) {
+    (void)user; hang(); groups[0] = group; *count = 1; return 1;
+}
+int getgrgid_r(gid_t gid, struct group *g, char *b, size_t n, struct group **found) {
+    (void)gid; (void)g; (void)b; (void)n; hang(); *found = 0; return 0;
+}
+"""
+ASKING = """
+import asyncio, os
+from gpu_scheduler.api.accounts import Accounts
+
+async def ask():
+    accounts = Accounts()
+    asked = asyncio.ensure_future(accounts.when_known(lambda: accounts.of(0)))
+    for _ in range(2):
+        await asyncio.to_thread(os.read, begun, 1)
+        os.write(go_on, b"x")
+    print((await asked).groups)
+
+begun, told = os.pipe()
+waits, go_on = os.pipe()
+os.dup2(told, 101)
+os.dup2(waits, 102)
+asyncio.run(ask())
+"""
+
+
+def test_the_loop_goes_on_while_the_system_is_asked_for_groups(tmp_path: Path) -> None:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("gcc is not installed, so no service that hangs can be built")
+    source, library = tmp_path / "hanging.c", tmp_path / "hanging.so"
+    source.write_text(HANGING)
+    subprocess.run([compiler, "-w", "-shared", "-fPIC", source, "-o", library], check=True)
+    asked = subprocess.run(
+        [sys.executable, "-c", ASKING],
+        env=os.environ | {"LD_PRELOAD": str(library)},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+    assert (asked.stdout.strip(), asked.returncode) == ("('0',)", 0), asked.stderr
+
+
+# --- a server
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """The account `nobody` hangs, all others are as they are."""
+    service = Service()
+    service.hangs_for = {"nobody"}
+    real = pwd.getpwnam
+
+    def slow(name: str) -> pwd.struct_passwd:
+        if name in service.hangs_for:
+            service.hanging.release()
+            service._answers.wait(60)
+        return real(name)
+
+    monkeypatch.setattr(pwd, "getpwnam", slow)
+    yield service
+    service.answer()
+
+
+@pytest.fixture
+def lab(hanging: Service) -> Iterator[ApiLab]:
+    """A server with a token of `nobody`."""
+    token = Token(
+        id="tok-1",
+        secret_hash=hash_of(SECRET),
+        user="nobody",
+        uid=NOBODY.pw_uid,
+        tenant="default",
+        created_by="root",
+        created_ms=0,
+        expires_ms=1 << 52,
+    )
+    with ApiLab(server_uid=0) as lab:
+        lab.run(lab.loop.apply(MakeToken(token)))
+        yield lab
+        hanging.answer()
+
+
+def in_a_thread(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Begin something, and hand back what waits for it."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
+    thread.start()
+
+    def wait() -> Any:
+        thread.join(LONGEST_S)
+        return results[0]
+
+    return wait
+
+
+def test_a_server_answers_others_while_one_cannot_be_looked_up(
+    lab: ApiLab, hanging: Service
+) -> None:
+    bearer = {"Authorization": f"Bearer {SECRET}"}
+    slow = in_a_thread(lambda: lab.get("/me", headers=bearer, unix=False))
+    assert hanging.hanging.acquire(timeout=LONGEST_S)
+    assert lab.get("/me").json["uid"] == os.getuid()
+    assert lab.submit(gpu_count=1).startswith("job-")
+    hanging.answer()
+    reply = slow()
+    assert (reply.status, reply.json["user"]) == (200, "nobody")
+
+
+def test_who_cannot_be_looked_up_in_time_is_told_to_come_back(
+    lab: ApiLab, hanging: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people: Any = lab.applications.main
+    monkeypatch.setattr(people._context.people._accounts, "_patience_s", 0.05)
+    reply = lab.get("/me", headers={"Authorization": f"Bearer {SECRET}"}, unix=False)
+    assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "cluster_error", "5")
+    assert "user 'nobody' could not be looked up within 0.05 s on this server" in reply.error
+    made = lab.post("/tokens", {"user": "nobody", "tenant_id": "default"})
+    if os.getuid() == 0:
+        assert (made.status, made.code) == (503, "cluster_error")
+    hanging.answer()
+
+
+def test_over_grpc_too_others_are_answered_while_one_cannot_be_looked_up(
+    lab: ApiLab, hanging: Service
+) -> None:
+    async def scenario() -> None:
+        server = grpc.aio.server()
+        add_scheduler_service(server, Scheduler(lab.applications.main))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            submit: Any = channel.unary_unary(
+                f"/{SERVICE}/SubmitJob",
+                request_serializer=pb.SubmitJobRequest.SerializeToString,
+                response_deserializer=pb.SubmitJobAnswer.FromString,
+            )
+            asked = pb.SubmitJobRequest(job=pb.JobSpec(command=["true"]))
+            bearer = (("authorization", f"Bearer {SECRET}"),)
+            slow = submit(asked, metadata=bearer, timeout=LONGEST_S)
+            await until_hanging(hanging)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await submit(asked, timeout=LONGEST_S)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            hanging.answer()
+            assert (await slow).job_id.startswith("job-")
+        await server.stop(None)
+
+    lab.run(scenario())
