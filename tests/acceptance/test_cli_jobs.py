@@ -25,6 +25,49 @@ def test_run_returns_the_output_and_the_code_of_the_job(server: RealServer) -> N
     assert server.tgpu("run", "-q", "--", "sh", "-c", "kill -9 $$", code=137).stderr == ""
 
 
+@pytest.mark.parametrize("source", ["a pipe", "a file", "an empty pipe", "nothing"])
+def test_run_says_that_its_input_does_not_reach_the_job(
+    server: RealServer, tmp_path: Path, source: str
+) -> None:
+    (tmp_path / "data").write_text("data\n")
+    if source.endswith("pipe"):
+        stdin, other = os.pipe()
+        os.write(other, b"" if "empty" in source else b"data\n")
+        os.close(other)
+    else:
+        stdin = os.open(tmp_path / "data" if source == "a file" else os.devnull, os.O_RDONLY)
+    ended = subprocess.run(
+        [*PROGRAM, "run", "-q", "--", "cat"],
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        env=server.environment,
+        check=True,
+        timeout=60,
+    )
+    os.close(stdin)
+    assert ended.stdout == ""
+    told = "" if source in ("nothing", "an empty pipe") else "tgpu: warning: the job gets nothing"
+    assert ended.stderr[: len(told) or None] == told
+    assert ended.stderr.count("\n") == bool(told)
+
+
+def test_the_record_is_shown_in_order_of_time(server: RealServer) -> None:
+    server.tgpu("cancel", "job-999999", code=4)  # refusals are written a little later
+    job = server.submit("-H", "--", "true")
+    server.tgpu("cancel", job)
+
+    def records() -> list[dict[str, str]]:
+        return list(server.json("audit", "-L", 1000)["records"])
+
+    give_up = time.monotonic() + 30
+    while not any("999999" in record["target"] for record in records()):
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+    times = [record["at"] for record in records()]
+    assert times == sorted(times)
+
+
 def test_run_shows_the_output_of_every_attempt(server: RealServer) -> None:
     script = "echo attempt $TGPU_ATTEMPT; test $TGPU_ATTEMPT = 2"
     ended = server.tgpu("run", "-q", "--retries", 1, "--", "sh", "-c", script)

@@ -81,6 +81,18 @@ def test_a_job_whose_output_file_hangs_is_given_up() -> None:
     with_launcher(scenario)
 
 
+def test_a_program_or_script_that_hangs_is_named() -> None:
+    async def scenario(rig: Rig) -> None:
+        with hanging_directory(rig.directory / "gone") as gone:
+            work = rig.work("job-1.1", f"{gone}/train", start_timeout_ms=SOON_MS)
+            assert (await rig.run(work)).detail.endswith(f"hung over the program '{gone}/train'")
+            script = f"#!{gone}/python\n"
+            work = rig.work("job-2.1", script=script, start_timeout_ms=SOON_MS)
+            assert (await rig.run(work)).detail.endswith("hung over its script")
+
+    with_launcher(scenario)
+
+
 def test_members_whose_working_directory_hangs_end_their_gang() -> None:
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:

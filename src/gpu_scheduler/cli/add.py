@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
 
 from gpu_scheduler.cli.durations import number
 from gpu_scheduler.cli.llm_option import add_model
 from gpu_scheduler.cli.output import print_json
-from gpu_scheduler.cli.reach import add_server_options, client_for
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
+from gpu_scheduler.cli.submit_body import missing_program
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.jobs_file import PRIORITIES, llm_config, model_named, script_job
 from gpu_scheduler.client.surroundings import capture
@@ -54,10 +57,20 @@ def run(args: Namespace) -> int:
             add_model([body], args, stated=())
     if args.screen:
         body["runner"] = "screen"
+    body |= capture()
+    if lacking := _lacking(args.script, body):
+        warn(f"warning: there is no '{lacking}' here; the job will need it")
     with client_for(args) as client:
-        answer = client.call("POST", f"{API}/jobs", body | capture(), once=True)
+        answer = client.call("POST", f"{API}/jobs", body, once=True)
     if args.json:
         print_json(answer)
     else:
         print(f"submitted {answer['job_id']}")
     return 0
+
+
+def _lacking(script: str, body: dict[str, Any]) -> str:
+    """The script, or what runs it, if it cannot be found from here."""
+    if script.endswith(".py") and not Path(script).exists():
+        return script
+    return missing_program(body["command"], body)

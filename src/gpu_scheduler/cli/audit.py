@@ -7,6 +7,7 @@ from typing import Any
 
 from gpu_scheduler.cli.durations import whole
 from gpu_scheduler.cli.history import local_time
+from gpu_scheduler.cli.jobs_view import seconds_at
 from gpu_scheduler.cli.moments import moment_back
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for
@@ -14,11 +15,14 @@ from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import target
 
 HEADINGS = ("TIME", "USER", "FROM", "BY", "WHAT", "TARGET", "OUTCOME", "TIMES", "DETAIL")
+NARROW = ("TARGET", "OUTCOME")
+SPARE = ("TIMES", "BY", "FROM", "DETAIL", "TARGET")
 LARGEST_PAGE = 1000
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
+    parser.epilog = "The newest comes last, as in a log."
     add = parser.add_argument
     add("-u", "--user", metavar="NAME", help="only of this user")
     add("--action", metavar="WHAT", help="only this, such as submit, cancel or set_tenant")
@@ -35,7 +39,7 @@ def register(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """List, the oldest first, as in a log."""
+    """List, the newest last, as in a log."""
     records: list[dict[str, Any]] = []
     query: dict[str, object] = {
         "user": args.user,
@@ -51,11 +55,13 @@ def run(args: Namespace) -> int:
             query["before"] = page["next_before"]
             if page["next_before"] is None:
                 break
-    records.reverse()
+    # Refusals are gathered and written a little later, so their numbers are not in order of time.
+    records.sort(key=lambda record: (seconds_at(record["at"]) or 0.0, record["number"]))
     if args.json:
         print_json({"records": records})
     else:
-        print_table(HEADINGS, (_row(record) for record in records), right=("TIMES",))
+        rows = (_row(record) for record in records)
+        print_table(HEADINGS, rows, right=("TIMES",), narrow=NARROW, spare=SPARE)
     return 0
 
 

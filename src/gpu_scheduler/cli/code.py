@@ -7,6 +7,7 @@ into the job. Prints what to do.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -54,8 +55,7 @@ def run(args: Namespace) -> int:
         raise InvalidRequest(
             "there is no 'code' on your PATH; install the VS Code command line, or use --ssh"
         )
-    if way == "ssh" and args.words:
-        raise InvalidRequest("words after '--' are for 'code tunnel'; they mean nothing with --ssh")
+    _check_words(args, way)
     is_far = way == "ssh" and _is_far(args)
     if is_far and not args.host:
         raise InvalidRequest(
@@ -81,6 +81,31 @@ def run(args: Namespace) -> int:
         return exit_code_of(found)
     _tell(args, job, ["tgpu"] if is_far else _program())
     return 0
+
+
+def _check_words(args: Namespace, way: str) -> None:
+    """Only `code tunnel` takes words, behind dashes; a job that is there cannot be named."""
+    if not args.words:
+        return
+    word = args.words[0]
+    if args.after_dashes and way == "tunnel":
+        return
+    if args.after_dashes:
+        raise InvalidRequest(
+            f"'{word}' is for 'code tunnel', and means nothing with --ssh; leave it out"
+            if args.way
+            else f"'{word}' is for 'code tunnel', but there is no 'code' on your PATH; install "
+            "the VS Code command line, or leave it out and come by ssh"
+        )
+    if re.fullmatch(r"(job-)?\d+(_\d+)?|last|@(~\d+)?", word, re.ASCII):
+        raise InvalidRequest(
+            f"'tgpu code' starts a job of its own and takes none that is there, such as '{word}'; "
+            f"'tgpu shell --job {word}' opens a shell in a job that runs on a terminal"
+        )
+    raise InvalidRequest(
+        f"'{word}' is one word too many; options of 'code tunnel' stand after '--', and "
+        "'tgpu code --help' shows what else is expected"
+    )
 
 
 def _is_far(args: Namespace) -> bool:

@@ -80,7 +80,8 @@ def _zsh() -> str:
 
 
 def _zsh_words(words: list[tuple[str, str]]) -> str:
-    return " ".join(f"'{word}:{_quoted(about)}'" for word, about in words)
+    # A colon ends the word.
+    return " ".join(f"'{word}:{_quoted(about).replace(':', ' ')}'" for word, about in words)
 
 
 def _fish() -> str:
@@ -104,4 +105,4 @@ def _fish() -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace("\\", "").replace("'", "").replace(":", " ")
+    return text.replace("\\", "").replace("'", "")

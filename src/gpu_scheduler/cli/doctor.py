@@ -8,8 +8,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 
-from gpu_scheduler.cli.doctor_lines import PROBLEM, STATUSES, Line, Surroundings
-from gpu_scheduler.cli.output import painted, print_json, visible
+from gpu_scheduler.cli.doctor_lines import OK, PROBLEM, STATUSES, WARNING, Line, Surroundings
+from gpu_scheduler.cli.output import counted, painted, print_json, visible
 
 EXIT_PROBLEM = 1
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -36,7 +36,8 @@ def run(args: Namespace) -> int:
         for line in lines:
             if not args.quiet or line.status != "ok":
                 _show(line)
-        told = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
+        found = (counted(counts[WARNING], WARNING), counted(counts[PROBLEM], PROBLEM))
+        told = ", ".join((f"{counts[OK]} {OK}", *found))
         print(painted(told, "bold"))
     return EXIT_PROBLEM if counts[PROBLEM] else 0
 

@@ -101,7 +101,7 @@ def judged_cgroups(mounted: hierarchies.Mounts, own: dict[str, str], uid: int) -
     tops = [place or mounted.v2] if mounted.v2 and not mounted.v1 else list(mounted.v1.values())
     if not any(os.access(top, os.W_OK) for top in tops):
         how = "Delegate=yes in the unit" if uid == 0 else "run it as root, or in a delegated unit"
-        yield Line("cgroups", WARNING, "we may not make groups of our own", f"{how}; see docs")
+        yield Line("cgroups", WARNING, "we may not make groups of our own", how)
 
 
 def clock(around: Surroundings) -> Iterator[Line]:

@@ -23,7 +23,7 @@ from gpu_scheduler.predict.llm.memory import (
     billions,
     memory_need,
 )
-from gpu_scheduler.predict.llm.model import BILLION
+from gpu_scheduler.predict.llm.model import BILLION, LARGEST
 
 USUAL = ("H100", "H200", "A100", "B200", "L40S", "A10", "L4", "V100", "RTX4090", "RTX3090", "T4")
 """Models that are shown without --all."""
@@ -147,9 +147,9 @@ def _parameters(text: str) -> int:
     word = text.strip().lower()
     unit = {"b": BILLION, "m": BILLION // 1000}.get(word[-1:])
     try:
-        count = round(float(word[:-1]) * unit) if unit else int(word)
+        amount = float(word[:-1]) * unit if unit else int(word)
     except ValueError:
-        count = 0
-    if not 0 < count < 10_000 * BILLION:
+        amount = 0
+    if not 1 <= amount < LARGEST:
         raise InvalidRequest(f"--params is '{text}'; write a number such as 7b, 350m or 7615616512")
-    return count
+    return round(amount)

@@ -15,6 +15,8 @@ from gpu_scheduler.model.errors import InvalidRequest
 
 HEADINGS = ("GPU", "MODEL", "STATE", "SHARE", "MEMORY", "UTIL", "TEMP", "POWER", "USED BY")
 RIGHT = ("SHARE", "MEMORY", "UTIL", "TEMP", "POWER")
+NARROW = ("MODEL",)
+SPARE = ("POWER", "TEMP", "MODEL", "SHARE", "UTIL", "MEMORY")
 
 
 def register(parser: ArgumentParser) -> None:
@@ -42,7 +44,8 @@ def run(args: Namespace) -> int:
         return 0
     nodes = {gpu.get("node") for gpu in gpus}
     named = len(nodes) > 1
-    print_table(HEADINGS, (row(gpu, named=named) for gpu in gpus), right=RIGHT)
+    rows = (row(gpu, named=named) for gpu in gpus)
+    print_table(HEADINGS, rows, right=RIGHT, narrow=NARROW, spare=SPARE)
     for line in _whys(gpus, named=named):
         print(line)
     return 0

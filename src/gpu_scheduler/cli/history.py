@@ -25,6 +25,7 @@ PAGE = 50
 WH_PER_KWH = 1000
 HEADINGS = ("JOBID", "NAME", "USER", "ST", "EXIT", "ENDED", "TIME", "GPUS", "ENERGY", "REASON")
 RIGHT = ("EXIT", "TIME", "GPUS", "ENERGY")
+SPARE = ("ENERGY", "USER", "GPUS", "TIME", "ENDED")
 
 
 def register(parser: ArgumentParser) -> None:
@@ -66,7 +67,8 @@ def run(args: Namespace) -> int:
         print_json({"jobs": jobs, "total": total})
         return 0
     now = time.time()
-    print_table(HEADINGS, (_row(job, now) for job in jobs), right=RIGHT)
+    rows = (_row(job, now) for job in jobs)
+    print_table(HEADINGS, rows, right=RIGHT, narrow=("NAME", "USER"), spare=SPARE)
     if total > len(jobs):
         warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
     return 0

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 HEADINGS = ("JOBID", "NAME", "USER", "ST", "TIME", "LIMIT", "GPUS", "NODELIST(REASON)")
 RIGHT = ("TIME", "LIMIT", "GPUS", "END")
+NARROW = ("NAME", "USER")
+SPARE = ("LIMIT", "END", "USER", "TIME")
+"""What a narrow terminal does without, the first of them first."""
+SPARE_OF_ALL = ("LIMIT", "TIME", "END", "USER")
+"""The same where jobs of several users stand."""
 STATES = {
     "pending": "PD",
     "scheduled": "SC",

@@ -5,7 +5,17 @@ from __future__ import annotations
 import time
 
 from gpu_scheduler.cli.durations import whole
-from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, STATES, end_text, row, with_end
+from gpu_scheduler.cli.jobs_view import (
+    HEADINGS,
+    NARROW,
+    RIGHT,
+    SPARE,
+    SPARE_OF_ALL,
+    STATES,
+    end_text,
+    row,
+    with_end,
+)
 from gpu_scheduler.cli.output import print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
 from gpu_scheduler.client.forms import ACTIVE, ENDED
@@ -67,7 +77,8 @@ def _print(jobs: list[dict[str, Any]], *, with_ends: bool) -> None:
     if with_ends:
         headings = with_end(headings, "END")
         rows = [with_end(cells, end_text(job, now)) for cells, job in zip(rows, jobs, strict=True)]
-    print_table(headings, rows, right=RIGHT)
+    spare = SPARE_OF_ALL if with_ends else SPARE
+    print_table(headings, rows, right=RIGHT, narrow=NARROW, spare=spare)
 
 
 def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], int]:

@@ -44,7 +44,11 @@ def run(args: Namespace) -> int:
         return 0
     print(painted("Performance metrics", "bold"))
     gpus = figures.pop("gpus")
-    print_pairs((name.replace("_", " "), _text(value)) for name, value in figures.items())
+    labels = {"failed_jobs_of_the_last": f"failed of the last {len(jobs):,} ended"}
+    print_pairs(
+        (labels.get(name) or name.replace("_", " ").replace("gpu", "GPU"), _text(value))
+        for name, value in figures.items()
+    )
     if gpus:
         print(painted("GPU utilisation since the server's start", "bold"))
         print_pairs((gpu["gpu"], _load_text(gpu)) for gpu in gpus)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ACTIONS = ("list", "show", "cordon", "uncordon", "drain", "label", "remove", "confirm-dead")
 HEADINGS = ("NODE", "STATE", "GPUS", "FREE", "JOBS", "CPUS", "MEMORY", "RACK", "LABELS")
 RIGHT = ("GPUS", "FREE", "JOBS", "CPUS", "MEMORY")
+NARROW = ("RACK", "LABELS")
+SPARE = ("CPUS", "MEMORY", "RACK", "LABELS", "JOBS", "SILENT")
 OWN_LABELS = "tgpu."
 LOOK_AGAIN_S = 1.0
 PATH = f"{API}/nodes"
@@ -117,7 +119,8 @@ def _list(args: Namespace) -> int:
         if any(_reason(node) != "-" for node in nodes):
             more["WHY"] = _reason
         rows = ([*_row(node), *(cell(node) for cell in more.values())] for node in nodes)
-        print_table((*HEADINGS, *more), rows, right=(*RIGHT, "SILENT"))
+        headings, right = (*HEADINGS, *more), (*RIGHT, "SILENT")
+        print_table(headings, rows, right=right, narrow=NARROW, spare=SPARE)
     return 0
 
 

@@ -1,7 +1,8 @@
 """What people see: tables, colours and JSON.
 
-On a terminal columns are aligned, coloured and cut to its width. In a pipe the same cells come
-whole and plain, separated by tabs. NO_COLOR turns colours off.
+On a terminal columns are aligned, coloured and cut to its width; where that is not enough, those
+that matter least are left out. In a pipe the same cells come whole and plain, separated by tabs.
+NO_COLOR turns colours off.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ STATE_COLOURS = {
     "over": "dim",
 }
 _GAP = "  "
-_LEAST_LAST = 20
+_LEAST_LAST = 16
+_LEAST_NARROW = 8
+_USUAL_NARROW = 16
+_LEAST_OF_ALL = 4
 
 
 def counted(number: int, thing: str, verb: str = "") -> str:
@@ -112,15 +116,27 @@ def print_json(document: object) -> None:
 
 
 def print_table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    narrow: Sequence[str] = (),
+    spare: Sequence[str] = (),
 ) -> None:
-    """A table; the columns named in `right` end on the same place."""
+    """A table; the columns named in `right` end on the same place. See `aligned`."""
     lines = [list(row) for row in rows]
     if not is_terminal():
         for cells in [list(headings), *lines]:
             print("\t".join(map(visible, cells)))
         return
-    for line in aligned(headings, lines, right=frozenset(right), width=terminal_width()):
+    for line in aligned(
+        headings,
+        lines,
+        right=frozenset(right),
+        width=terminal_width(),
+        narrow=narrow,
+        spare=spare,
+    ):
         print(line)
 
 
@@ -130,27 +146,81 @@ def aligned(
     *,
     right: frozenset[str] = frozenset(),
     width: int,
+    narrow: Sequence[str] = (),
+    spare: Sequence[str] = (),
 ) -> list[str]:
-    """The lines of a table for a terminal of that width; only the last column is cut."""
+    """The lines of a table for a terminal of that width.
+
+    The last column is cut, then those in `narrow`; then columns are left out as `spare` names them,
+    the first of them first. A table that has neither runs over a terminal that is too narrow.
+    """
     rows = [[visible(cell) for cell in row] for row in rows]
     widths = [
         max([len(heading), *(width_of(row[place]) for row in rows)])
         for place, heading in enumerate(headings)
     ]
-    before = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
-    widths[-1] = min(widths[-1], max(_LEAST_LAST, width - before))
-    titles = [
-        _padded(heading, size, heading in right)
-        for heading, size in zip(headings, widths, strict=True)
-    ]
+    sizes = _fitted(headings, widths, width, narrow, spare)
+    titles = [_padded(cut(headings[p], size), size, headings[p] in right) for p, size in sizes]
     lines = [painted(_GAP.join(titles).rstrip(), "bold")]
     for row in rows:
         cells = [
-            painted(_padded(cut(cell, size), size, heading in right), STATE_COLOURS.get(cell))
-            for cell, size, heading in zip(row, widths, headings, strict=True)
+            painted(
+                _padded(cut(row[place], size), size, headings[place] in right),
+                STATE_COLOURS.get(row[place]),
+            )
+            for place, size in sizes
         ]
         lines.append(_GAP.join(cells).rstrip())
     return lines
+
+
+def _fitted(
+    headings: Sequence[str],
+    widths: Sequence[int],
+    width: int,
+    narrow: Sequence[str],
+    spare: Sequence[str],
+) -> list[tuple[int, int]]:
+    """The places of the columns that are shown, and how wide each is."""
+    sizes = list(widths)
+    names = [place for place, heading in enumerate(headings) if heading in narrow]
+    for place in names:
+        sizes[place] = min(widths[place], max(_LEAST_NARROW, len(headings[place])))
+    sizes[-1] = min(widths[-1], _LEAST_LAST)
+    shown = _shown(headings, sizes, width, spare)
+    while narrow or spare:  # nothing more can go, so the widest give way
+        widest = max(shown, key=lambda place: sizes[place])
+        if _total(sizes, shown) <= width or sizes[widest] <= _LEAST_OF_ALL:
+            break
+        sizes[widest] -= 1
+    # What is left goes to short names, then to the last column, then to long names.
+    wishes = [(place, _USUAL_NARROW) for place in names]
+    for place, most in [*wishes, *((place, width) for place in (len(widths) - 1, *names))]:
+        room = max(0, width - _total(sizes, shown)) if place in shown else 0
+        sizes[place] = max(sizes[place], min(widths[place], most, sizes[place] + room))
+    return [(place, sizes[place]) for place in shown]
+
+
+def _shown(
+    headings: Sequence[str], sizes: Sequence[int], width: int, spare: Sequence[str]
+) -> list[int]:
+    """The places of the columns that there is room for."""
+    shown = list(range(len(headings)))
+    gone: list[int] = []
+    for name in spare:
+        if _total(sizes, shown) <= width:
+            break
+        if name in headings:
+            gone.append(headings.index(name))
+            shown.remove(gone[-1])
+    for place in reversed(gone):  # a small one may fit beside, now that a large one is gone
+        if _total(sizes, [*shown, place]) <= width:
+            shown.append(place)
+    return sorted(shown)
+
+
+def _total(sizes: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(sizes[place] for place in shown) + len(_GAP) * (len(shown) - 1)
 
 
 def terminal_width() -> int:

@@ -169,6 +169,14 @@ def _wrong_choice(_: Parser, name: str, value: str, choices: str) -> str:
     return f"{name} is {value}; {hint}expected one of {', '.join(allowed)}"
 
 
+def _missing(parser: Parser, name: str) -> str:
+    """What to write first; argparse names words, too, that may be left out."""
+    for action in parser._actions:
+        if action.choices and name in (action.dest, action.metavar):
+            return f"{name} is missing; write one of {', '.join(map(str, action.choices))}"
+    return f"{name} is missing; '{parser.prog} --help' shows what is expected"
+
+
 _PLAIN_WORDS: list[tuple[str, Callable[..., str]]] = [
     (r"argument (\S+): expected (?:one|at least one) argument", lambda _, n: f"{n} needs a value"),
     (r"argument (\S+): ignored explicit argument (.*)", lambda _, n, _v: f"{n} takes no value"),
@@ -187,6 +195,6 @@ _PLAIN_WORDS: list[tuple[str, Callable[..., str]]] = [
     ),
     (
         r"the following arguments are required: (.*)",
-        lambda parser, names: f"{names} is missing; '{parser.prog} --help' shows what is expected",
+        lambda parser, names: _missing(parser, names.partition(", ")[0]),
     ),
 ]

@@ -49,9 +49,10 @@ normal; or a number up to 10000. Larger is more urgent. (`tgpu add` and jobs.txt
 scale: 0 high, 1 normal, 2 low.)
 
 **Output.** On a terminal, tables are aligned and coloured (not with `NO_COLOR`) and the last column
-is cut to the width. In a pipe the same cells come whole, separated by tabs. `--json` prints what
-the server said. States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed by
-its time limit, CA cancelled, PR preempted.
+is cut to the width; on a narrow one names are cut, too, and the columns that matter least are left
+out. In a pipe all cells come whole, separated by tabs. `--json` prints what the server said.
+States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed by its time limit, CA
+cancelled, PR preempted.
 
 **Exit codes** stand in [exit codes](exit-codes.md).
 """
@@ -91,6 +92,11 @@ Where the site says which scripts may run, `ENV` is one of the site's (`security
 Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, notes to stderr.
 Ctrl-C asks whether to cancel the job, to leave it running, or to go on watching; without a terminal
 it cancels it. With `--pty` the job gets a terminal of its own, as with [shell](#tgpu-shell).
+
+The standard input of a job is empty: what is piped into `tgpu run` does not reach it, and a line on
+stderr says so. Let it read a file (`sh -c 'CMD < FILE'`), or use `--pty`, with which it gets what
+is typed or piped in as on a terminal. Into a job that is there already, `tgpu shell --job` brings a
+pipe byte by byte.
 """,
     "shell": """\
 Takes the options of [submit](#tgpu-submit); [shells, notebooks and
@@ -105,6 +111,7 @@ asks whether to end the job or to leave it running; without a terminal it ends i
     "code": """\
 Takes the options of [submit](#tgpu-submit). With the `code` program on the PATH it opens a tunnel
 from inside the job; else, or with `--ssh`, it prints lines for `~/.ssh/config` that lead into it.
+The job is a new one; `tgpu shell --job` opens a shell in one that is there.
 """,
     "top": """\
 In a pipe it prints one picture, as with `--once`. Its keys: [watching GPUs and
@@ -115,6 +122,7 @@ Comes to the terminal of a job that `tgpu shell`, `run --pty` or `--runner termi
 enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on. A terminal is
 reached on any node, a session of tmux or screen on its own one.
 """,
+    "audit": "The newest comes last, as in a log.\n",
     "simulate": "Has [a page of its own](simulate.md).\n",
     "config": "What settings there are stands in [settings](settings.md).\n",
     "add": """\

@@ -6,6 +6,7 @@ Ctrl-C asks what to do with the job; without a terminal it cancels it, as it wou
 
 from __future__ import annotations
 
+import os
 import sys
 
 from gpu_scheduler.cli.logs import Follower
@@ -28,13 +29,19 @@ __all__ = ["TAKES_WORDS", "register", "run"]
 
 EXIT_INTERRUPTED = 128 + 2
 EXIT_DETACHED = 0
+STANDARD_INPUT = 0
 WAITING = ("pending", "preempted")
+ON_INPUT = """\
+The job's standard input is empty, also if something is piped in here: let it
+read a file, as in sh -c 'CMD < FILE'. With --pty it gets what is typed, or
+piped in, as on a terminal."""
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
     add_options(parser)
     add_server_options(parser, json=False)
+    parser.epilog = f"{parser.epilog}\n\n{ON_INPUT}"
     parser.add_argument("-q", "--quiet", action="store_true", help="only the output of the job")
     parser.add_argument(
         "--pty", action="store_true", help="on a terminal, as 'tgpu shell': for what asks for keys"
@@ -46,21 +53,22 @@ def run(args: Namespace) -> int:
     """Submit one job and stay with it."""
     if args.pty:
         return _on_a_terminal(args)
-    if args.idle or args.on_disconnect:
-        raise InvalidRequest("--idle and --on-disconnect are about a terminal; give --pty too")
-    bodies = submissions(args)
-    if len(bodies) != 1 or "array" in bodies[0]:
-        raise InvalidRequest("run takes one job; use 'tgpu submit' for arrays and sweeps")
+    body = _body(args)
     if args.dry_run:
         from gpu_scheduler.cli.submit_preview import show_dry_run
 
-        return show_dry_run(args, [bodies[0]])
+        return show_dry_run(args, [body])
+    if has_input(STANDARD_INPUT):
+        warn(
+            "warning: the job gets nothing of what comes on standard input; let it read a file, "
+            "as in sh -c 'CMD < FILE', or give --pty; '< /dev/null' if it needs none"
+        )
     with client_for(args) as client:
-        job = client.call("POST", f"{API}/jobs", bodies[0], once=True)["job_id"]
+        job = client.call("POST", f"{API}/jobs", body, once=True)["job_id"]
         if not args.quiet:
             warn(f"{job} submitted")
         notes = Notes(quiet=args.quiet, hint="Ctrl-C asks" if _canask() else "Ctrl-C cancels")
-        shown = _Shown(client, job, is_elsewhere=bool(bodies[0].get("output")))
+        shown = _Shown(client, job, is_elsewhere=bool(body.get("output")))
         while True:
             try:
                 ended = shown.until_its_end(notes)
@@ -75,6 +83,21 @@ def run(args: Namespace) -> int:
                 reason = f": {ended['reason']}" if ended.get("reason") else ""
                 warn(f"{job} {ended['state']}{reason}")
             return code
+
+
+def _body(args: Namespace) -> dict[str, Any]:
+    """The one job that is to be run."""
+    if args.idle or args.on_disconnect:
+        raise InvalidRequest("--idle and --on-disconnect are about a terminal; give --pty too")
+    if not args.words and not args.image:
+        raise InvalidRequest(
+            "there is nothing to run; write the command after '--', as in "
+            "'tgpu run --gpus 1 -- python train.py'"
+        )
+    bodies = submissions(args)
+    if len(bodies) != 1 or "array" in bodies[0]:
+        raise InvalidRequest("run takes one job; use 'tgpu submit' for arrays and sweeps")
+    return bodies[0]
 
 
 class _Shown:
@@ -113,6 +136,29 @@ class _Shown:
         """Whether the server knows what becomes of a job whose attempt has ended."""
         is_next = int(job.get("attempt") or 0) > self._attempt
         return is_over(job) or job["state"] in WAITING or is_next
+
+
+def has_input(number: int) -> bool:
+    """Whether something is there to be read: from a pipe by now, from a file behind its position.
+
+    A terminal or another device is none of these: nobody has given that on purpose.
+    """
+    import stat
+
+    try:
+        found = os.fstat(number)
+        if stat.S_ISREG(found.st_mode):
+            return found.st_size > os.lseek(number, 0, os.SEEK_CUR)
+        if not stat.S_ISFIFO(found.st_mode) and not stat.S_ISSOCK(found.st_mode):
+            return False
+        import fcntl
+        import struct
+        import termios
+
+        size = fcntl.ioctl(number, termios.FIONREAD, bytes(4))
+    except OSError:
+        return False
+    return bool(struct.unpack("i", size)[0])
 
 
 def _has_its_turn(job: dict[str, Any]) -> bool:

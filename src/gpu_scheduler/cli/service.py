@@ -298,7 +298,8 @@ def _list(client: Client, args: Namespace) -> int:
     if args.json:
         print_json({"services": services})
     elif services:
-        print_table(HEADINGS, map(_row, services), right=("RESTARTS", "GPUS", "PORT"))
+        right, spare = ("RESTARTS", "GPUS", "PORT"), ("USER", "ID", "PORT", "GPUS")
+        print_table(HEADINGS, map(_row, services), right=right, spare=spare)
     else:
         print("there are no services; 'tgpu service create --help' shows how to make one")
     return 0

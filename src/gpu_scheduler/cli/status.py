@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_scheduler.cli.durations import duration, words_of
 from gpu_scheduler.cli.gpus import HEADINGS as GPU_HEADINGS
+from gpu_scheduler.cli.gpus import NARROW as GPU_NARROW
 from gpu_scheduler.cli.gpus import RIGHT as GPU_RIGHT
+from gpu_scheduler.cli.gpus import SPARE as GPU_SPARE
 from gpu_scheduler.cli.gpus import row as gpu_row
 from gpu_scheduler.cli.health import check_text, checks_of, leadership_lines, reason_lines
-from gpu_scheduler.cli.jobs_view import HEADINGS, RIGHT, row
+from gpu_scheduler.cli.jobs_view import HEADINGS, NARROW, RIGHT, SPARE_OF_ALL, row
 from gpu_scheduler.cli.output import (
+    STATE_COLOURS,
     aligned,
     coloured_state,
     counted,
+    cut,
     is_terminal,
     painted,
     print_json,
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
 BAR = 20
+SHORT_BAR = 8
+NARROW_SCREEN = 60
 FEW = 10
 MANY = 200
 _CLEAR = "\x1b[H\x1b[J"
@@ -84,18 +90,16 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
     """The whole screen."""
     health, cluster = picture["health"], picture["cluster"]
     up = words_of(float(health.get("uptime_seconds") or 0))
+    long = "for " if _width() >= NARROW_SCREEN else ""
     yield (
         f"{painted('gpu-scheduler', 'bold')} {health.get('version', '')}  "
-        f"{coloured_state(str(health.get('status')))}, up for {up}"
+        f"{coloured_state(str(health.get('status')))}, up {long}{up}"
     )
-    yield (
-        f"{cluster.get('online_nodes')} of {counted(cluster['total_nodes'], 'node')} online, "
-        f"{cluster.get('available_gpus')} of {counted(cluster['total_gpus'], 'GPU')} free, "
-        f"{counted(cluster['running_jobs'], 'job', 'run')}, {cluster.get('pending_jobs'):,} wait"
-    )
-    yield from _pool_lines(cluster)
-    if detailed:
-        yield from _queue_lines(cluster)
+    yield from _wrapped(_summary(cluster))
+    for line in _pool_lines(cluster):
+        yield from _wrapped(line)
+    for line in _queue_lines(cluster) if detailed else ():
+        yield from _wrapped(line)
     yield from leadership_lines(health)
     yield from reason_lines(health)
     yield ""
@@ -107,7 +111,14 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
             yield painted(f"{title} jobs: {total:,}", "bold")
             now = time.time()
             rows = [row(job, now) for job in jobs]
-            yield from aligned(HEADINGS, rows, right=frozenset(RIGHT), width=_width())
+            yield from aligned(
+                HEADINGS,
+                rows,
+                right=frozenset(RIGHT),
+                width=_width(),
+                narrow=NARROW,
+                spare=SPARE_OF_ALL,
+            )
             if total > len(jobs):
                 yield f"... and {total - len(jobs):,} more"
     if detailed and checks_of(health):
@@ -115,6 +126,25 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
         yield painted("Checks", "bold")
         for name, value in checks_of(health):
             yield f"  {name}: {check_text(value)}"
+
+
+def _summary(cluster: dict[str, Any]) -> str:
+    waiting = cluster.get("pending_jobs") or 0
+    return (
+        f"{cluster.get('online_nodes')} of {counted(cluster['total_nodes'], 'node')} online, "
+        f"{cluster.get('available_gpus')} of {counted(cluster['total_gpus'], 'GPU')} free, "
+        f"{counted(cluster['running_jobs'], 'job', 'run')}, "
+        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}"
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    """A sentence in lines that end between words."""
+    if len(text) <= _width():
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, _width(), break_on_hyphens=False)
 
 
 def _pool_lines(cluster: dict[str, Any]) -> Iterator[str]:
@@ -138,11 +168,11 @@ def _queue_lines(cluster: dict[str, Any]) -> Iterator[str]:
         name: cluster.get(f"{name}_jobs") or 0 for name in ("completed", "failed", "cancelled")
     }
     told = ", ".join(f"{count:,} {name}" for name, count in ended.items() if count)
-    yield f"{sum(ended.values()):,} jobs processed" + (f": {told}" if told else "")
+    yield f"{counted(sum(ended.values()), 'job')} processed" + (f": {told}" if told else "")
     waiting = cluster.get("pending_by_priority")
     if waiting is not None:
         told = ", ".join(f"{waiting[name]:,} {name}" for name in ("high", "normal", "low"))
-        yield f"{sum(waiting.values()):,} jobs in the queue: {told} priority"
+        yield f"{counted(sum(waiting.values()), 'job')} in the queue: {told} priority"
 
 
 def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
@@ -152,19 +182,35 @@ def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
     named = len({gpu.get("node") for gpu in gpus}) > 1
     if detailed:
         rows = [gpu_row(gpu, named=named) for gpu in gpus]
-        yield from aligned(GPU_HEADINGS, rows, right=frozenset(GPU_RIGHT), width=_width())
+        yield from aligned(
+            GPU_HEADINGS,
+            rows,
+            right=frozenset(GPU_RIGHT),
+            width=_width(),
+            narrow=GPU_NARROW,
+            spare=GPU_SPARE,
+        )
         return
-    for gpu in gpus:
-        share = float(gpu.get("allocated_share") or 0)
-        filled = round(BAR * min(1.0, share))
-        bar = painted("█" * filled, "cyan") + painted("░" * (BAR - filled), "dim")
-        place = f"{gpu.get('node')}:{gpu.get('index')}" if named else f"GPU {gpu.get('index')}"
-        state = str(gpu.get("state") or "")
-        note = "" if state in ("free", "used", "shared") else f"  {coloured_state(state.upper())}"
-        jobs = ", ".join(map(str, gpu.get("jobs") or []))
-        heat = gpu.get("temperature_c")
-        warm = f"  {heat:.0f} C" if heat else ""
-        yield f"  {place:<8} {bar} {round(100 * share):>3}%{warm}{note}  {jobs}".rstrip()
+    yield from (_gpu_line(gpu, named=named) for gpu in gpus)
+
+
+def _gpu_line(gpu: dict[str, Any], *, named: bool) -> str:
+    """A bar, and who is there as far as there is room."""
+    size = BAR if _width() >= NARROW_SCREEN else SHORT_BAR
+    share = float(gpu.get("allocated_share") or 0)
+    filled = round(size * min(1.0, share))
+    bar = painted("█" * filled, "cyan") + painted("░" * (size - filled), "dim")
+    place = f"{gpu.get('node')}:{gpu.get('index')}" if named else f"GPU {gpu.get('index')}"
+    state = str(gpu.get("state") or "")
+    note = "" if state in ("free", "used", "shared") else state.upper()
+    heat = gpu.get("temperature_c")
+    warm = f"{heat:.0f} C" if heat else ""
+    before = f"  {place:<8} "
+    behind = f" {round(100 * share):>3}%" + (f"  {warm}" if warm else "")
+    told = f"  {painted(note, STATE_COLOURS.get(state))}" if note else ""
+    room = _width() - len(before) - size - len(behind) - (len(note) + 2 if note else 0) - 2
+    jobs = cut(", ".join(map(str, gpu.get("jobs") or [])), room) if room > 1 else ""
+    return f"{before}{bar}{behind}{told}  {jobs}".rstrip()
 
 
 def _watch(client: Client, args: Namespace) -> int:

@@ -28,8 +28,13 @@ def combinations(params: list[str], file: str | None) -> list[dict[str, str]]:
     columns: dict[str, list[str]] = {}
     for word in params:
         name, equals, values = word.partition("=")
-        if not equals or not _NAME.fullmatch(name) or not values or name in columns:
-            raise InvalidRequest(f"--param is '{word}'; write different names as lr=0.1,0.01")
+        if not equals or not _NAME.fullmatch(name) or not values:
+            raise InvalidRequest(f"--param is '{word}'; write a name and values, as lr=0.1,0.01")
+        if name in columns:
+            raise InvalidRequest(
+                f"--param {name} is given twice; write all of its values at once, as "
+                f"{name}={','.join(columns[name])},{values}"
+            )
         _check_variable(name, columns)
         columns[name] = values.split(",")
     rows = _rows(file) if file else [{}]

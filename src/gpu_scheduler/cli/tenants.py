@@ -127,7 +127,9 @@ def _list(args: Namespace) -> int:
         print_json({"tenants": list(tenants)})
         return 0
     right = ("WEIGHT", "GPUS", "GPU MEMORY", "JOBS", "GPU HOURS")
-    print_table(HEADINGS, (_row(tenant) for tenant in tenants), right=right)
+    rows = (_row(tenant) for tenant in tenants)
+    spare = ("NAME", "WEIGHT", "TIER", "GPU MEMORY", "GPU HOURS")
+    print_table(HEADINGS, rows, right=right, narrow=("NAME",), spare=spare)
     return 0
 
 

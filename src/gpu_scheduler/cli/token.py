@@ -57,7 +57,8 @@ def run(args: Namespace) -> int:
     if args.json:
         print_json({"tokens": tokens})
     else:
-        print_table(HEADINGS, (_row(token) for token in tokens))
+        spare = ("LAST USED", "TENANT", "ROLE", "NAME", "EXPIRES")
+        print_table(HEADINGS, (_row(token) for token in tokens), narrow=("NAME",), spare=spare)
     return 0
 
 

@@ -151,7 +151,7 @@ def _summary(picture: dict[str, Any], painter: Painter, problem: str) -> str:
     runs = counts.get("running", 0) + counts.get("scheduled", 0)
     text = (
         f"{place}{free} of {counted(len(gpus), 'GPU')} free, {counted(runs, 'job', 'run')}, "
-        f"{waiting:,} wait{held}"
+        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}{held}"
     )
     now = seconds_at(picture.get("now"))
     clock = "" if now is None else datetime.fromtimestamp(now).astimezone().strftime("%H:%M:%S")

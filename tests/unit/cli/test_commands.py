@@ -637,6 +637,7 @@ def test_the_rest_can_be_asked_as_text_and_as_json(server: FakeServer, tell: Tel
     shown = tell("metrics")
     assert "mean run seconds              3600.0" in shown
     assert "mean wait seconds             60.0" in shown
+    assert "failed of the last 1 ended    0" in shown
     assert json.loads(tell("metrics", "--json"))["ended_jobs"] == 1
     assert tell("metrics", "--raw") == "gpu_scheduler_queue_size 3\n"
 
@@ -654,6 +655,9 @@ def test_status_is_one_screen(server: FakeServer, tell: Tell) -> None:
     assert "0 of 2 GPUs free, 1 job runs, 11 wait" in shown
     assert "Running jobs: 1" in shown
     assert "... and 1 more" in shown
+    for number in range(3, 13):
+        server.end(f"job-{number}")
+    assert "1 job runs, 1 waits" in tell("status")
     detailed = tell("status", "--detailed")
     assert "store: ok" in detailed
     assert "TEMP" in detailed
@@ -770,7 +774,9 @@ def test_completions_are_scripts_that_the_shell_takes(
         *("--gpus", "--gpu-memory", "--gpu-memory-per-gpu", "--gpu-model"),
     ]
     assert "submit:put a job into the queue" in tell("completions", "zsh")
-    assert "__fish_seen_subcommand_from submit' -l gpus" in tell("completions", "fish")
+    for_fish = tell("completions", "fish")
+    assert "__fish_seen_subcommand_from submit' -l gpus" in for_fish
+    assert "-d 'afterok:12, afterany:3:4, afterok:last'" in for_fish
 
 
 def test_a_thread_can_end_a_job_that_is_waited_for(server: FakeServer, tell: Tell) -> None:

@@ -18,6 +18,7 @@ import pytest
 from gpu_scheduler.agent.limits.hierarchies import Mounts
 from gpu_scheduler.cli import doctor, doctor_gpus, doctor_host, doctor_place, doctor_server
 from gpu_scheduler.cli.doctor_lines import Line, Surroundings
+from gpu_scheduler.cli.main import main
 from gpu_scheduler.settings import Settings
 from gpu_scheduler.settings.forms import Target
 from gpu_scheduler.settings.places import paths
@@ -438,3 +439,12 @@ def test_it_works_for_a_user_who_is_not_root() -> None:
     assert [line for line in lines if "could not be looked at" in line["found"]] == []
     assert any(line["check"] == "user" and line["status"] == "warning" for line in lines)
     assert any(line["check"] == "state" and line["status"] == "problem" for line in lines)
+
+
+def test_the_last_line_counts_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [Line("a", "ok", ""), Line("b", "problem", "", "c"), *[Line("d", "warning", "")] * 2]
+    monkeypatch.setattr(doctor, "look", lambda _: iter(found))
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "1 ok, 2 warnings, 1 problem"

@@ -56,3 +56,23 @@ def test_wrong_words_are_refused(
 def test_parameters_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "ours", "--params", "13b", "--all"]) == 0
     assert "parameters  13 B: as given" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["0b", "ours-0b", "0.0b", "0m", "0x7b", "8x0b", "ours-99999999b", f"{'9' * 400}b"],
+    ids=lambda name: name[:12],
+)
+def test_a_name_with_a_size_that_no_model_has_is_refused(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["estimate", name]) == 2
+    assert "is no size of a model; write one such as 7b" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["infb", "1e400b", "nanb", "0b", "-7b", "100000b"])
+def test_parameters_that_no_model_has_are_refused(
+    capsys: pytest.CaptureFixture[str], size: str
+) -> None:
+    assert main(["estimate", "ours", f"--params={size}"]) == 2
+    assert f"--params is '{size}'" in capsys.readouterr().err

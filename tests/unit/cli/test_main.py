@@ -245,6 +245,18 @@ def test_a_character_that_the_output_does_not_take_is_no_end_of_a_command(
     assert json.loads("\n".join(rest)) == {"name": "日本"}
 
 
+@pytest.mark.parametrize("command", ["node", "config", "db"])
+def test_an_action_that_is_missing_is_named_with_those_there_are(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([command])
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("tgpu: error: action is missing; write one of ")
+    assert "WORD" not in told
+
+
 def test_columns_stand_below_each_other_whatever_characters_names_have() -> None:
     lines = aligned(("NAME", "ST"), [["日本", "R"], ["e\u0301", "PD"], ["ab", "F"]], width=80)
     assert lines[1:] == ["日本  R", "e\u0301     PD", "ab    F"]

@@ -335,7 +335,7 @@ def test_a_wrong_file_of_parameters_is_refused(
 )
 def test_a_wrong_parameter_is_refused(refused: Callable[..., str], params: list[str]) -> None:
     words = [word for param in params for word in ("--param", param)]
-    assert "--param is" in refused(*words, "x")
+    assert "--param " in refused(*words, "x")
 
 
 def test_parameters_that_would_share_a_variable_are_refused(refused: Callable[..., str]) -> None:
@@ -548,6 +548,39 @@ def test_add_takes_the_columns_of_jobs_txt_as_options(
     assert (body["priority"], body["allowed_gpus"], body["gpu_count"]) == (750, "0,1", 1.0)
     body = submitted("t.sh", "--gpu-count", "2", "--screen", "--json", command="add")
     assert (body["gpu_count"], body["runner"]) == (2, "screen")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [("gone.py", "gone.py"), ("./gone.sh", "./gone.sh"), ("here.py", ""), ("./here.sh", "")],
+)
+def test_add_warns_of_a_script_that_is_not_there(
+    submitted: Submit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    script: str,
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    for name in ("here.py", "here.sh"):
+        (tmp_path / name).touch(mode=0o755)
+    submitted(script, command="add")
+    warning = f"tgpu: warning: there is no '{told}' here; the job will need it\n" if told else ""
+    assert capsys.readouterr().err == warning
+
+
+def test_run_says_what_to_write_when_there_is_nothing_to_run(refused: Callable[..., str]) -> None:
+    assert "'tgpu run --gpus 1 -- python train.py'" in refused("-G", "1", command="run")
+
+
+def test_a_parameter_that_is_given_twice_is_told_from_one_without_values(
+    refused: Callable[..., str],
+) -> None:
+    assert "write a name and values" in refused("--param", "lr", "x")
+    told = refused("--param", "lr=1,2", "--param", "lr=3", "x")
+    assert "--param lr is given twice; write all of its values at once, as lr=1,2,3" in told
 
 
 def test_a_wrong_llm_config_is_refused(refused: Callable[..., str], tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def _over_what(attempt: Attempt) -> str:
         return f"over {output}"
     if _link(pid, "cwd") != os.path.normpath(work.workdir or "/"):
         return f"over the working directory {work.workdir!r}"
-    return f"over the program {work.argv[0] if work.argv else 'of its script'!r}"
+    return f"over the program {work.argv[0]!r}" if work.argv else "over its script"
 
 
 def _link(pid: int, name: str) -> str:

@@ -15,6 +15,8 @@ from gpu_scheduler.predict.llm.known import FAMILIES, LATENT, SPELLINGS, all_kno
 from gpu_scheduler.predict.llm.shape import Shape
 
 BILLION = 1_000_000_000
+LARGEST = 100_000 * BILLION
+"""Nobody has a model as large as this; whoever writes it has slipped."""
 SHARED_BY_EXPERTS = 0.82
 """Experts share attention and embeddings: Mixtral 8x7B has 0.83 x 56 billion, 8x22B 0.80 x 176."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
@@ -95,17 +97,27 @@ def size_in(name: str) -> tuple[int, str]:
     """The parameters that a name speaks of, and how they were read from it."""
     plain = _plain(name)
     if match := _EXPERTS.search(plain):
-        experts, each = int(match[1]), float(match[2])
-        count = round(experts * each * SHARED_BY_EXPERTS * BILLION)
-        return count, (
+        amount = float(match[1]) * float(match[2]) * SHARED_BY_EXPERTS * BILLION
+        return _checked(amount, match[0], name), (
             f"'{match[0]}' in the name, times {SHARED_BY_EXPERTS} for what the experts share"
         )
     if match := _SIZE.search(plain):
         unit = BILLION if match[2] == "b" else BILLION // 1000
-        return round(float(match[1]) * unit), f"'{match[0]}' in the name"
+        amount = float(match[1]) * unit
+        return _checked(amount, match[0], name), f"'{match[0]}' in the name"
     raise InvalidRequest(
         f"how large '{name}' is cannot be told from its name; write the size as in "
         f"{name or 'model'}-7b, give --params 7b, or the directory of the model"
+    )
+
+
+def _checked(amount: float, word: str, name: str) -> int:
+    """The number of parameters, if a model can have so many."""
+    if 1 <= amount < LARGEST:
+        return round(amount)
+    raise InvalidRequest(
+        f"the model '{name}' would have {word} parameters, which is no size of a model; write one "
+        "such as 7b or 350m, give --params 7b, or the directory of the model"
     )
 
 
@@ -114,7 +126,7 @@ def nearest(parameters: int) -> tuple[str, Shape]:
     known = sorted(all_known().items(), key=lambda item: (item[1].parameters, item[0]))
     return min(
         (item for item in known if item[1].experts == 1),
-        key=lambda item: abs(math.log(item[1].parameters / max(1, parameters))),
+        key=lambda item: abs(math.log(item[1].parameters / parameters)),
     )
 
 

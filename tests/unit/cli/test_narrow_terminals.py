@@ -1,0 +1,108 @@
+"""Tables on narrow terminals: what matters least gives way, and no line runs over."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpu_scheduler.cli import output
+from gpu_scheduler.cli.jobs_view import HEADINGS, NARROW, RIGHT, SPARE
+from gpu_scheduler.cli.main import main
+from gpu_scheduler.cli.output import aligned, width_of
+from tests.unit.client.fake_server import USER, FakeServer, a_server
+
+JOB = ["1017", "a-rather-long-name-of-a-job", "annabelle", "PD", "0:00", "2:00:00", "8"]
+JOBS = [[*JOB, "(waiting for 8 GPUs)"], ["2", "b", "ben", "R", "1:00:03", "-", "0.5", "box[0]"]]
+
+
+def job_lines(width: int) -> list[str]:
+    return aligned(HEADINGS, JOBS, right=frozenset(RIGHT), width=width, narrow=NARROW, spare=SPARE)
+
+
+def test_with_room_for_everything_nothing_is_cut() -> None:
+    assert job_lines(120)[0].split() == list(HEADINGS)
+    assert "…" not in "\n".join(job_lines(120))
+
+
+def test_names_are_cut_before_a_column_is_left_out() -> None:
+    titles, first, _ = job_lines(80)
+    assert titles.split() == list(HEADINGS)
+    assert first.startswith("1017   a-rathe")
+    assert "…" in first
+
+
+def test_columns_are_left_out_in_the_stated_order() -> None:
+    assert "LIMIT" not in job_lines(60)[0]
+    assert job_lines(45)[0].split() == ["JOBID", "NAME", "ST", "GPUS", "NODELIST(REASON)"]
+
+
+def test_a_small_column_takes_the_place_of_a_large_one_that_is_gone() -> None:
+    lines = aligned(
+        ("ID", "N", "WHEN", "END"), [["1", "23", "x" * 30, "e"]], width=20, spare=("N", "WHEN")
+    )
+    assert lines[0].split() == ["ID", "N", "END"]
+
+
+@pytest.mark.parametrize("width", [*range(30, 130, 7), 40, 60, 80])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for line in job_lines(width):
+        assert width_of(line) <= width, line
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    with a_server() as running:
+        monkeypatch.setenv("TGPU_SERVER", running.directory)
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setattr("gpu_scheduler.cli.listing.mine", lambda: USER)
+        yield running
+
+
+@pytest.fixture
+def on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    """Run a command on a terminal of that width, and return its lines."""
+
+    def shown(width: int, *words: str) -> list[str]:
+        for module in (output, "gpu_scheduler.cli.status"):
+            name = module if isinstance(module, str) else module.__name__
+            monkeypatch.setattr(f"{name}.is_terminal", lambda: True)
+            monkeypatch.setattr(f"{name}.terminal_width", lambda: width)
+        assert main(words) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return shown
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize(
+    "words",
+    ["list", "list -A", "gpus", "nodes", "status", "status -d"],
+    ids=lambda words: words.replace(" ", ""),
+)
+def test_what_is_looked_at_most_fits(
+    server: FakeServer, on_a_terminal: Callable[..., list[str]], width: int, words: str
+) -> None:
+    for number in range(3):
+        body = {"command": ["sleep", str(number)], "name": f"experiment-{number}" * 3}
+        server.add(body | {"gpu_count": 2})
+    gpus = [{"index": index, "share": 1, "memory_mb": 0} for index in range(2)]
+    server.change("job-2", state="running", allocation=[{"node": "box", "gpus": gpus}])
+    lines = on_a_terminal(width, *words.split())
+    assert len(lines) > 1
+    for line in lines:
+        assert width_of(line) <= width, line
+
+
+def test_a_long_list_of_jobs_does_not_run_over_beside_its_bar(
+    server: FakeServer,
+    on_a_terminal: Callable[..., list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = [f"job-{number}" for number in range(1, 30)]
+    gpu = {"index": 0, "node": "box", "state": "used", "allocated_share": 1, "jobs": jobs}
+    monkeypatch.setattr("gpu_scheduler.client.client.Client.gpus", lambda _: [gpu])
+    beside = next(line for line in on_a_terminal(60, "status") if line.startswith("  GPU 0"))
+    assert re.search(r"  job-1, job-2, .*…$", beside)
+    assert width_of(beside) <= 60
