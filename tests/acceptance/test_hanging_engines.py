@@ -55,8 +55,14 @@ def with_real_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scenario: 
         with_engine(monkeypatch, tmp_path, f'exec {real} "$@"', scenario)
     finally:
         (tmp_path / "hangs").unlink(missing_ok=True)
-        name = container_name(Work(allocation_id=NAME))
-        asyncio.run(command(real, "rm", "--force", "--ignore", "--time", "0", name))
+        asyncio.run(remove_all(real))
+
+
+async def remove_all(engine: str) -> None:
+    """Whatever a test that failed has left."""
+    ours = ("--filter", f"name=tgpu-{NAME}", "--format", "{{.Names}}")
+    for name in (await command(engine, "ps", "--all", *ours)).split():
+        await command(engine, "rm", "--force", "--ignore", "--time", "0", name)
 
 
 def a_container(rig: Rig, **more: object) -> Work:

@@ -14,6 +14,7 @@ from gpu_scheduler.agent.launcher import engines, logs, processes, scratch
 from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, end_record, hook_environment
 from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
+from gpu_scheduler.agent.launcher.removals import Removals
 from gpu_scheduler.agent.launcher.saves import newly_saved
 from gpu_scheduler.agent.runners.contract import Ending
 from gpu_scheduler.agent.work import Over
@@ -40,6 +41,7 @@ class Closer:
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
+        self.removals = Removals(kit)
         self.gone: Callable[[Attempt], None] = lambda _: None
         """Hears of every attempt that is at its end, at least once."""
 
@@ -140,7 +142,7 @@ class Closer:
         command = () if runner is None or not begun else runner.clear_command(attempt.work)
         if command and attempt.engine_silent:
             attempt.details.append("its container is removed when the engine is back")
-            engines.remove_later(self._kit, attempt, command)
+            self.removals.add(attempt, command)
             self._sweep(attempt)
         elif command:
             engines.ask(
@@ -158,7 +160,7 @@ class Closer:
         if bad and _is_silent(False, bad):
             attempt.engine_silent = True
             attempt.details.append(f"its container could not be removed yet: {bad}")
-            engines.remove_later(self._kit, attempt, command)
+            self.removals.add(attempt, command)
         self._sweep(attempt)
 
     def _sweep(self, attempt: Attempt) -> None:

@@ -18,8 +18,6 @@ from gpu_scheduler.agent.launcher.own_log import own_log
 
 FIRST_PAUSE_MS = 500
 LONGEST_PAUSE_MS = 10_000
-REMOVE_PAUSE_MS = 60_000
-REMOVE_FOR_MS = 30 * 86_400_000
 LEAST_CALL_MS = 200
 NOT_BEGUN = "the container engine hangs and has not begun the container: exit code unknown"
 _KNOWS_NONE = ("no such container", "no such object")
@@ -66,12 +64,10 @@ class _Question:
         self._until_ms = until_ms
         self._tries = tries
         self._pause_ms = FIRST_PAUSE_MS
-        self.longest_pause_ms = LONGEST_PAUSE_MS
-        self.longest_call_ms = HELPER_TIMEOUT_MS
 
     def ask(self) -> None:
         left_ms = self._until_ms - now_ms()
-        call_ms = max(LEAST_CALL_MS, min(self.longest_call_ms, left_ms))
+        call_ms = max(LEAST_CALL_MS, min(HELPER_TIMEOUT_MS, left_ms))
         self._kit.tell_engine(self._argv, self._heard, call_ms)
 
     def _heard(self, well: bool, text: str) -> None:
@@ -83,15 +79,7 @@ class _Question:
             own_log.warn(f"the container engine does not answer, and is asked again: {text}")
         self._tries = max(0, self._tries - 1)
         self._kit.loop.after(self._pause_ms, self.ask)
-        self._pause_ms = min(2 * self._pause_ms, self.longest_pause_ms)
-
-
-def remove_later(kit: Kit, attempt: Attempt, argv: tuple[str, ...]) -> None:
-    """Take a container away whenever its engine is back; its job does not wait for that."""
-    question = _Question(kit, argv, lambda *_: None, now_ms() + REMOVE_FOR_MS, 0)
-    question.longest_pause_ms = REMOVE_PAUSE_MS
-    question.longest_call_ms = patience_ms(attempt)
-    question.ask()
+        self._pause_ms = min(2 * self._pause_ms, LONGEST_PAUSE_MS)
 
 
 def watch_begin(kit: Kit, attempt: Attempt) -> None:

@@ -28,8 +28,10 @@ def recover(kit: Kit, supervisor: Supervisor) -> None:
     """Read the journal, take over, and write it anew without what was forgotten."""
     os.makedirs(kit.journal.directory, mode=0o700, exist_ok=True)
     found = journal.read(kit.journal.path)
+    removals = supervisor.closer.removals
     for record in found.records:
-        _replay(kit, record)
+        if not removals.replay(record):
+            _replay(kit, record)
     aside = ""
     try:
         if found.unreadable or found.torn:
@@ -51,6 +53,7 @@ def recover(kit: Kit, supervisor: Supervisor) -> None:
     for key in found.torn:
         _lost(kit, supervisor, key, Ending(ran=False, detail=NEVER_BEGAN))
     supervisor.look_after()
+    removals.take_over()
 
 
 def _replay(kit: Kit, record: Form) -> None:

@@ -263,7 +263,9 @@ class Supervisor:
             return
 
     def records(self) -> list[Form]:
-        return [form for attempt in self._kit.attempts.values() for form in attempt.records]
+        """All that the next launcher has to know."""
+        forms = [form for attempt in self._kit.attempts.values() for form in attempt.records]
+        return forms + self.closer.removals.records()
 
     def _gone(self, attempt: Attempt) -> None:
         """It is at its end; heard at least once of each."""

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import resource
+import zlib
 
 from gpu_scheduler.agent.runners.contract import Command, Ending, Runner
 from gpu_scheduler.agent.work import Work
@@ -26,8 +27,14 @@ _REMOVE_SECONDS = "1"
 
 
 def container_name(work: Work) -> str:
-    """`tgpu-<allocation>` for the first member, with its number behind for others."""
+    """`tgpu-<allocation>-<place>`, with the number of the member between for all but the first.
+
+    The place is that of all scratch directories: another scheduler on this machine has jobs of the
+    same names, and who removes a container by its name must not remove one of those.
+    """
     name = work.allocation_id if work.member == 0 else f"{work.allocation_id}-{work.member}"
+    if work.scratch_dir:
+        name = f"{name}-{zlib.crc32(os.path.dirname(work.scratch_dir).encode()):08x}"
     return "tgpu-" + re.sub(r"[^A-Za-z0-9_.-]", "-", name)
 
 

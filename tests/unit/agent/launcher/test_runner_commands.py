@@ -52,7 +52,7 @@ def test_docker_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     told = pairs(command.argv)
     assert not command.as_user
     assert {
-        ("--name", "tgpu-job-12_4.1"),
+        ("--name", "tgpu-job-12_4.1-76221da6"),
         ("--user", "1000:100"),
         ("--security-opt", "no-new-privileges"),
         ("--workdir", "/data"),
@@ -99,7 +99,12 @@ def test_a_container_without_gpus_gets_none(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_members_have_containers_of_their_own() -> None:
-    assert container_name(replace(WORK, member=3)) == "tgpu-job-12_4.1-3"
+    assert container_name(replace(WORK, member=3)) == "tgpu-job-12_4.1-3-76221da6"
+
+
+def test_schedulers_of_one_machine_have_containers_of_their_own() -> None:
+    names = {container_name(replace(WORK, scratch_dir=f"/{place}/s")) for place in ("a", "b")}
+    assert len(names) == 2
 
 
 @pytest.mark.parametrize(

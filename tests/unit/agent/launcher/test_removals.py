@@ -1,0 +1,208 @@
+"""Containers that an engine could not remove are remembered, and removed by whoever is next."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gpu_scheduler.agent.launcher import journal, removals
+from gpu_scheduler.agent.launcher.attempt import Attempt
+from gpu_scheduler.agent.launcher.journal import Journal
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.loop import Timer
+from gpu_scheduler.agent.launcher.removals import FOR_MS, LONGEST_PAUSE_MS, Removals
+from gpu_scheduler.agent.work import Over, Work
+
+SILENT = "it took longer than 30 s"
+NONE = "Error: no such container tgpu-a"
+
+
+class Node:
+    """A launcher's parts on virtual time, and an engine that is asked and answers when told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.now_ms = 1_000_000
+        monkeypatch.setattr(removals, "now_ms", lambda: self.now_ms)
+        monkeypatch.setattr(removals, "wall_ms", lambda: self.now_ms)
+        self.path = directory / "attempts"
+        self.path.mkdir()
+        self.attempts: dict[tuple[str, int], Attempt] = {}
+        self.restart()
+
+    def restart(self) -> Removals:
+        """What a launcher does that comes after another: all but the journal is new."""
+        self.timers: list[Timer] = []
+        self.asked: list[tuple[tuple[str, ...], Callable[[bool, str], None]]] = []
+        self.journal = Journal(str(self.path))
+        kit = SimpleNamespace(
+            attempts=self.attempts, journal=self.journal, loop=self, tell_engine=self._tell
+        )
+        self.removals = Removals(cast(Kit, kit))
+        others = [r for r in self.records() if not self.removals.replay(r)]
+        self.journal.rewrite([*others, *self.removals.records()])
+        self.removals.take_over()
+        return self.removals
+
+    def records(self) -> list[dict[str, Any]]:
+        return journal.read(self.journal.path).records
+
+    def after(self, wait_ms: int, callback: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(self.now_ms + wait_ms, callback))
+        return self.timers[-1]
+
+    def passes(self, wait_ms: int) -> None:
+        """So much time goes by."""
+        self.now_ms += wait_ms
+        for timer in [timer for timer in self.timers if timer.due_ms <= self.now_ms]:
+            self.timers.remove(timer)
+            if timer.callback is not None:
+                timer.callback()
+        self.journal.commit()
+
+    def left(self, name: str) -> Attempt:
+        """A job is over whose container could not be removed."""
+        attempt = an_attempt(name)
+        self.attempts[attempt.key] = attempt
+        self.removals.add(attempt, ("engine", "rm", name))
+        self.journal.commit()
+        attempt.over = an_end(name)
+        return attempt
+
+    def answer(self, well: bool, text: str = "") -> str:
+        """The engine answers; the container that it was asked about."""
+        argv, done = self.asked.pop(0)
+        done(well, text)
+        return argv[-1]
+
+    def _tell(self, argv: tuple[str, ...], done: Callable[[bool, str], None], _: int) -> None:
+        self.asked.append((argv, done))
+
+
+def an_attempt(name: str) -> Attempt:
+    return Attempt(Work(allocation_id=name, engine_timeout_ms=1_000), None)
+
+
+def an_end(name: str) -> Over:
+    return Over(
+        allocation_id=name,
+        member=0,
+        exit_code=None,
+        signal=None,
+        ran=True,
+        at_ms=1,
+        run_ms=1,
+        stopped_by="",
+        detail="",
+    )
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
+    return Node(monkeypatch, tmp_path)
+
+
+def test_an_engine_is_asked_until_it_answers(node: Node) -> None:
+    node.left("a")
+    for _ in range(20):
+        assert node.answer(False, SILENT) == "a"
+        assert not node.asked
+        node.passes(LONGEST_PAUSE_MS)
+    node.answer(False, NONE)
+    node.passes(LONGEST_PAUSE_MS)
+    assert not node.asked
+
+
+def test_the_next_launcher_goes_on_with_the_same_command(node: Node) -> None:
+    node.left("a")
+    node.attempts.clear()
+    node.restart()
+    node.passes(LONGEST_PAUSE_MS)
+    assert node.answer(True) == "a"
+    node.left("b")  # whose record takes that of the end of the first one along
+    assert node.answer(True) == "b"
+    node.restart()
+    node.passes(LONGEST_PAUSE_MS)
+    assert [argv[-1] for argv, _ in node.asked] == ["b"]
+
+
+def test_a_journal_that_is_written_anew_keeps_what_is_left(node: Node) -> None:
+    node.left("a")
+    node.restart()
+    node.restart()
+    node.passes(LONGEST_PAUSE_MS)
+    assert node.answer(True) == "a"
+
+
+def test_containers_are_removed_one_after_the_other(node: Node) -> None:
+    for name in "abc":
+        node.left(name)
+    found = []
+    while node.asked:
+        assert len(node.asked) == 1
+        found.append(node.answer(True))
+    assert found == ["a", "b", "c"]
+
+
+def test_one_that_cannot_be_removed_does_not_keep_the_next(node: Node) -> None:
+    node.left("a")
+    node.left("b")
+    assert node.answer(False, SILENT) == "a"
+    assert node.answer(True) == "b"
+    node.passes(LONGEST_PAUSE_MS)
+    assert node.answer(True) == "a"
+
+
+def test_the_container_of_work_that_is_not_over_is_never_removed(node: Node) -> None:
+    node.left("a")
+    assert node.answer(False, SILENT) == "a"
+    another = node.attempts["a", 0] = an_attempt("a")
+    node.passes(LONGEST_PAUSE_MS)
+    assert not node.asked
+    node.restart()
+    node.passes(LONGEST_PAUSE_MS)
+    assert not node.asked
+    another.over = an_end("a")
+    node.passes(LONGEST_PAUSE_MS)
+    assert node.answer(True) == "a"
+
+
+def test_what_no_engine_removes_is_given_up_in_the_end(node: Node) -> None:
+    node.left("a")
+    node.now_ms += FOR_MS
+    node.answer(False, SILENT)
+    node.passes(LONGEST_PAUSE_MS)
+    assert not node.asked
+    assert node.removals.records() == []
+
+
+def test_a_record_that_a_full_disk_refused_is_written_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(Journal, "_write", lambda *_: "cannot write: No space left on device")
+        node.left("a")
+    assert not node.records()
+    node.passes(removals.WRITE_AGAIN_MS)
+    node.passes(0)
+    assert [record["kind"] for record in node.records()] == ["container"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "container"},
+        {"kind": "container", "of": ["a", 0], "argv": "rm -rf /", "at_ms": 1, "call_ms": 1},
+        {"kind": "container", "of": ["a", 0], "argv": [], "at_ms": 1, "call_ms": 1},
+        {"kind": "removed", "of": 7},
+    ],
+    ids=["nothing in it", "a text for a command", "no command", "of nobody"],
+)
+def test_a_record_that_makes_no_sense_is_skipped(node: Node, record: dict[str, Any]) -> None:
+    assert node.removals.replay(record)
+    assert node.removals.records() == []
+
+
+def test_records_of_work_are_none_of_its_business(node: Node) -> None:
+    assert not node.removals.replay({"kind": "began", "allocation_id": "a", "member": 0})
