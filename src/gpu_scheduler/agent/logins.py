@@ -2,7 +2,8 @@
 
 Those may live in a directory service that hangs, and a look-up cannot be ended. So each has a
 thread of its own, is waited for only so long, and is not repeated while it hangs; what was found is
-remembered for a while, and longer if nobody answers. The agent's loop never waits for any of it.
+remembered for a while, and longer if nobody answers. The agent's loop never waits for any of it:
+one account that is slow delays the starts of its own user, in their order, and nobody else's.
 """
 
 from __future__ import annotations

@@ -97,6 +97,7 @@ class Agent:
         self._telemetry: pb.AgentMessage | None = None
         self._starts = asyncio.Semaphore(config.most_starts)
         self._starting: set[Key] = set()
+        self._unknown: dict[int, dict[Key, tuple[pb.Order, int]]] = {}
         self._began: list[pb.Fact] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._instance = uuid.uuid4().hex
@@ -409,8 +410,10 @@ class Agent:
     def _obey_order(self, order: pb.Order) -> None:
         """Hand an order to the launcher without waiting.
 
-        It gets them in this order, but for starts whose user has to be looked up first: what was
-        stopped before it came never begins.
+        It gets them in this order, but for starts whose user has to be looked up first: they come
+        after those of others, who need not wait for a directory service that is slow. Nothing
+        relies on the order of different users' starts, as each has its devices already; what is
+        stopped before it has come never begins, and what is forgotten is not sent at all.
         """
         key = (order.allocation_id, order.member)
         match order.WhichOneof("order"):
@@ -438,28 +441,31 @@ class Agent:
         await self._replace_launcher()
 
     def _look_up(self, order: pb.Order) -> None:
-        """Find the account of its user first, which may take its time."""
+        """Find the account of its user first; starts of one user go on in the order they came."""
+        uid, key = order.start.uid, (order.allocation_id, order.member)
         # By the time of its turn the server may have given it up, and grant other leases.
-        granted_ms = self._granted_ms
-        login = self._machine.known_login(order.start.uid)
-        if login is not None:
-            self._prepare(order, login, granted_ms)
+        self._unknown.setdefault(uid, {})[key] = (order, self._granted_ms)
+        if (login := self._machine.known_login(uid)) is not None:
+            self._prepare_all(uid, login)
         else:
-            self._in_background(self._prepare_later(order, granted_ms))
+            self._in_background(self._prepare_later(uid, key))
 
-    async def _prepare_later(self, order: pb.Order, granted_ms: int) -> None:
+    async def _prepare_later(self, uid: int, key: Key) -> None:
         """An account that cannot be looked up costs the work of its user, which is tried again."""
-        key = (order.allocation_id, order.member)
         try:
-            login = await self._machine.login(order.start.uid)
+            self._prepare_all(uid, await self._machine.login(uid))
         except NoAnswer as error:
-            log.warning("order refused", allocation=key[0], error=str(error))
-            if key in self._starting:
+            waits = self._unknown.get(uid, {}).pop(key, None)
+            if waits is not None and key in self._starting:
+                log.warning("order refused", allocation=key[0], error=str(error))
                 self._starting.discard(key)
                 self._refused(key, str(error), NOT_BEGUN)
-            return
-        if key in self._starting:
-            self._prepare(order, login, granted_ms)
+
+    def _prepare_all(self, uid: int, login: Login) -> None:
+        """Now that this user is known; but for what was forgotten meanwhile."""
+        for key, (order, granted_ms) in self._unknown.pop(uid, {}).items():
+            if key in self._starting:
+                self._prepare(order, login, granted_ms)
 
     def _prepare(self, order: pb.Order, login: Login, granted_ms: int) -> None:
         """An order that cannot be carried out costs its own work, and nothing else."""

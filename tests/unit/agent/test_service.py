@@ -21,6 +21,7 @@ from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.launcher_client import Held, Launcher
 from gpu_scheduler.agent.logins import Login
 from gpu_scheduler.agent.logs import CHUNK
+from gpu_scheduler.agent.machine import Machine, ThisMachine
 from gpu_scheduler.agent.mps import Mps
 from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.service import Agent
@@ -149,7 +150,9 @@ async def serving(directory: Path, server: OneServer) -> grpc.aio.Server:
     return listening
 
 
-def with_agent(directory: Path, test: Any, **settings: Any) -> None:
+def with_agent(
+    directory: Path, test: Any, machine: Machine | None = None, **settings: Any
+) -> None:
     """Run a test against an agent that is connected."""
 
     async def run() -> None:
@@ -157,7 +160,7 @@ def with_agent(directory: Path, test: Any, **settings: Any) -> None:
         listening = await serving(directory, server)
         found = Found(cpu_milli=1000, memory_mb=1000, devices=())
         config = replace(a_config(directory), **settings)
-        agent = Agent(config, cast(Launcher, launcher), found, None)
+        agent = Agent(config, cast(Launcher, launcher), found, None, machine=machine)
         running = asyncio.create_task(agent.run())
         try:
             await test(server, launcher)
@@ -240,6 +243,47 @@ def test_a_user_who_cannot_be_looked_up_costs_only_the_work_of_that_user(
         assert await asyncio.wait_for(launcher.started.get(), 10) == "job-3.1"
 
     with_agent(directory, test)
+
+
+class SlowToTell(ThisMachine):
+    """Its accounts are known at some moment, and who waits for one hears of that later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.tells = asyncio.Event()
+        self.is_known = False
+
+    def known_login(self, uid: int) -> Login | None:
+        return Login() if self.is_known or uid != LOST_USER else None
+
+    async def login(self, uid: int) -> Login:
+        self.asked.set()
+        await self.tells.wait()
+        return await super().login(uid)
+
+
+def test_starts_of_one_user_are_sent_in_the_order_in_which_they_came(directory: Path) -> None:
+    """Also one that comes in the moment in which the account is known; others go first."""
+    machine = SlowToTell()
+
+    async def test(server: OneServer, launcher: QuietLauncher) -> None:
+        async def next_started() -> str:
+            return await asyncio.wait_for(launcher.started.get(), 10)
+
+        for number in range(1, 4):
+            server.says.put_nowait(a_start_of_lost_user(f"job-{number}"))
+        server.says.put_nowait(a_start("job-4"))
+        await asyncio.wait_for(machine.asked.wait(), 10)
+        assert await next_started() == "job-4.1"
+        machine.is_known = True
+        server.says.put_nowait(a_start_of_lost_user("job-5"))
+        assert [await next_started() for _ in range(4)] == [f"job-{n}.1" for n in (1, 2, 3, 5)]
+        machine.tells.set()
+        server.says.put_nowait(a_start_of_lost_user("job-6"))
+        assert await next_started() == "job-6.1"
+
+    with_agent(directory, test, machine)
 
 
 def test_work_that_is_forgotten_while_its_user_is_looked_up_is_not_started(
