@@ -150,9 +150,7 @@ async def serving(directory: Path, server: OneServer) -> grpc.aio.Server:
     return listening
 
 
-def with_agent(
-    directory: Path, test: Any, machine: Machine | None = None, **settings: Any
-) -> None:
+def with_agent(directory: Path, test: Any, machine: Machine | None = None, **settings: Any) -> None:
     """Run a test against an agent that is connected."""
 
     async def run() -> None:
