@@ -58,7 +58,7 @@ def test_the_record_is_shown_in_order_of_time(server: RealServer) -> None:
     server.tgpu("cancel", job)
 
     def records() -> list[dict[str, str]]:
-        return list(server.json("audit", "-L", 1000)["records"])
+        return list(server.json("audit", "-L", 0)["records"])
 
     give_up = time.monotonic() + 30
     while not any("999999" in record["target"] for record in records()):

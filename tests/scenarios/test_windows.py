@@ -15,12 +15,14 @@ from gpu_scheduler.control.messages import (
     Reserve,
     SetTenant,
 )
+from gpu_scheduler.control.permit import check
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine import window_choice
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.model.errors import QuotaTooSmall, UnknownThing, WrongState
+from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.errors import Forbidden, QuotaTooSmall, UnknownThing, WrongState
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.window import Wish
@@ -173,6 +175,16 @@ def test_a_cancelled_reservation_frees_its_gpus_at_once() -> None:
         lab.tell(CancelReservation(name))
     with pytest.raises(UnknownThing, match="res-9"):
         lab.tell(CancelReservation("res-9"))
+
+
+def test_only_admins_and_those_of_its_tenant_cancel_a_reservation() -> None:
+    lab = a_lab()
+    name = keep(lab)
+    tom = Caller(user="tom", tenants=frozenset({"vision"}), administers=frozenset({"vision"}))
+    check(lab.core.book, tom, CancelReservation(name))
+    for stranger in ("eve", "mia"):
+        with pytest.raises(Forbidden, match=f"'{stranger}' may not cancel reservation '{name}'"):
+            check(lab.core.book, Caller(user=stranger), CancelReservation(name))
 
 
 def test_what_cannot_be_free_in_time_is_refused_with_what_would_fit() -> None:

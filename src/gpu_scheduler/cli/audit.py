@@ -33,7 +33,7 @@ def register(parser: ArgumentParser) -> None:
         type=whole("--limit"),
         default=100,
         metavar="N",
-        help="show at most N, the newest; default 100",
+        help="show at most N, the newest; default 100, 0 shows all",
     )
     add_server_options(parser)
 
@@ -48,8 +48,9 @@ def run(args: Namespace) -> int:
         "since": moment_back(args.since, "--since"),
     }
     with client_for(args) as client:
-        while len(records) < args.limit:
-            query["limit"] = min(args.limit - len(records), LARGEST_PAGE)
+        while not args.limit or len(records) < args.limit:
+            left = args.limit - len(records) if args.limit else LARGEST_PAGE
+            query["limit"] = min(left, LARGEST_PAGE)
             page = client.call("GET", target(f"{API}/audit", query))
             records += page["records"]
             query["before"] = page["next_before"]

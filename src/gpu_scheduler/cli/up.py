@@ -63,10 +63,33 @@ def run(args: Namespace) -> int:
         0
     ].settings
     where = paths(args.state_dir or settings.files.state_dir or None)
+    is_daemon = READY_FD in os.environ
+    if not is_daemon and not settings.gpu.simulate:
+        warn_of_another(where)
     if args.daemon:
         return _run_as_daemon(args, where)
-    is_daemon = READY_FD in os.environ
     return serve(settings, where, _announcer(), is_daemon=is_daemon)
+
+
+def warn_of_another(where: Paths) -> None:
+    """Two schedulers would give out the same GPUs, and one's own hides the other from oneself."""
+    import socket
+
+    from gpu_scheduler.cli.reach import warn
+    from gpu_scheduler.settings.places import ROOT_RUNTIME, SOCKET_NAME
+
+    shared = f"{ROOT_RUNTIME}/{SOCKET_NAME}"
+    if where.server_socket == shared:
+        return
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(shared)
+        except OSError:
+            return
+    warn(
+        f"warning: a scheduler for everybody runs here already, at {shared}; this one does not "
+        "know what that one gives out, and your commands go to this one while it is up"
+    )
 
 
 def open_log(settings: Settings, own_file: str) -> None:

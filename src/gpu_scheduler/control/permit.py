@@ -53,8 +53,8 @@ def check(book: Book, caller: Caller, message: Command | Fact) -> None:
             _check_token(caller, token)
         case RevokeToken(token_id):
             _check_own_token(book, caller, token_id)
-        case CancelReservation(reservation_id) if _may_give_back(book, caller, reservation_id):
-            return
+        case CancelReservation(reservation_id):
+            _check_giving_back(book, caller, reservation_id)
         case _:
             raise Forbidden(
                 f"user '{caller.user}' asked for what only an admin may do "
@@ -118,10 +118,14 @@ def _check_service(book: Book, caller: Caller, message: ServiceCommand) -> None:
         _check_own(book, caller, (Submit(message.wanted.job, message.wanted.launch),))
 
 
-def _may_give_back(book: Book, caller: Caller, reservation_id: str) -> bool:
+def _check_giving_back(book: Book, caller: Caller, reservation_id: str) -> None:
     """An admin of a tenant may give back what an admin has reserved for that tenant."""
     window = book.picture.windows.get(reservation_id)
-    return window is not None and caller.may_touch("", window.tenant)
+    if window is None or not caller.may_touch("", window.tenant):
+        raise Forbidden(
+            f"user '{caller.user}' may not cancel reservation '{reservation_id}'; only admins, "
+            "and admins of the tenant that it is for, may do this"
+        )
 
 
 def _check_changes(book: Book, caller: Caller, message: Command | Fact) -> None:

@@ -1,11 +1,13 @@
 """What `tgpu up` refuses before anything is started."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.cli.up import show
+from gpu_scheduler.cli.up import show, warn_of_another
+from gpu_scheduler.settings.places import Paths
 
 FACTS = dict.fromkeys(("version", "http", "metrics", "socket", "state", "nodes"), "")
 
@@ -34,6 +36,23 @@ def test_the_next_step_asks_for_a_gpu_only_where_there_is_one(
         hardware = {"summary": "", "problem": "", "gpus": gpus}
         show({**facts, "pid": 1, "node": "n0", "hardware": hardware})
         assert f"next     {step} train.py" in capsys.readouterr().out
+
+
+def test_a_second_scheduler_beside_that_of_the_machine_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.settings.places.ROOT_RUNTIME", str(tmp_path))
+    own = Paths(state=str(tmp_path), runtime=str(tmp_path / "own"))
+    warn_of_another(own)
+    assert capsys.readouterr().err == ""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/server.sock")
+        listening.listen()
+        warn_of_another(own)
+        assert "warning: a scheduler for everybody runs here" in capsys.readouterr().err
+        warn_of_another(Paths(state=str(tmp_path), runtime=str(tmp_path)))
+    warn_of_another(own)  # its socket is left, and nobody listens
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("how", [[], ["--daemon"]])
