@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -219,7 +220,10 @@ def test_logs_of_a_service_are_those_of_its_replicas(cluster: Cluster) -> None:
     assert "has the replicas 0, 1; choose the one to follow with --replica" in told
     told = cluster.tgpu("service", "logs", "talk", "--replica", "7", code=2)
     assert "has no replica 7; it has 0, 1" in told
-    cluster.tgpu("service", "delete", "talk", "--wait")
+    shown = cluster.tgpu("service", "show", "talk")
+    assert re.search(r"since +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n", shown)
+    assert cluster.tgpu("service", "delete", "talk").endswith("; 2 replicas are being stopped\n")
+    cluster.until(lambda: "talk" not in cluster.tgpu("service", "list"), "it is gone")
 
 
 def test_logs_of_a_replica_are_followed_over_its_restarts(cluster: Cluster, tmp_path: Path) -> None:

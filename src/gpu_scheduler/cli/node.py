@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.durations import duration
-from gpu_scheduler.cli.output import print_json, print_table
+from gpu_scheduler.cli.output import counted, print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import quoted
@@ -78,7 +78,7 @@ def _create(args: Namespace) -> int:
         return 0
     print(token["token"])
     if not args.parsable:
-        whom = ", ".join(token["nodes"]) or f"{token['uses']} new node(s)"
+        whom = ", ".join(token["nodes"]) or counted(token["uses"], "new node")
         warn(
             f"{token['id']}: for {whom}, until {_minute(token['expires_at'])}; the token is not "
             "shown again. On the node: tgpu agent --server HOST:PORT --token TOKEN"

@@ -153,13 +153,16 @@ def _print_tables(report: dict[str, Any]) -> None:
             *(report["tenants"] if len(report["tenants"]) > 1 or len(report["users"]) > 1 else []),
             *report["users"][:MOST_ROWS],
         ]
-        print_table(ACCOUNT_HEADINGS, account_rows(accounts), right=ACCOUNT_HEADINGS[2:])
+        spare = ("PREEMPTED", "CANCELLED", "KWH", "MEDIAN WAIT", "BUSY", "FAILED", "COMPLETED")
+        right = ACCOUNT_HEADINGS[2:]
+        print_table(ACCOUNT_HEADINGS, account_rows(accounts), right=right, spare=spare)
         if len(report["users"]) > MOST_ROWS:
             warn(f"{MOST_ROWS} of {len(report['users']):,} users shown; --json has all")
     if report["gpus"]:
         print()
         headings = ("NODE", "GPU", "MODEL", "GIVEN OUT", "BUSY", "PEAK", "KWH", "MAX TEMP")
-        print_table(headings, map(_gpu_row, report["gpus"]), right=headings[3:])
+        rows = map(_gpu_row, report["gpus"])
+        print_table(headings, rows, right=headings[3:], spare=("MAX TEMP", "KWH", "PEAK", "MODEL"))
     if report["low_utilisation"]:
         print()
         print(painted("Runs that used little of their GPUs", "bold"))

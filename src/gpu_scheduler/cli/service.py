@@ -8,8 +8,10 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from gpu_scheduler.cli.durations import duration, number, size_mb, whole
+from gpu_scheduler.cli.history import local_time
 from gpu_scheduler.cli.output import (
     coloured_state,
+    counted,
     in_local_time,
     print_json,
     print_pairs,
@@ -288,7 +290,8 @@ def _delete(client: Client, args: Namespace, name: str, one: str) -> int:
         print_json(gone)
     else:
         rest = len(gone["members"])
-        note = f"; {rest} replica(s) are being stopped" if rest and not args.wait else ""
+        being = f"{counted(rest, 'replica')} {'is' if rest == 1 else 'are'} being stopped"
+        note = f"; {being}" if rest and not args.wait else ""
         print(f"service {name} deleted{note}")
     return 0
 
@@ -311,17 +314,18 @@ def _show(client: Client, args: Namespace, one: str) -> int:
         print_json(service)
         return 0
     readiness, restart = service["readiness"], service["restart"]
+    gpus = f"{service['gpu_count']:g} GPU{'s' * (service['gpu_count'] != 1)}"
     print_pairs(
         [
             ("service", f"{service['name']} ({service['id']})"),
             ("state", f"{coloured_state(service['state'])}, {_summary(service)}"),
             ("owner", f"{service['user']} (tenant {service['tenant_id']})"),
             ("runs", " ".join(service["command"]) or service["image"]),
-            ("needs", f"{service['gpu_count']:g} GPUs each, priority {service['priority']}"),
+            ("needs", f"{gpus} each, priority {service['priority']}"),
             ("port", str(service["port"] or "any that is free")),
             ("check", "none" if readiness is None else _check_text(readiness)),
             ("restart", _restart_text(restart)),
-            ("since", str(service["made_at"])),
+            ("since", local_time(service["made_at"])),
             *([("problem", service["problem"])] if service["problem"] else []),
         ]
     )

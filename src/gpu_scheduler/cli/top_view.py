@@ -30,6 +30,8 @@ STYLES = {
     "cyan": "36",
 }
 WIDE = 110
+NARROW = 72
+TINY = 56
 LEAST_JOBS = 5
 CELL = 26
 HOTTEST_C = 90
@@ -103,7 +105,7 @@ class Painter:
             return " " * cells
         filled = round(cells * min(1.0, max(0.0, share)))
         if share > 0 and not filled:
-            filled = 1
+            filled = min(1, cells)
         return self.full * filled + self.empty * (cells - filled)
 
 
@@ -158,7 +160,9 @@ def _summary(picture: dict[str, Any], painter: Painter, problem: str) -> str:
     up = f"up {words_of(float(picture.get('uptime_seconds') or 0))}"
     trouble = f"  {lost} {'NODE' if lost == 1 else 'NODES'} AWAY" if lost else ""
     trouble += f"  {picture['problem']}" if picture.get("problem") else ""
-    head = f"gpu-scheduler {picture.get('version', '')}  "
+    head = f"gpu-scheduler {picture.get('version', '')}  " if painter.columns >= NARROW else ""
+    if width(head + text + trouble) + width(clock) + 2 > painter.columns:
+        clock = ""
     room = painter.columns - width(head + text + trouble) - width(clock) - 2
     up = f"  {up}" if len(up) + 2 <= room else ""
     gap = max(2, painter.columns - width(head + text + trouble + up) - width(clock))
@@ -183,11 +187,13 @@ def _gpu_lines(
         painter.cell("GPU", sizes["place"] + 1)
         + painter.cell("MODEL", sizes["model"] + 1)
         + painter.cell("MEMORY", sizes["memory"] + 10)
-        + painter.cell("UTIL", sizes["util"] + 6)
-        + painter.cell("TEMP", sizes["temp"] + 5)
-        + painter.cell("WATT", 5, right=True)
-        + "  USED BY"
     )
+    if sizes["util"]:
+        heading += painter.cell("UTIL", sizes["util"] + 6)
+    if sizes["temp"]:
+        heading += painter.cell("TEMP", sizes["temp"] + 5) + painter.cell("WATT", 5, right=True)
+        heading += " "
+    heading += " USED BY"
     lines = [painter.line(heading, style="bold")]
     lines += [_gpu_line(gpu, sizes, names, painter, named=named) for gpu in gpus]
     return lines + _foreign_lines(gpus, painter, room - len(lines), named=named)
@@ -198,12 +204,13 @@ def _gpu_sizes(gpus: list[dict[str, Any]], columns: int, *, named: bool) -> dict
     model = min(12, max(5, *(len(_model(gpu)) for gpu in gpus)))
     spare = max(0, columns - 80 - (place - 3) - (model - 7))
     wider = min(spare // 3, 24)
+    # In a narrow window who is there matters more than how warm it is.
     return {
         "place": place,
         "model": model,
-        "memory": 8 + wider // 2,
-        "util": 6 + wider // 2,
-        "temp": 4 + wider // 4,
+        "memory": 8 + wider // 2 if columns >= TINY else 0,
+        "util": 6 + wider // 2 if columns >= TINY else 0,
+        "temp": 4 + wider // 4 if columns >= NARROW else 0,
     }
 
 
@@ -222,18 +229,24 @@ def _gpu_line(
     )
     share = None if used is None or not memory else used / memory
     figure = "-" if used is None else f"{_short_size(used)}/{_short_size(memory)}"
-    return painter.line(
+    pieces: list[str | tuple[str, str]] = [
         painter.cell(_place(gpu, named=named), sizes["place"] + 1),
         painter.cell(_model(gpu), sizes["model"] + 1),
         (painter.bar(share, sizes["memory"]), _load_colour(share)),
         painter.cell(figure, 9, right=True) + " ",
-        (painter.bar(None if util is None else util / 100, sizes["util"]), "cyan"),
-        painter.cell("-" if util is None else f"{util:.0f}%", 5, right=True) + " ",
-        (painter.bar(heat / HOTTEST_C if heat else None, sizes["temp"]), _heat_colour(heat)),
-        painter.cell(f"{heat:.0f}C" if heat else "-", 4, right=True) + " ",
-        painter.cell(f"{watts:.0f}" if watts else "-", 5, right=True) + "  ",
-        *_users(gpu, names),
-    )
+    ]
+    if sizes["util"]:
+        pieces += [
+            (painter.bar(None if util is None else util / 100, sizes["util"]), "cyan"),
+            painter.cell("-" if util is None else f"{util:.0f}%", 5, right=True) + " ",
+        ]
+    if sizes["temp"]:
+        pieces += [
+            (painter.bar(heat / HOTTEST_C if heat else None, sizes["temp"]), _heat_colour(heat)),
+            painter.cell(f"{heat:.0f}C" if heat else "-", 4, right=True) + " ",
+            painter.cell(f"{watts:.0f}" if watts else "-", 5, right=True) + " ",
+        ]
+    return painter.line(*pieces, " ", *_users(gpu, names))
 
 
 def _users(gpu: dict[str, Any], names: dict[str, str]) -> list[tuple[str, str]]:
@@ -344,6 +357,11 @@ def _heat_colour(heat: float | None) -> str:
 
 def _columns(columns: int) -> list[tuple[str, int]]:
     """Which columns, and how wide; the last one has the rest."""
+    rest = ("WHERE, OR WHY NOT", 0)
+    if columns < TINY:
+        return [("JOBID", 6), ("NAME", 9), ("ST", 2), ("GPUS", 4), rest]
+    if columns < NARROW:
+        return [("JOBID", 8), ("NAME", 12), ("ST", 2), ("GPUS", 4), ("TIME", 8), rest]
     chosen = [("JOBID", 8), ("NAME", 12), ("USER", 8), ("ST", 2), ("GPUS", 4), ("TIME", 8)]
     if columns >= WIDE:
         more = min(20, (columns - WIDE) // 3)
@@ -351,7 +369,7 @@ def _columns(columns: int) -> list[tuple[str, int]]:
         chosen += [("TIME", 10), ("LIMIT", 10)]
         if columns >= WIDE + 20:
             chosen[3:3] = [("TENANT", 10)]
-    return [*chosen, ("EXPECTED", 11), ("WHERE, OR WHY NOT", 0)]
+    return [*chosen, ("EXPECTED", 11), rest]
 
 
 _RIGHT = ("GPUS", "TIME", "LIMIT")

@@ -22,6 +22,10 @@ COLUMNS = (
     *("completed", "failed", "cancelled", "preemptions", "lost_gpu_hours"),
 )
 """What is shown as text; --json has everything."""
+SPARE = (
+    *("LOST_GPU_HOURS", "PREEMPTIONS", "ENERGY_KWH", "CPU_HOURS"),
+    *("CANCELLED", "FAILED", "COMPLETED"),
+)
 
 
 def register(parser: ArgumentParser) -> None:
@@ -51,6 +55,7 @@ def run(args: Namespace) -> int:
         [name.upper() for name in headings],
         ([_text(row.get(name), name) for name in headings] for row in rows),
         right=right,
+        spare=SPARE,
     )
     return 0
 

@@ -106,3 +106,11 @@ def test_a_long_list_of_jobs_does_not_run_over_beside_its_bar(
     beside = next(line for line in on_a_terminal(60, "status") if line.startswith("  GPU 0"))
     assert re.search(r"  job-1, job-2, .*…$", beside)
     assert width_of(beside) <= 60
+
+
+def test_a_table_of_figures_keeps_the_most_important_ones(
+    server: FakeServer, on_a_terminal: Callable[..., list[str]]
+) -> None:
+    lines = on_a_terminal(40, "usage")
+    assert lines[0].split()[:3] == ["TENANT_ID", "USER", "GPU_HOURS"]
+    assert all(width_of(line) <= 40 for line in lines)

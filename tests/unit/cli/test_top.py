@@ -334,3 +334,18 @@ def test_keys_are_known_by_their_codes() -> None:
     assert list(split_keys(b"\x1b")) == ["escape"]
     assert list(split_keys("é数".encode())) == ["é", "数"]
     assert list(split_keys(b"\x1b[1;5Aq\x1bxz\x00\xff")) == ["q", "z"]
+
+
+def test_a_narrow_window_shows_who_is_there_and_why_a_job_waits() -> None:
+    gpu = a_gpu(0) | {"state": "used", "jobs": ["job-1"], "users": ["ann"], "memory_used_mb": 100}
+    jobs = [a_job(1, state="running", places=["box[0]"]), a_job(2)]
+    for columns, headings in (
+        (40, ["GPU", "MODEL", "MEMORY", "USED", "BY"]),
+        (60, ["GPU", "MODEL", "MEMORY", "UTIL", "USED", "BY"]),
+    ):
+        lines = drawn(a_picture(*jobs, gpus=[gpu]), columns=columns)
+        assert re.fullmatch(r"0 of 1 GPU free, .*? wait( .*:..)?", lines[0].rstrip())
+        assert lines[1].split() == headings
+        assert lines[2].index("1 ann train-1") == lines[1].index("USED BY")
+        assert any(re.match(r" 1 +train-1 +R +2 .*box\[0\]$", line) for line in lines)
+        assert any(re.match(r" 2 +train-2 +PD +2 .*waiting for", line) for line in lines)
