@@ -1,5 +1,10 @@
 """No member of a gang runs before all of them are ready; when one cannot be, none of them runs."""
 
+# ruff: noqa: ASYNC240
+# The event loop has nothing else to do, and files are what these tests wait for.
+
+import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -51,14 +56,17 @@ async def overs(rig: Rig, count: int) -> dict[int, Over]:
     return await rig.until(found)
 
 
-def child_at_gate(rig: Rig, number: int) -> int:
-    """The process of a member that has not become its command, found by the launcher's pid."""
-    threads = Path(f"/proc/{rig.launcher.pid}/task").iterdir()
-    children = [pid for t in threads for pid in (t / "children").read_text().split()]
-    for pid in map(int, children):
-        if Path(f"/proc/{pid}/fd/1").readlink().name == f"g.1.{number}.log":
-            return pid
-    raise AssertionError(f"member {number} has no process")
+async def child_at_gate(rig: Rig, number: int) -> int:
+    """The process of a member that has not become its command, once it has opened its log."""
+    async with asyncio.timeout(20):
+        while True:
+            threads = Path(f"/proc/{rig.launcher.pid}/task").iterdir()
+            children = [pid for t in threads for pid in (t / "children").read_text().split()]
+            for pid in map(int, children):
+                with contextlib.suppress(FileNotFoundError):
+                    if Path(f"/proc/{pid}/fd/1").readlink().name == f"g.1.{number}.log":
+                        return pid
+            await asyncio.sleep(0.01)
 
 
 def test_no_member_runs_before_the_last_one_is_ready() -> None:
@@ -118,8 +126,10 @@ def test_a_member_that_is_killed_at_the_gate_keeps_all_others_from_running() -> 
         for number in (0, 1):
             await rig.launcher.start(member(rig, number, of=3))
         await fence(rig)
-        os.kill(child_at_gate(rig, 1), signal.SIGKILL)
+        os.kill(await child_at_gate(rig, 1), signal.SIGKILL)
         first = await overs(rig, 2)
+        assert first[1].detail == "its process ended before it ran the command"
+        assert "member 1 of the gang did not get ready" in first[0].detail
         await rig.launcher.start(member(rig, 2, of=3))
         ends = first | await overs(rig, 3)
         assert not any(end.ran for end in ends.values())

@@ -469,6 +469,22 @@ def test_a_stop_during_the_prolog_ends_it() -> None:
     with_launcher(scenario)
 
 
+def test_a_stop_during_the_prolog_ends_what_that_has_begun() -> None:
+    async def scenario(rig: Rig) -> None:
+        place = rig.directory / "child"
+        script = f"sleep 1000 & echo $! > {place}.new; mv {place}.new {place}; wait"
+        await rig.launcher.start(rig.work("job-1.1", "true", prolog=("sh", "-c", script)))
+        async with asyncio.timeout(20):
+            while not place.exists():
+                await asyncio.sleep(0.01)
+            await rig.launcher.stop("job-1.1", 0, "cancelled")
+            await rig.over("job-1.1")
+            while is_alive(int(place.read_text())):
+                await asyncio.sleep(0.01)
+
+    with_launcher(scenario)
+
+
 def test_an_epilog_that_fails_is_told_apart_from_how_the_job_ended() -> None:
     async def scenario(rig: Rig) -> None:
         long = "echo $(seq 1000); exit 4"

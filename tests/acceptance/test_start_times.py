@@ -5,6 +5,7 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,21 @@ def test_a_member_whose_gang_never_comes_is_given_up() -> None:
         alone = of_member(rig, "job-1.1", 0, "true", start_timeout_ms=SOON_MS)
         await rig.launcher.start(alone)
         assert_given_up(await over_of(rig, "job-1.1", 0), "not all members", "within 0.6 s")
+
+    with_launcher(scenario)
+
+
+def test_no_member_that_waited_is_blamed_for_the_one_that_never_came() -> None:
+    """The one that has waited longest gives up first."""
+
+    async def scenario(rig: Rig) -> None:
+        for member, soon_ms in enumerate((SOON_MS, 20_000)):
+            work = of_member(rig, "job-1.1", member, "true", start_timeout_ms=soon_ms)
+            await rig.launcher.start(replace(work, members_here=3))
+        for member in range(2):
+            over = await over_of(rig, "job-1.1", member)
+            assert_given_up(over, "not all members of the gang were ready within 0.6 s")
+            assert "did not get ready" not in over.detail
 
     with_launcher(scenario)
 

@@ -142,6 +142,14 @@ class Attempt:
         self.records.append(form)
         return form
 
+    def keep(self, timer: Timer) -> None:
+        """Take a timer along, to be cancelled with the others; those that have rung are let go.
+
+        A process that cannot be killed is tried again for as long as it is there.
+        """
+        self.timers = [one for one in self.timers if one.callback is not None]
+        self.timers.append(timer)
+
     def cancel_timers(self) -> None:
         for timer in self.timers:
             timer.cancel()

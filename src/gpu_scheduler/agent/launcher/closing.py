@@ -16,6 +16,7 @@ from gpu_scheduler.agent.launcher.kit import Kit
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms
 from gpu_scheduler.agent.launcher.removals import Removals
 from gpu_scheduler.agent.launcher.saves import newly_saved
+from gpu_scheduler.agent.launcher.spawn import NEVER_WENT
 from gpu_scheduler.agent.runners.contract import Ending
 from gpu_scheduler.agent.work import Over
 
@@ -46,7 +47,9 @@ class Closer:
         """Hears of every attempt that is at its end, at least once."""
 
     def refuse(self, attempt: Attempt, why: str) -> None:
-        """The command never ran."""
+        """The command never ran; if nobody says why, its process did not live long enough."""
+        if not why and not attempt.stopped_by and not any(attempt.details):
+            why = NEVER_WENT
         self.ended(attempt, Ending(ran=False, detail=why))
 
     def ended(self, attempt: Attempt, ending: Ending) -> None:
@@ -166,11 +169,12 @@ class Closer:
     def _sweep(self, attempt: Attempt) -> None:
         """Look, ask, look, kill, look, until nothing is left.
 
-        A walk through /proc can miss who forks meanwhile; so the adopted are looked for twice.
+        A walk through /proc can miss who forks meanwhile; who is found by it alone is looked for
+        twice.
         """
         left = self._kit.census.left(attempt)
         attempt.empty_looks = 0 if left else attempt.empty_looks + 1
-        if attempt.empty_looks > attempt.adopted:
+        if attempt.empty_looks > (attempt.adopted or attempt.engine_silent):
             self._swept(attempt)
             return
         now = now_ms()

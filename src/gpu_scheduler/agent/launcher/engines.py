@@ -106,7 +106,7 @@ def watch_begin(kit: Kit, attempt: Attempt) -> None:
             own_log.warn(f"{attempt.name}: {NOT_BEGUN}")
             kill_client(kit, attempt)
 
-    attempt.timers.append(kit.loop.after(attempt.work.engine_timeout_ms, look))
+    attempt.keep(kit.loop.after(attempt.work.engine_timeout_ms, look))
 
 
 def kill_client(kit: Kit, attempt: Attempt) -> None:

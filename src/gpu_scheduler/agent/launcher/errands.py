@@ -33,10 +33,10 @@ class Errands:
         Its output is captured if the launch has no log.
         """
         reader = -1
-        if launch.log < 0:
-            reader, launch.log = os.pipe2(os.O_CLOEXEC)
-            os.set_blocking(reader, False)
         try:
+            if launch.log < 0:
+                reader, launch.log = os.pipe2(os.O_CLOEXEC)
+                os.set_blocking(reader, False)
             child = self._spawner.fork_at_gate(launch)
         except OSError as error:
             _close(reader, launch.log)

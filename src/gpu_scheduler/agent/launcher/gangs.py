@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher.attempt import Attempt
 from gpu_scheduler.agent.launcher.forms import Key
+from gpu_scheduler.agent.work import NOT_BEGUN
 
 GANG = "gang"
 """Why a member does not begin that was ready itself; the server uses the same word."""
@@ -52,6 +53,12 @@ class Gangs:
         found = self._waiting.get(attempt.key[0], {}).pop(attempt.key[1], None)
         if found is not None:
             self._call(found[1], "")
+
+    def give_up(self, name: str, why: str) -> None:
+        """Those who wait have done so for long enough: none of them is the one that is missing."""
+        for _, (attempt, step) in sorted(self._waiting.pop(name, {}).items()):
+            attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
+            self._call(step, why)
 
     def gone(self, attempt: Attempt) -> None:
         """A member has come to its end."""

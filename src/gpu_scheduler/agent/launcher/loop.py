@@ -35,7 +35,7 @@ def write_down(error: Exception) -> None:
 
 
 class Timer:
-    """One thing to do later. Cancelling twice is harmless."""
+    """One thing to do later, and nothing any more once it is done. Cancelling twice is harmless."""
 
     __slots__ = ("callback", "due_ms")
 
@@ -147,7 +147,8 @@ class Loop:
     def _run_timers(self) -> None:
         now = now_ms()
         while self._timers and self._timers[0][0] <= now:
-            callback = heapq.heappop(self._timers)[2].callback
+            timer = heapq.heappop(self._timers)[2]
+            callback, timer.callback = timer.callback, None
             if callback is not None:
                 self.call(callback)
 

@@ -117,7 +117,7 @@ class SessionStarter:
 
         wait_ms = attempt.work.start_timeout_ms
         late = f"the {attempt.work.runner} session did not open within {wait_ms / 1000:g} s"
-        attempt.timers.append(self._kit.loop.after(wait_ms, too_slow))
+        attempt.keep(self._kit.loop.after(wait_ms, too_slow))
         listener = attempt.listener
         if listener is not None:
             self._kit.loop.add(listener.fileno(), lambda: self._shim_asks(attempt, session))
@@ -181,9 +181,7 @@ class SessionStarter:
             f"its session did not say within {wait_ms / 1000:g} s that the command runs, and was "
             f"ended; the working directory {work.workdir!r} or the output file may hang"
         )
-        attempt.timers.append(
-            self._kit.loop.after(wait_ms, lambda: self._drop_shim(attempt, session, late))
-        )
+        attempt.keep(self._kit.loop.after(wait_ms, lambda: self._drop_shim(attempt, session, late)))
         self._listen_to_shim(attempt, session)
 
     def _listen_to_shim(self, attempt: Attempt, session: Session) -> None:

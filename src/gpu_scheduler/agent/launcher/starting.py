@@ -291,12 +291,12 @@ class Starter:
             self._gate_moved(attempt)
         if attempt.phase is not Phase.GATE:
             return
-        attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         if self.gangs.waits(attempt):
             seconds = waits_for_others_ms(attempt) / 1000
-            attempt.details.append(f"not all members of the gang were ready within {seconds:g} s")
-            self.gangs.leave(attempt)
+            late = f"not all members of the gang were ready within {seconds:g} s"
+            self.gangs.give_up(attempt.key[0], late)
             return
+        attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
         attempt.given_up = True
         attempt.details.append(too_late(attempt))
         own_log.warn(f"{attempt.name}: {attempt.details[-1]}")

@@ -44,12 +44,8 @@ class Stopper:
         left_ms = attempt.began_ms + work.limit_ms - now_ms()
         if processes.signal_number(work.warn_signal) and work.warn_before_ms:
             warn_ms = left_ms - work.warn_before_ms
-            attempt.timers.append(
-                self._kit.loop.after(warn_ms, lambda: self._warn(attempt, TIMEOUT))
-            )
-        attempt.timers.append(
-            self._kit.loop.after(left_ms, lambda: self.stop(attempt, TIMEOUT, None))
-        )
+            attempt.keep(self._kit.loop.after(warn_ms, lambda: self._warn(attempt, TIMEOUT)))
+        attempt.keep(self._kit.loop.after(left_ms, lambda: self.stop(attempt, TIMEOUT, None)))
 
     def stop(self, attempt: Attempt, why: str, grace_ms: int | None) -> None:
         """Begin to stop, or shorten a grace that is under way. Nothing makes it longer."""
@@ -98,7 +94,7 @@ class Stopper:
         return min(work.warn_before_ms, work.grace_ms)
 
     def _later(self, attempt: Attempt, wait_ms: int, act: _Act) -> None:
-        attempt.timers.append(self._kit.loop.after(wait_ms, lambda: act(attempt)))
+        attempt.keep(self._kit.loop.after(wait_ms, lambda: act(attempt)))
 
     def _warn(self, attempt: Attempt, why: str) -> None:
         if attempt.phase is not Phase.RUNNING:

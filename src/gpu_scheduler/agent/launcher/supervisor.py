@@ -91,7 +91,8 @@ class Supervisor:
             self.closer.settle(attempt, _never_began(attempt, why, "stopped before it began"))
         elif attempt.phase is Phase.PROLOG:
             attempt.stopped_by = attempt.stopped_by or why
-            processes.send([attempt.pid] if attempt.pid else [], signal.SIGKILL)
+            processes.send_to_group(attempt.pid, signal.SIGKILL)
+            processes.send([attempt.pid], signal.SIGKILL)
         elif attempt.phase is Phase.GATE and not attempt.said_go:
             attempt.stopped_by = attempt.stopped_by or why
             self.starter.gangs.leave(attempt)

@@ -1,0 +1,36 @@
+"""What is tried again and again until a process is gone, however long that takes."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from gpu_scheduler.agent.launcher import stopping
+from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.loop import Loop
+from gpu_scheduler.agent.launcher.stopping import Stopper
+from gpu_scheduler.agent.work import Work
+
+
+def test_a_process_that_cannot_be_killed_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may keep it for weeks, as over a file server that is gone."""
+    monkeypatch.setattr(stopping, "KILL_AGAIN_MS", 0)
+    looks: list[Attempt] = []
+
+    def tree(attempt: Attempt) -> set[int]:
+        looks.append(attempt)
+        return set()
+
+    loop = Loop()
+    kit = SimpleNamespace(
+        loop=loop,
+        census=SimpleNamespace(tree=tree),
+        journal=SimpleNamespace(append=lambda record, done: None),
+    )
+    attempt = Attempt(Work(allocation_id="a"), None)
+    attempt.phase = Phase.RUNNING
+    Stopper(cast(Kit, kit)).stop(attempt, "cancelled", 0)
+    while len(looks) < 500:
+        loop.turn()
+    assert len(attempt.timers) < 10
