@@ -166,11 +166,24 @@ def _run(arguments: list[str]) -> int:
         _program_parser().print_help(sys.stderr)
         return EXIT_USAGE
     name = arguments[place]
+    if name == "help":
+        return _help(arguments[place + 1 :])
     command = command_named(name)
     if command is None:
         _complain(_unknown(name))
         return EXIT_USAGE
     return _run_command(name, command, arguments[place + 1 :])
+
+
+def _help(names: list[str]) -> int:
+    """`tgpu help submit` is `tgpu submit --help`."""
+    command = command_named(names[0]) if names else None
+    if names and command is None:
+        _complain(_unknown(names[0]))
+        return EXIT_USAGE
+    parser = parser_for(names[0], command)[1] if command else _program_parser()
+    parser.print_help()
+    return 0
 
 
 def _run_command(name: str, command: Command, arguments: list[str]) -> int:

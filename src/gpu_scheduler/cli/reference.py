@@ -17,8 +17,9 @@ INTRODUCTION = """\
 
 <!-- Made from the code by `python -m gpu_scheduler.cli.reference`; edit the code instead. -->
 
-`tgpu`, `gpu-scheduler` and `gpu-cli` are the same program. `tgpu COMMAND --help` explains one
-command, `tgpu completions bash|zsh|fish` prints a script that completes them all.
+`tgpu`, `gpu-scheduler` and `gpu-cli` are the same program. `tgpu COMMAND --help` or `tgpu help
+COMMAND` explains one command, `tgpu completions bash|zsh|fish` prints a script that completes them
+all.
 
 ## What all commands share
 

@@ -58,15 +58,21 @@ def described(shape: Shape) -> str:
             amount += f" with index {' or '.join(map(str, request.device_ids))}"
         words.append(amount)
     if request.gpu_memory_mb:
-        words.append(f"{request.gpu_memory_mb} MiB of GPU memory each")
+        words.append(f"{_size(request.gpu_memory_mb)} of GPU memory each")
     if request.cpu_milli:
         words.append(f"{request.cpu_milli / 1000:g} CPU cores")
     if request.memory_mb:
-        words.append(f"{request.memory_mb} MiB of memory")
+        words.append(f"{_size(request.memory_mb)} of memory")
     of_node = in_words(request.node_labels)
     if of_node and not words:
         words.append("a place")
     return ", ".join([*words, *of_node]) or "nothing"
+
+
+def _size(memory_mb: int) -> str:
+    """In GB, as people ask for it, where that says it exactly."""
+    whole, rest = divmod(memory_mb, MB_PER_GB)
+    return f"{memory_mb} MiB" if rest else f"{whole:,} GB"
 
 
 def offered(index: Index) -> str:

@@ -245,6 +245,27 @@ def test_a_character_that_the_output_does_not_take_is_no_end_of_a_command(
     assert json.loads("\n".join(rest)) == {"name": "日本"}
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["help"], "'tgpu <command> --help' explains one of them."),
+        (["help", "submit"], "usage: tgpu submit"),
+        (["help", "ls"], "List your jobs that wait or run."),
+    ],
+    ids=["all", "one", "alias"],
+)
+def test_help_is_a_command_as_well(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert cli.main(words) == 0
+    assert told in capsys.readouterr().out
+
+
+def test_help_for_what_is_no_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help", "submitt"]) == 2
+    assert "there is no command 'submitt'; did you mean 'submit'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["node", "config", "db"])
 def test_an_action_that_is_missing_is_named_with_those_there_are(
     capsys: pytest.CaptureFixture[str], command: str

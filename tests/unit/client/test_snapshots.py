@@ -194,7 +194,9 @@ def test_too_much_is_refused_and_the_reason_named(
     repository: Path, shelf: Shelf, tmp_path: Path
 ) -> None:
     (repository / "huge.npy").write_bytes(b"x" * (3 << 20))
-    with pytest.raises(InvalidRequest, match=r"3 MB .* 1 MB; the largest files are huge\.npy"):
+    (repository / "small.npy").write_bytes(b"x" * 3000)
+    told = r"3 MB .* 1 MB; the largest files are huge\.npy \(3 MB\), small\.npy \(3 kB\)"
+    with pytest.raises(InvalidRequest, match=told):
         shelf.take(str(repository), limit_mb=1)
     assert list((tmp_path / "state" / "snapshots").iterdir()) == []
     assert shelf.take(str(repository), limit_mb=4).path.exists()

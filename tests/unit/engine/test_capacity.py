@@ -158,6 +158,10 @@ def test_a_node_with_the_labels_may_come_later() -> None:
             {"gpus": 1, "gpu_memory_mb": 10, "cpus": 1.5, "memory_mb": 20},
             "1 GPU, 10 MiB of GPU memory each, 1.5 CPU cores, 20 MiB of memory",
         ),
+        (
+            {"gpus": 1, "gpu_memory_mb": 40 << 10, "memory_mb": 100 << 20},
+            "1 GPU, 40 GB of GPU memory each, 102,400 GB of memory",
+        ),
         ({"gpus": 0, "node_labels": (("zone", "a"),)}, "a place, labels zone=a"),
         ({"gpus": 0}, "nothing"),
     ],

@@ -204,6 +204,10 @@ class Shelf:
                 shutil.rmtree(draft, ignore_errors=True)
 
 
+def _size(count: int) -> str:
+    return f"{count / MEGABYTE:.0f} MB" if count >= MEGABYTE else f"{count / 1024:.0f} kB"
+
+
 def check_size(source: Source, limit_mb: float) -> None:
     """Refuse what is too large, and name what makes it so."""
     sizes = {}
@@ -216,7 +220,7 @@ def check_size(source: Source, limit_mb: float) -> None:
     if total <= limit_mb * MEGABYTE:
         return
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:LARGEST_SHOWN]
-    named = ", ".join(f"{name} ({sizes[name] / MEGABYTE:.0f} MB)" for name in largest)
+    named = ", ".join(f"{name} ({_size(sizes[name])})" for name in largest)
     raise InvalidRequest(
         f"the code in {source.root} has {total / MEGABYTE:.0f} MB and a snapshot may have "
         f"{limit_mb:g} MB; the largest files are {named}: let .gitignore name data, or allow more "
