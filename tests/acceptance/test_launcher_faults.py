@@ -101,8 +101,12 @@ def with_engine(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     scenario: Callable[[Rig, Path], Awaitable[None]],
+    first: str = "",
 ) -> None:
-    """Run with an engine that does not answer questions while the file `broken` is there."""
+    """Run with an engine that does not answer questions while the file `broken` is there.
+
+    `first` is what it does before any answer.
+    """
     if reason := why_no_containers():
         pytest.skip(reason)
     real = shutil.which("podman")
@@ -111,6 +115,7 @@ case "$*" in *' run '*) exec {real} "$@";; esac
 if test -e {tmp_path}/broken; then
     echo "$*" >> {tmp_path}/asked; echo 'cannot connect to the engine' >&2; exit 125
 fi
+{first}
 exec {real} "$@"
 """
     (tmp_path / "podman").write_text(script)
@@ -174,6 +179,33 @@ def test_a_container_that_somebody_removed_has_run(
         assert "exit code unknown" in over.detail
 
     with_engine(monkeypatch, tmp_path, scenario)
+
+
+def test_an_engine_that_warns_of_something_is_understood_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As podman does on hosts with old control groups, and docker without its configuration."""
+
+    async def scenario(rig: Rig, _: Path) -> None:
+        over = await rig.run(work_of(rig, "container", "echo ran; exit 3"))
+        assert (over.exit_code, over.ran, over.detail) == (3, True, "")
+
+    warning = 'level=warning msg="Using cgroups-v1 which is deprecated"'
+    with_engine(monkeypatch, tmp_path, scenario, first=f"echo '{warning}' >&2")
+
+
+def test_a_job_whose_engine_is_not_understood_is_not_said_to_have_never_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(rig: Rig, _: Path) -> None:
+        work = work_of(rig, "container", "echo ran; exit 3")
+        over = await rig.run(work)
+        assert (over.exit_code, over.signal, over.ran) == (None, None, True)
+        assert "exit code is unknown" in over.detail
+        assert rig.log(work) == "ran\n"
+
+    odd = """case "$*" in *' inspect '*) echo '{"Exit": "well"}'; exit 0;; esac"""
+    with_engine(monkeypatch, tmp_path, scenario, first=odd)
 
 
 # --- disks

@@ -34,6 +34,7 @@ BROKEN = "the launcher failed over this job and ended it; its log tells more"
 UNKNOWN = "the launcher that began it had died: exit code unknown"
 SILENT = "the container engine does not answer, so the exit code is unknown"
 NONE_MADE = "its client was killed, and there was no container: exit code unknown"
+NEVER_MADE = "the container was never made"
 GONE = "its container was removed by somebody else: exit code unknown"
 
 
@@ -132,7 +133,9 @@ class Closer:
         if attempt.runner is None:
             return client
         failed = client.exit_code in _ENGINE_FAILED
-        if not well and not (failed and engines.knows_none(text)):
+        if failed and not well and engines.knows_none(text):
+            return Ending(ran=False, detail=logs.last_line(attempt.work) or NEVER_MADE)
+        if not well:
             return Ending(detail=GONE if engines.knows_none(text) else _silent(client, text))
         ending = attempt.runner.ending(attempt.work, text)
         if ending.ran:

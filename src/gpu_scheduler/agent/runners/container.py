@@ -13,6 +13,7 @@ import os
 import re
 import resource
 import zlib
+from typing import Any, cast
 
 from gpu_scheduler.agent.runners.contract import Command, Ending, Runner
 from gpu_scheduler.agent.work import Work
@@ -24,6 +25,8 @@ _NEVER = "0001-01-01T00:00:00Z"
 _FORMAT = "{{json .State}}"
 _SIGNAL_OFFSET = 128
 _REMOVE_SECONDS = "1"
+_MOST_SAID = 200
+NOT_UNDERSTOOD = "the container engine's answer is not understood, so the exit code is unknown"
 
 
 def container_name(work: Work) -> str:
@@ -103,11 +106,11 @@ class ContainerRunner(Runner):
 
     def ending(self, work: Work, inspected: str) -> Ending:
         """Engines fold a signal into the code as 128 + n, and it is unfolded here."""
-        try:
-            state = json.loads(inspected)
-            code = int(state["ExitCode"])
-        except (ValueError, KeyError, TypeError):
-            return Ending(ran=False, detail="the container was never made")
+        state = _state(inspected)
+        if state is None:
+            said = " ".join(inspected.split())[:_MOST_SAID]
+            return Ending(detail=f"{NOT_UNDERSTOOD}: {said}")
+        code = int(state["ExitCode"])
         if str(state.get("StartedAt", "")).startswith(_NEVER[:19]):
             return Ending(ran=False, detail=str(state.get("Error") or "the container never began"))
         if state.get("Running"):
@@ -151,6 +154,19 @@ class ContainerRunner(Runner):
         nodes = [device.path for device in work.devices if device.path]
         nodes += [path for path in _NVIDIA if os.path.exists(path)]
         return tuple(part for path in nodes for part in ("--device", path))
+
+
+def _state(inspected: str) -> dict[str, Any] | None:
+    """What the engine says of a container, among warnings before and behind; None for no answer."""
+    decoder = json.JSONDecoder()
+    for begin in re.finditer(r"^\{", inspected, re.MULTILINE):
+        try:
+            state, _ = decoder.raw_decode(inspected, begin.start())
+        except ValueError:
+            continue
+        if type(state.get("ExitCode")) is int:
+            return cast(dict[str, Any], state)
+    return None
 
 
 def _engine() -> tuple[str, tuple[str, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.agent.runners import container
 from gpu_scheduler.agent.runners.all import attach_command, runners
-from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
+from gpu_scheduler.agent.runners.container import NOT_UNDERSTOOD, ContainerRunner, container_name
 from gpu_scheduler.agent.runners.contract import Ending
 from gpu_scheduler.agent.runners.process import interpreter
 from gpu_scheduler.agent.runners.session import session_name
@@ -121,7 +121,9 @@ def test_schedulers_of_one_machine_have_containers_of_their_own() -> None:
             {"ExitCode": 127, "StartedAt": "0001-01-01T00:00:00Z", "Error": "no such file"},
             Ending(ran=False, detail="no such file"),
         ),
-        ("nonsense", Ending(ran=False, detail="the container was never made")),
+        ("nonsense", Ending(detail=f'{NOT_UNDERSTOOD}: "nonsense"')),
+        ({"ExitCode": "3"}, Ending(detail=f'{NOT_UNDERSTOOD}: {{"ExitCode": "3"}}')),
+        ({}, Ending(detail=f"{NOT_UNDERSTOOD}: {{}}")),
     ],
 )
 def test_an_engines_word_is_read(
@@ -129,6 +131,16 @@ def test_an_engines_word_is_read(
 ) -> None:
     runner = an_engine("/usr/bin/podman", monkeypatch)
     assert runner.ending(WORK, json.dumps(state)) == ending
+
+
+@pytest.mark.parametrize("indent", [None, 2], ids=["on one line", "on several"])
+def test_an_engines_word_is_found_among_its_warnings(
+    indent: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = an_engine("/usr/bin/podman", monkeypatch)
+    state = json.dumps({"ExitCode": 3, "Health": {"Log": []}, "StartedAt": "2026"}, indent=indent)
+    said = f"WARNING: {{old}}\n{{}}\n{{broken\n{state}\nand one more\n"
+    assert runner.ending(WORK, said) == Ending(exit_code=3)
 
 
 def test_what_cannot_run_in_a_container_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
