@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from gpu_scheduler.cli.reach import add_server_options, client_for
-from gpu_scheduler.cli.references import references
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
+from gpu_scheduler.cli.references import NONE, references
 from gpu_scheduler.model.errors import SchedulerError
 
 TYPE_CHECKING = False
@@ -28,7 +28,10 @@ def run(args: Namespace) -> int:
     exit_code = 0
     answers = []
     with client_for(args) as client:
-        for reference in references(client, args.jobs):
+        found = references(client, args.jobs)
+        if not found and not args.quiet:
+            warn(NONE)
+        for reference in found:
             try:
                 if args.dry_run:
                     job = client.get(reference.job_id)

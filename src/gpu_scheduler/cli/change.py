@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from gpu_scheduler.cli.output import print_json
-from gpu_scheduler.cli.reach import add_server_options, client_for
-from gpu_scheduler.cli.references import references
+from gpu_scheduler.cli.reach import add_server_options, client_for, warn
+from gpu_scheduler.cli.references import NONE, references
 from gpu_scheduler.client.forms import job_path
 from gpu_scheduler.model.errors import SchedulerError
 
@@ -40,7 +40,10 @@ def _each(args: Namespace, deed: str, done: str) -> int:
     exit_code = 0
     answers = []
     with client_for(args) as client:
-        for reference in references(client, args.jobs):
+        found = references(client, args.jobs)
+        if not found:
+            warn(NONE)
+        for reference in found:
             try:
                 answers.append(client.call("POST", job_path(str(reference), deed)))
             except SchedulerError as error:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client
 
 MOST_JOBS = 100_000
+NONE = "'all' means your jobs that wait or run, and there are none"
 EXPECTED = "write 12, job-12, 1-3,7, 12_4, 12_[1-3], last, last_4, @~1 or all"
 _TASKS = r"(?:_(?:(\d{1,18})|\[([\d,:-]+)\]|(\d+-\d+)))?"
 _ONE = rf"(?:job-)?(\d{{1,18}}){_TASKS}"

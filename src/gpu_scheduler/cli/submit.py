@@ -140,6 +140,13 @@ def _from_words(args: Namespace) -> dict[str, Any]:
         body.setdefault("name", words[0].rpartition("/")[2])
         return body | {"script": text} | ({"args": words[1:]} if words[1:] else {})
     body = body_of(args)
+    if words == ["-"] and not args.after_dashes:
+        raise InvalidRequest(
+            "'-' is no program, and a script is not read from standard input; save it to a file "
+            "that begins with '#!', and name that"
+        )
+    if words and not words[0]:
+        raise InvalidRequest("the program is an empty word; is a variable not set?")
     if words:
         body["command"] = command_of(words)
         body.setdefault("name", default_name(body["command"]))

@@ -165,7 +165,7 @@ def missing_program(command: list[str], body: dict[str, Any]) -> str:
     program = command[0]
     place = body.get("working_directory", "")
     if "/" in program:
-        return "" if os.path.exists(os.path.join(place, program)) else program  # noqa: PTH110, PTH118
+        return "" if os.path.isfile(os.path.join(place, program)) else program  # noqa: PTH113, PTH118
     search = body.get("captured_environment", {}).get("PATH")
     if search is None:
         return ""

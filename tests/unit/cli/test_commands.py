@@ -172,6 +172,15 @@ def test_a_table_on_a_terminal_is_aligned_and_only_its_last_column_cut() -> None
     assert lines == ["ID    N  REASON", f"1    22  {'x' * 30}…", "100   3  y"]
 
 
+@pytest.mark.parametrize("deed", ["cancel", "hold", "release", "retry"])
+def test_all_of_no_jobs_is_said_to_be_none(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], deed: str
+) -> None:
+    assert main([deed, "all"]) == 0
+    told = "tgpu: 'all' means your jobs that wait or run, and there are none\n"
+    assert capsys.readouterr() == ("", told)
+
+
 # --- one job
 
 

@@ -571,6 +571,19 @@ def test_add_warns_of_a_script_that_is_not_there(
     assert capsys.readouterr().err == warning
 
 
+@pytest.mark.parametrize("command", ["submit", "run"])
+def test_what_cannot_be_a_program_is_refused(refused: Callable[..., str], command: str) -> None:
+    assert "a script is not read from standard input" in refused("-", command=command)
+    assert "the program is an empty word" in refused("--", "", "x", command=command)
+
+
+def test_a_directory_is_no_program(
+    submitted: Submit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted("--", f"{tmp_path}/")
+    assert f"there is no program '{tmp_path}/' here" in capsys.readouterr().err
+
+
 def test_run_says_what_to_write_when_there_is_nothing_to_run(refused: Callable[..., str]) -> None:
     assert "'tgpu run --gpus 1 -- python train.py'" in refused("-G", "1", command="run")
 
