@@ -46,6 +46,10 @@ def began(rig: Rig) -> list[int]:
     return [r.member for r in rig.said if isinstance(r, Began) and r.allocation_id == "g.1"]
 
 
+def overs(rig: Rig) -> list[Over]:
+    return [r for r in rig.said if isinstance(r, Over) and r.allocation_id == "g.1"]
+
+
 def waiting_process(rig: Rig) -> int:
     """The process that waits at its gate, found by its log."""
     threads = Path(f"/proc/{rig.launcher.pid}/task").iterdir()
@@ -88,6 +92,18 @@ def test_without_a_commit_prepared_work_gives_up_and_a_late_commit_is_refused() 
         await fence(rig)
         assert rig.log(work) == ""
         assert not began(rig)
+
+    with_launcher(scenario)
+
+
+def test_members_without_a_commit_give_up_together_and_blame_none_of_them() -> None:
+    async def scenario(rig: Rig) -> None:
+        for member, prepare_ms in enumerate((300, 60_000)):
+            work = prepared(rig, member=member, prepare_ms=prepare_ms, members_here=2)
+            await rig.launcher.start(work)
+        ends = await rig.until(lambda: two if len(two := overs(rig)) == 2 else [])
+        assert [(end.ran, end.stopped_by) for end in ends] == [(False, "not_begun")] * 2
+        assert {end.detail for end in ends} == {"it was prepared, and no commit came within 0.3 s"}
 
     with_launcher(scenario)
 

@@ -73,9 +73,12 @@ class Commits:
             self._end(other, f"member {attempt.key[1]} of the gang did not get ready")
 
     def _give_up(self, attempt: Attempt) -> None:
-        attempt.stopped_by = attempt.stopped_by or NOT_BEGUN
+        """All that wait here for the same commit do so in vain, and none of them is to blame."""
         seconds = attempt.work.prepare_ms / 1000
-        self._end(attempt, f"it was prepared, and no commit came within {seconds:g} s")
+        for key in sorted(key for key in self._waiting if key[0] == attempt.key[0]):
+            member = self._waiting[key][0]
+            member.stopped_by = member.stopped_by or NOT_BEGUN
+            self._end(member, f"it was prepared, and no commit came within {seconds:g} s")
 
     def _end(self, attempt: Attempt, why: str) -> None:
         step = self._forget(attempt)
