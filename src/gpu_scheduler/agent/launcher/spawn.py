@@ -105,25 +105,33 @@ class Spawner:
 
         The launch's log has to stay open until then.
         """
-        if self._zygote is not None:
-            ours, its = socket.socketpair()
-            try:
-                self._zygote.ask(its.fileno(), launch.log, launch.group)
-            except ZygoteDied:
-                self._zygote = None
-            finally:
-                its.close()
-            _tell(ours, launch)
-            self._asked.append((launch, ours, then))
-        else:
+        if self._zygote is None:
             then(_own_fork(launch))
+            return
+        try:
+            ours, its = socket.socketpair()
+        except OSError as error:
+            then(error)
+            return
+        try:
+            self._zygote.ask(its.fileno(), launch.log, launch.group)
+        except ZygoteDied:
+            self._zygote = None
+        finally:
+            its.close()
+        _tell(ours, launch)
+        self._asked.append((launch, ours, then))
 
     def begin_waiting(self, joins: tuple[str, ...], group: int, then: Then) -> None:
         """Ask for a child that waits in these groups until `fill` tells it what to become."""
         if self._zygote is None:
             then(OSError("only the zygote forks ahead of time"))
             return
-        ours, its = socket.socketpair()
+        try:
+            ours, its = socket.socketpair()
+        except OSError as error:
+            then(error)
+            return
         try:
             self._zygote.ask(its.fileno(), -1, group)
         except ZygoteDied as died:
@@ -223,7 +231,10 @@ def _write(gate: socket.socket, values: dict[str, Any]) -> None:
 
 def _own_fork(launch: Launch) -> Spawned | OSError:
     told = _told(launch)
-    ours, its = socket.socketpair()
+    try:
+        ours, its = socket.socketpair()
+    except OSError as error:
+        return error
     try:
         pid = os.fork()
     except OSError as error:

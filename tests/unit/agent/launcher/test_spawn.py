@@ -6,6 +6,8 @@ import socket
 from collections import deque
 from functools import partial
 
+import pytest
+
 from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, Spawner
 from gpu_scheduler.agent.launcher.zygote import Zygote
 
@@ -59,3 +61,24 @@ def test_a_fork_that_fails_does_not_mix_up_those_that_were_asked_for_with_it() -
         assert isinstance(child, Spawned)
         assert child.said() == str(child.pid)
         child.gate.close()
+
+
+@pytest.mark.parametrize("has_zygote", [True, False], ids=["by the zygote", "by itself"])
+def test_a_launcher_that_is_out_of_descriptors_tells_whoever_asks_for_a_child(
+    has_zygote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is not told keeps what it holds for the child, its log for one, and is short for good."""
+    heard: list[Spawned | OSError] = []
+
+    def no_more() -> tuple[socket.socket, socket.socket]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with socket.socket() as channel:
+        spawner = Spawner(Forks(channel) if has_zygote else None)
+        monkeypatch.setattr(socket, "socketpair", no_more)
+        spawner.begin(Launch(argv=("true",), environment={}), heard.append)
+        spawner.begin_waiting((), -1, heard.append)
+        spawner.collect()
+    assert len(heard) == 2
+    assert all(isinstance(child, OSError) for child in heard)
+    assert "Too many open files" in str(heard[0])
