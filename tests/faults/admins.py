@@ -7,6 +7,7 @@ somebody else. In the end everything is open again. Beside them there are elasti
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.window import Window
 from gpu_scheduler.model.window import Wish as Wanted
+from gpu_scheduler.store.contract import Store
 from tests.faults.workload import TENANTS, Wish
 
 if TYPE_CHECKING:
@@ -124,9 +126,21 @@ def forbidden(world: World, allocation: Allocation, job: Job | None) -> str:
         if found is not None and found.since_ms < allocation.start_ms:
             return f"{allocation.id} was placed on {placement.node_id}, which was closed before"
     for window in rows.windows():
-        if job is not None and _is_kept_from(window, allocation, job):
+        if job is None or not _is_kept_from(window, allocation, job):
+            continue
+        if not _has_moved(rows, window, allocation.start_ms):
             return f"{allocation.id} was placed on GPUs that {window.id} keeps for {window.tenant}"
     return ""
+
+
+def _has_moved(rows: Store, window: Window, since_ms: int) -> bool:
+    """Tell whether it was given other devices since, and so had others then."""
+    return any(
+        event.kind == "reservation_changed"
+        and event.at_ms >= since_ms
+        and dict(event.data)["reservation"] == window.id
+        for _, event in rows.events(limit=sys.maxsize)
+    )
 
 
 def _is_kept_from(window: Window, allocation: Allocation, job: Job) -> bool:

@@ -57,6 +57,7 @@ class VirtualServer:
         self.loop: Loop | None = None
         self._agents: Agents | None = None
         self._repeats: Repeats | None = None
+        self._holds: Callable[[], bool] = lambda: True
         self._door: AgentDoor | None = None
         self._leadership: Leadership | None = None
         self._writers: list[DiskWriter] = []
@@ -116,18 +117,19 @@ class VirtualServer:
         loop = Loop(rows, new_core, clock.now_ms, writer=self._new_writer())
         leadership = self._leadership
 
-        def may_order() -> bool:
+        def holds() -> bool:
             return leadership is None or (leadership.term == term and leadership.is_held)
 
         if leadership is not None:
             loop.on_deposed(leadership.lose)
             loop.on_written(leadership.note_commit)
             self._audit.note("leads", self.name, term)
-        agents = Agents(loop, patience=patience_of(SETTINGS.nodes), term=term, may_order=may_order)
+        agents = Agents(loop, patience=patience_of(SETTINGS.nodes), term=term, may_order=holds)
         loop.start()
         agents.expect_nodes()
         service: Any = loop
         self.loop, self._agents, self._repeats = loop, agents, Repeats(service)
+        self._holds = holds
         if self._door is not None:
             self._door.open(agents)
 
@@ -184,9 +186,12 @@ class VirtualServer:
     # --- people
 
     async def apply_once(self, key: str, command: Command, caller: Caller) -> str:
-        """What the API does with a request that has an Idempotency-Key; the id of its job."""
-        loop, repeats = self.loop, self._repeats
-        if loop is None or repeats is None:
+        """What the API does with a request that has an Idempotency-Key; the id of its job.
+
+        As its gate does, it says nothing once the lead is lost: also a refusal may be of the past.
+        """
+        loop, repeats, holds = self.loop, self._repeats, self._holds
+        if loop is None or repeats is None or not holds():
             raise Broken("this server does not lead")
         call: Any = SimpleNamespace(
             headers={b"idempotency-key": key.encode()},
@@ -202,7 +207,11 @@ class VirtualServer:
                 return Answer(outcome.service.id.encode())
             return Answer(",".join(job.id for job in outcome.jobs).encode())
 
-        return (await repeats.once(call, key.encode(), act, tell)).body.decode()
+        try:
+            return (await repeats.once(call, key.encode(), act, tell)).body.decode()
+        finally:
+            if not holds():
+                raise Broken("this server lost the lead meanwhile")
 
 
 SETTINGS = Settings(nodes=NodeSettings(lease_s=80.0, lease_margin_s=10.0))

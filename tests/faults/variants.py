@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 from gpu_scheduler.agent.chosen import Chosen
 from gpu_scheduler.api.agent_facts import Hearing
-from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.silence import Silence
 from gpu_scheduler.control import commands, hooks, nodes, services
 from gpu_scheduler.control import restore as restoring
@@ -34,6 +33,7 @@ from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.states import ENDED
 from gpu_scheduler.model.window import Window
+from gpu_scheduler.server.leadership import Leadership
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
@@ -129,15 +129,10 @@ def requeue_before_the_lease_ends() -> Iterator[None]:
 
 @contextmanager
 def no_fencing() -> Iterator[None]:
-    """Commits and orders of a server that does not lead any more are taken all the same."""
-    init = Agents.__init__
-
-    def may_always_order(self: Agents, *args: Any, **values: Any) -> None:
-        init(self, *args, **{**values, "may_order": lambda: True})
-
+    """Commits, orders and answers of a server whose lead has run out are taken all the same."""
     with (
         patch.object(Disk, "check_term", lambda self, term: None),
-        patch.object(Agents, "__init__", may_always_order),
+        patch.object(Leadership, "is_held", property(lambda self: self.term > 0)),
     ):
         yield
 
