@@ -1,13 +1,15 @@
 """Tells every job that begins to wait when it should start, once, so that this can be judged.
 
 Looks every other second at the jobs that came since, works out their starts together, and has them
-kept. What starts at once is told nothing. Of a flood of jobs only some are told.
+kept. What starts at once is told nothing. Of a flood of jobs only some are told, as no look takes
+more than its share of the server's time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from time import thread_time
 
 import structlog
 
@@ -19,6 +21,8 @@ from gpu_scheduler.model.errors import SchedulerError
 
 INTERVAL_S = 2.0
 AT_ONCE = 100
+LONGEST_LOOK_S = 0.04
+"""Of CPU time. While jobs come in, every forecast has to be made anew; the rest waits its turn."""
 MOST_WAITING = 2_000
 """Of more new jobs than that, the rest is told nothing."""
 log = structlog.get_logger("server")
@@ -52,14 +56,19 @@ class Estimator:
             self._new.pop()
         chosen = [self._new.popleft() for _ in range(min(AT_ONCE, len(self._new)))]
         entries = book.picture.queue.entries
-        queued = [entries[number].waiting.job.id for number in chosen if number in entries]
+        queued = [(n, entries[n].waiting.job.id) for n in chosen if n in entries]
         estimates = []
-        for job_id in reversed(queued):
+        used_s = 0.0
+        while queued and used_s <= LONGEST_LOOK_S:
             # The last one first: its forecast mostly covers the others.
+            _, job_id = queued.pop()
+            began = thread_time()
             start = foreseen(self._loop, self._explainer, job_id)
+            used_s += thread_time() - began
             if start.at_ms is not None:
                 estimates.append(Estimate(job_id, start.at_ms, start.basis))
             # Orders and reports do not wait for this.
             await asyncio.sleep(0)
+        self._new.extendleft(number for number, _ in reversed(queued))
         if estimates:
             await self._loop.apply(NoteEstimates(tuple(reversed(estimates))))

@@ -1,9 +1,11 @@
 """Waiting jobs are told when they should start, and nobody waits for that."""
 
 import asyncio
+from unittest.mock import patch
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetNode, Submit
+from gpu_scheduler.server import estimates
 from gpu_scheduler.server.estimates import Estimator
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_job, a_node
@@ -39,3 +41,23 @@ def test_others_have_their_turn_between_any_two_forecasts() -> None:
     turns, told = asyncio.run(told_turns())
     assert len(told) == WAITING
     assert turns > WAITING
+
+
+def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> None:
+    async def told_after_each_look() -> list[int]:
+        loop = Loop(MemoryStore(), a_core, lambda: 0)
+        loop.start()
+        await loop.apply(SetNode(a_node(gpus=1)))
+        estimator = Estimator(loop)
+        for _ in range(WAITING + 1):
+            await loop.apply(Submit(a_job(id="")))
+        counts = []
+        for _ in range(WAITING + 1):
+            await estimator.look()
+            counts.append(len(loop.core.book.estimates))
+        await loop.close()
+        return counts
+
+    with patch.object(estimates, "LONGEST_LOOK_S", 0.0):
+        counts = asyncio.run(told_after_each_look())
+    assert counts == [1, 2, 3, 4, 5, 5]
