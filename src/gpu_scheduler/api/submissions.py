@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -26,9 +27,10 @@ from gpu_scheduler.wire.reading import JobReader, Submission
 from gpu_scheduler.wire.times import write_time
 
 _JOB = msgspec.json.Decoder(JobRequest)
-_JOBS = msgspec.json.Decoder(list[JobRequest])
+_OBJECTS = msgspec.json.Decoder(list[dict[str, Any]])
 _RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _TASK = msgspec.json.Decoder(TaskRequest)
+Asked = TypeVar("Asked")
 
 
 async def submit(context: Context, call: Call) -> Answer:
@@ -131,14 +133,14 @@ async def _submit_many(context: Context, call: Call, data: bytes) -> Answer:
 def _read_many(reader: JobReader, data: bytes, most: int, *, lines: bool) -> tuple[Series, ...]:
     """All jobs of a request, in order."""
     if not lines:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # Fast, but it does not say well enough what is wrong.
-            asked = _JOBS.decode(data)
-            _check_count(len(asked), most)
-            return _series(reader, asked)
+            objects = _OBJECTS.decode(data)
+            _check_count(len(objects), most)
+            return _series(reader.read_object, objects)
     raws = _split(data, lines=lines)
     _check_count(len(raws), most)
-    return _series(reader, map(_decoded, count(), raws))
+    return _series(reader.read_alike, map(_decoded, count(), raws))
 
 
 def _check_count(jobs: int, most: int) -> None:
@@ -162,7 +164,9 @@ def _decoded(index: int, raw: bytes) -> JobRequest:
         raise bad_body(problem, JobRequest, index=index) from None
 
 
-def _series(reader: JobReader, asked: Iterable[JobRequest]) -> tuple[Series, ...]:
+def _series(
+    read: Callable[[Asked], tuple[Submission, str, tuple[str, ...]]], asked: Iterable[Asked]
+) -> tuple[Series, ...]:
     """Neighbours that are alike together; an environment is sent along only once."""
     found: list[tuple[Submission, list[str], list[tuple[str, ...]]]] = []
     names: list[str] = []
@@ -170,7 +174,7 @@ def _series(reader: JobReader, asked: Iterable[JobRequest]) -> tuple[Series, ...
     common = None
     for index, request in enumerate(asked):
         try:
-            alike, name, command = reader.read_alike(request)
+            alike, name, command = read(request)
         except SchedulerError as error:
             error.index = index
             raise

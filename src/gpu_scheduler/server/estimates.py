@@ -1,8 +1,8 @@
 """Tells every job that begins to wait when it should start, once, so that this can be judged.
 
 Looks every other second at the jobs that came since, works out their starts together, and has them
-kept. What starts at once is told nothing. Of a flood of jobs only some are told, as no look takes
-more than its share of the server's time.
+kept. What starts at once is told nothing. Of a flood of jobs only some are told, as looks take no
+more than their share of the server's time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ INTERVAL_S = 2.0
 AT_ONCE = 100
 LONGEST_LOOK_S = 0.04
 """Of CPU time. While jobs come in, every forecast has to be made anew; the rest waits its turn."""
+MOST_SHARE = 0.02
+"""Of the server's time. A look that took longer is followed by a longer pause."""
 MOST_WAITING = 2_000
 """Of more new jobs than that, the rest is told nothing."""
 log = structlog.get_logger("server")
@@ -40,15 +42,16 @@ class Estimator:
 
     async def run(self) -> None:
         """Look again and again."""
+        used_s = 0.0
         while True:
-            await asyncio.sleep(INTERVAL_S)
+            await asyncio.sleep(max(INTERVAL_S, used_s / MOST_SHARE))
             try:
-                await self.look()
+                used_s = await self.look()
             except SchedulerError as error:
                 log.warning("expected starts could not be kept", error=str(error))
 
-    async def look(self) -> None:
-        """Tell the next few of the new jobs that wait."""
+    async def look(self) -> float:
+        """Tell the next few of the new jobs that wait; returns the CPU time that it took."""
         book = self._loop.core.book
         self._new.extend(range(self._next, min(book.next_number, self._next + MOST_WAITING)))
         self._next = book.next_number
@@ -72,3 +75,4 @@ class Estimator:
         self._new.extendleft(number for number, _ in reversed(queued))
         if estimates:
             await self._loop.apply(NoteEstimates(tuple(reversed(estimates))))
+        return used_s

@@ -16,14 +16,16 @@ from gpu_scheduler.model.request import Topology
 
 MOST_MEMBERS = 4096
 MOST_ARGUMENTS = 10_000
+MOST_ARGUMENT = 1 << 17
+MOST_NAME = 256
 MOST_VARIABLES = 5_000
 MAX_MB = 1 << 40
 MAX_SECONDS = 100 * 365 * 86_400
 
-Name = Annotated[str, Meta(max_length=256)]
+Name = Annotated[str, Meta(max_length=MOST_NAME)]
 Text = Annotated[str, Meta(max_length=4096)]
 Script = Annotated[str, Meta(max_length=1 << 19)]
-Argument = Annotated[str, Meta(max_length=1 << 17)]
+Argument = Annotated[str, Meta(max_length=MOST_ARGUMENT)]
 Arguments = Annotated[list[Argument], Meta(max_length=MOST_ARGUMENTS)]
 Variables = Annotated[dict[str, Argument], Meta(max_length=MOST_VARIABLES)]
 Labels = Annotated[dict[Name, Name], Meta(max_length=64)]
@@ -52,7 +54,7 @@ class MemberRequest(Struct, forbid_unknown_fields=True, omit_defaults=True):
     mig_profile: Name = ""
     allowed_gpus: DeviceList | Text = []
     exclusive: bool = False
-    cpu_cores: Cores = 0
+    cpu_cores: Cores | None = None
     memory_mb: Megabytes = 0
     node_labels: Labels = {}
     nodes: NodeNames = []

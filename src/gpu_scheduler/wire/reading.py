@@ -37,6 +37,9 @@ from gpu_scheduler.model.named_nodes import labels_of_names
 from gpu_scheduler.model.notice import read_rules
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.wire.jobs import (
+    MOST_ARGUMENT,
+    MOST_ARGUMENTS,
+    MOST_NAME,
     ArrayRequest,
     DependencyRequest,
     JobPatch,
@@ -51,12 +54,15 @@ from gpu_scheduler.wire.times import read_time
 
 DEFAULT_UMASK = 0o022
 DEFAULT_WARNING_SECONDS = 60
+ONE_CORE_MILLI = 1_000
 SHELL = ("/bin/sh", "-c")
 MOST_ENVIRONMENT_BYTES = 1 << 19
 MOST_ALIKE_BYTES = 1 << 20
 LEAST_ALIKE_BYTES = 4_096
 """So much is remembered of jobs that were alike, and so much is counted for each at least."""
 _PLAIN_MEMBER = MemberRequest()
+_JOB = msgspec.json.Decoder(JobRequest)
+_ENCODE_JSON = msgspec.json.Encoder().encode
 _DEPENDENCY_KINDS = tuple(kind.value for kind in DependencyKind)
 
 
@@ -113,20 +119,43 @@ class JobReader:
         if self._last is not None and asked == self._last[0]:
             common = self._last[1]
         else:
-            common = self._common(asked)
+            common = self._common(self._encode(asked), lambda: asked)
             self._last = (asked, common)
-        _check_name(name)
-        if "\0" in "".join(argv):
-            raise InvalidRequest("a command holds a NUL character; remove it")
+        _check_own(name, "".join(argv))
         return common, name, argv
 
-    def _common(self, asked: JobRequest) -> Submission:
-        key = self._encode(asked)
+    def read_object(self, fields: dict[str, Any]) -> tuple[Submission, str, tuple[str, ...]]:
+        """The same for an object as JSON has it: all but its name and command is read only if new.
+
+        A ValidationError means that this way of reading cannot tell what is wrong, or if anything
+        is: read it as a `JobRequest`.
+        """
+        name = fields.pop("name", "")
+        command, args = fields.pop("command", []), fields.pop("args", [])
+        if not (type(name) is str and type(command) is list and type(args) is list):
+            raise msgspec.ValidationError
+        argv = (*command, *args)
+        if argv:
+            fields["command"] = ["x"]
+        try:
+            written = "".join(argv)
+            # In JSON true is not 1, and 1 is not 1.0, though Python finds them equal.
+            key = _ENCODE_JSON(fields)
+        except (TypeError, OverflowError) as problem:
+            raise msgspec.ValidationError from problem
+        if len(name) > MOST_NAME or len(argv) > MOST_ARGUMENTS or len(written) > MOST_ARGUMENT:
+            raise msgspec.ValidationError
+        common = self._common(key, lambda: _JOB.decode(key))
+        _check_own(name, written)
+        return common, name, argv
+
+    def _common(self, key: bytes, asked: Callable[[], JobRequest]) -> Submission:
         known = self._alike.get(key)
         if known is None:
             if self._alike_bytes > MOST_ALIKE_BYTES:
                 self.forget()
-            known = self._alike[key] = self._read(asked, tuple(asked.command))
+            new = asked()
+            known = self._alike[key] = self._read(new, tuple(new.command))
             self._alike_bytes += len(key) + LEAST_ALIKE_BYTES
         return known
 
@@ -210,6 +239,7 @@ class JobReader:
             warn_before_ms=warn_before_ms,
             grace_ms=None if asked.grace_seconds is None else round(asked.grace_seconds * 1000),
             max_processes=asked.max_processes,
+            limits_cpu=not any(map(_counts_as_one_core, _parts(asked))),
             sweep=_label(asked.sweep, "sweep"),
             params=_params(asked.params),
             snapshot=_snapshot(asked.snapshot),
@@ -320,7 +350,7 @@ def _request(asked: MemberRequest) -> Request:
         exclusive=asked.exclusive,
         gpu_models=tuple(known_model(short_model(model)) for model in models),
         mig_profile=asked.mig_profile,
-        cpu_milli=_milli(asked.cpu_cores, "cpu_cores"),
+        cpu_milli=_cpu_milli(asked),
         memory_mb=asked.memory_mb,
         device_ids=_devices(allowed) if isinstance(allowed, str) else tuple(allowed),
         node_labels=(
@@ -331,6 +361,26 @@ def _request(asked: MemberRequest) -> Request:
         contiguous=asked.contiguous,
         min_bandwidth_gbps=asked.min_bandwidth_gbps,
     )
+
+
+def _cpu_milli(asked: MemberRequest) -> int:
+    if _counts_as_one_core(asked):
+        return ONE_CORE_MILLI
+    return _milli(asked.cpu_cores or 0, "cpu_cores")
+
+
+def _counts_as_one_core(asked: MemberRequest) -> bool:
+    """Who asks for nothing at all must not come by the thousand: it counts as one core.
+
+    It may use more, as somebody who wants a limit says so.
+    """
+    has_gpu = asked.gpu_count or asked.gpu_memory_mb or asked.gpu_memory_mb_per_gpu
+    return asked.cpu_cores is None and not (has_gpu or asked.mig_profile)
+
+
+def _parts(asked: JobRequest) -> list[MemberRequest]:
+    """Of a job whose members differ, each of them; else the job itself."""
+    return [asked] if isinstance(asked.members, int) else asked.members
 
 
 def _milli(amount: float, name: str) -> int:
@@ -404,6 +454,13 @@ def _array(asked: str | ArrayRequest | None) -> Array | None:
 
 
 # --- how it is run
+
+
+def _check_own(name: str, written: str) -> None:
+    """What each of many jobs has for itself: its name, and all of its command."""
+    _check_name(name)
+    if "\0" in written:
+        raise InvalidRequest("a command holds a NUL character; remove it")
 
 
 def _check_name(name: str) -> None:

@@ -273,6 +273,27 @@ def test_everything_else_arrives_too() -> None:
     assert (made.launch.max_processes, made.launch.conda) == (64, "py311")
 
 
+@pytest.mark.parametrize(
+    ("fields", "cpu_milli", "is_limited"),
+    [
+        ({}, 1000, False),
+        ({"cpu_cores": 0}, 0, True),
+        ({"cpu_cores": 2}, 2000, True),
+        ({"gpu_count": 1}, 0, True),
+        ({"gpu_memory_mb": 100}, 0, True),
+        ({"mig_profile": "1g.10gb"}, 0, True),
+        ({"members": [{"gpu_count": 1}, {}]}, 1000, False),
+    ],
+)
+def test_a_job_that_asks_for_no_gpu_and_no_core_counts_as_one_core_and_may_use_more(
+    fields: dict[str, Any], cpu_milli: int, is_limited: bool
+) -> None:
+    """Else an array of a million such tasks would start at once."""
+    made = read(**fields)
+    assert made.job.members[-1].cpu_milli == cpu_milli
+    assert made.launch.limits_cpu is is_limited
+
+
 def one_of_many(reader: JobReader, **fields: Any) -> Submission:
     common, name, argv = reader.read_alike(asked(**fields))
     job = replace(common.job, name=name, command=argv)
@@ -290,6 +311,53 @@ def test_many_jobs_that_are_alike_are_read_as_if_each_were_alone() -> None:
         reader.read_alike(asked(**shared, args=["\0"]))
     with pytest.raises(InvalidRequest, match="nothing to run"):
         reader.read_alike(asked(command=[]))
+
+
+def one_object(reader: JobReader, fields: dict[str, Any]) -> Submission:
+    common, name, argv = reader.read_object(fields)
+    job = replace(common.job, name=name, command=argv)
+    return Submission(job, replace(common.launch, argv=argv), common.environment)
+
+
+def test_objects_that_are_alike_are_read_as_if_each_were_a_request_alone() -> None:
+    reader = a_reader()
+    shared = {"gpu_count": 1, "captured_environment": {"A": "1"}, "retries": 1}
+    for number in range(5):
+        fields = {**shared, "name": f"n{number}", "command": ["a"], "args": [str(number)]}
+        assert one_object(reader, dict(fields)) == read(**fields)
+    other = {"command": ["a"], "priority": 5, "begin_at": "2030-01-01T00:00:00Z"}
+    assert one_object(reader, dict(other)) == read(**other)
+    with pytest.raises(InvalidRequest, match="NUL"):
+        reader.read_object({"command": ["a", "\0"]})
+    with pytest.raises(InvalidRequest, match="nothing to run"):
+        reader.read_object({"gpu_count": 1})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"command": "python train.py"},
+        {"command": ["a", 1]},
+        {"command": ["a"], "args": None},
+        {"command": ["a"], "name": 5},
+        {"command": ["a"], "name": "n" * 257},
+        {"command": ["a" * (1 << 17), "b"]},
+        {"command": ["a"] * 10_001},
+        {"command": ["a"], "hold": 1},
+        {"command": ["a"], "gpu_count": True},
+        {"command": ["a"], "retries": 1 << 70},
+        {"command": ["a"], "gpus": 1},
+    ],
+)
+def test_an_object_that_may_be_no_job_is_left_to_those_who_can_say_why(
+    fields: dict[str, Any],
+) -> None:
+    """Also beside others that Python finds equal to it."""
+    reader = a_reader()
+    reader.read_object({"command": ["a"], "hold": True})
+    reader.read_object({"command": ["a"], "gpu_count": 1})
+    with pytest.raises(msgspec.ValidationError):
+        reader.read_object(fields)
 
 
 def test_a_caller_without_an_account_here_cannot_submit() -> None:
