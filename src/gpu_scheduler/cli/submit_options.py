@@ -75,7 +75,7 @@ def _add_resources(parser: ArgumentParser) -> None:
         dest="cpus",
         type=number("--cpus"),
         metavar="N",
-        help="CPU cores",
+        help="CPU cores; a job that asks for none, and for no GPU, counts as one",
     )
     add(
         "-m",

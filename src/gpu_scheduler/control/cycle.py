@@ -66,6 +66,9 @@ def commit(book: Book, plan: Plan, now_ms: int, outcome: Outcome) -> None:
     """Apply a plan to the picture, and write and order what follows from it."""
     for start in plan.starts:
         _commit_start(book, start, now_ms, outcome)
+    # Once for each: the row of an array tells of all its tasks.
+    started = dict.fromkeys(start.job_id for start in plan.starts)
+    outcome.writes += [book.life(job_id).row() for job_id in started]
     for eviction in plan.evictions:
         _commit_eviction(book, eviction, now_ms, outcome)
     book.picture.remember(plan)
@@ -183,7 +186,6 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
         outcome.writes.append(life.task_row(start.task, task))
     outcome.writes += [
         allocation,
-        life.row(),
         EventRow(at_ms=now_ms, kind="scheduled", job_id=job.id, task=start.task, user=job.user),
         *resized(job, task, len(allocation.placements), now_ms),
     ]

@@ -6,6 +6,8 @@ through has a place only from its first start on.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, Job
@@ -266,8 +268,12 @@ class JobLife:
         """The state of the job; of an array, of its most lively task."""
         if self.job.array is None:
             return JobState.PENDING if self._only is None else self._only.state
+        return self._state_of_array({life.state for life in self.tasks.values()})
+
+    def _state_of_array(self, alive: Collection[JobState]) -> JobState:
+        """Of an array whose living tasks are in these states."""
         for state in (JobState.RUNNING, JobState.SCHEDULED):
-            if any(life.state is state for life in self.tasks.values()):
+            if state in alive:
                 return state
         if self.pending or self.tasks:
             return JobState.PENDING
@@ -283,9 +289,10 @@ class JobLife:
         met = self._met_dependencies()
         since_ms = self.since_ms if self.queued else 0
         if self.job.array is not None:
+            alive = self._tasks_alive()
             return JobRow(
                 job=self.job,
-                state=self.state,
+                state=self._state_of_array(alive),
                 reason=reason,
                 first_start_ms=self.first_start_ms,
                 start_ms=self.first_start_ms,
@@ -293,7 +300,7 @@ class JobLife:
                 waited_ms=self.waited_ms,
                 since_ms=since_ms,
                 met=met,
-                tasks=self._tasks_by_state(),
+                tasks=self._tasks_by_state(alive),
             )
         life = self._only
         if life is None:
@@ -370,14 +377,19 @@ class JobLife:
             )
         )
 
-    def _tasks_by_state(self) -> tuple[tuple[JobState, IntervalSet], ...]:
-        started: dict[JobState, list[int]] = {}
+    def _tasks_alive(self) -> dict[JobState, list[int]]:
+        alive: dict[JobState, list[int]] = {}
         for number, task in self.tasks.items():
-            started.setdefault(task.state, []).append(number)
+            alive.setdefault(task.state, []).append(number)
+        return alive
+
+    def _tasks_by_state(
+        self, alive: dict[JobState, list[int]]
+    ) -> tuple[tuple[JobState, IntervalSet], ...]:
         tasks = dict(self.states)
         if self.pending:
             tasks[JobState.PENDING] = self.pending
-        for state, numbers in started.items():
+        for state, numbers in alive.items():
             tasks[state] = tasks.get(state, NO_TASKS).union(IntervalSet.of(numbers))
         return tuple(sorted(tasks.items()))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -21,7 +22,13 @@ class IntervalSet:
     @classmethod
     def of(cls, numbers: Iterable[int]) -> IntervalSet:
         """Gather single numbers into ranges."""
-        return cls.from_ranges((number, number) for number in numbers)
+        ordered = sorted(set(numbers))
+        if not ordered:
+            return cls()
+        gaps = [pair for pair in pairwise(ordered) if pair[1] - pair[0] > 1]
+        lows = (ordered[0], *(low for _, low in gaps))
+        highs = (*(high for high, _ in gaps), ordered[-1])
+        return cls(tuple(zip(lows, highs, strict=True)))
 
     @classmethod
     def from_ranges(cls, ranges: Iterable[tuple[int, int]]) -> IntervalSet:

@@ -97,6 +97,7 @@ class Launch:
     command as its arguments. `sweep` names the sweep that the job belongs to, `params` are its
     place in it. `probe` is how a replica of a service is asked whether it can be used. `conda_exe`
     is set by the rules of a site, and then enters the environment, whatever its submitter has.
+    Without `limits_cpu` the cores that it holds are counted, but it may use others as well.
     """
 
     argv: tuple[str, ...] = ()
@@ -118,6 +119,7 @@ class Launch:
     warn_before_ms: int = 0
     grace_ms: int | None = None
     max_processes: int = 0
+    limits_cpu: bool = True
     sweep: str = ""
     params: tuple[tuple[str, str], ...] = ()
     snapshot: CodeSnapshot | None = None

@@ -57,7 +57,7 @@ def start_order(
             )
             for share in placement.devices
         ],
-        cpu_milli=placement.cpu_milli,
+        cpu_milli=placement.cpu_milli if launch.limits_cpu else 0,
         memory_mb=placement.memory_mb,
         max_processes=launch.max_processes,
         terminal=_terminal(launch),

@@ -30,7 +30,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation
+from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation, TaskRow
 from tests.builders import HOUR, a_core, a_job, a_node, a_policy, a_tenant, an_array
 
 
@@ -68,12 +68,24 @@ def test_a_start_writes_the_allocation_and_orders_it() -> None:
     assert [type(write) for write in outcome.writes] == [EventRow, JobRow]
     assert core.wants_cycle
     outcome = core.apply(RunCycle(), 6)
-    assert [type(write) for write in outcome.writes] == [Allocation, JobRow, EventRow]
+    assert [type(write) for write in outcome.writes] == [Allocation, EventRow, JobRow]
     (order,) = outcome.effects
     assert isinstance(order, StartOrder)
     assert (order.allocation.id, order.allocation.start_ms) == ("j1.1", 6)
     assert outcome.plan is not None
     assert not core.wants_cycle
+
+
+def test_tasks_that_start_together_write_the_row_of_their_array_once() -> None:
+    core = a_core(nodes=[a_node(gpus=8)])
+    core.apply(Submit(an_array(number=1, tasks="0-9")), 5)
+    outcome = core.apply(RunCycle(), 6)
+    (row,) = [write for write in outcome.writes if isinstance(write, JobRow)]
+    assert (row.state, dict(row.tasks)) == (
+        JobState.SCHEDULED,
+        {JobState.PENDING: IntervalSet.of([8, 9]), JobState.SCHEDULED: IntervalSet.of(range(8))},
+    )
+    assert len([write for write in outcome.writes if isinstance(write, TaskRow)]) == 8
 
 
 def test_a_cycle_with_nothing_new_decides_nothing() -> None:
