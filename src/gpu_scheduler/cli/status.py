@@ -130,11 +130,15 @@ def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
 
 def _summary(cluster: dict[str, Any]) -> str:
     waiting = cluster.get("pending_jobs") or 0
+    # Those that are about to run hold their GPUs already.
+    running = cluster["running_jobs"] + (cluster.get("scheduled_jobs") or 0)
+    tasks = cluster.get("queued_tasks") or 0
+    of_arrays = f" ({tasks:,} with the tasks of arrays)" if tasks > waiting else ""
     return (
         f"{cluster.get('online_nodes')} of {counted(cluster['total_nodes'], 'node')} online, "
         f"{cluster.get('available_gpus')} of {counted(cluster['total_gpus'], 'GPU')} free, "
-        f"{counted(cluster['running_jobs'], 'job', 'run')}, "
-        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}"
+        f"{counted(running, 'job', 'run')}, "
+        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}{of_arrays}"
     )
 
 

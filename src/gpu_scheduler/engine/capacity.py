@@ -60,7 +60,7 @@ def described(shape: Shape) -> str:
     if request.gpu_memory_mb:
         words.append(f"{_size(request.gpu_memory_mb)} of GPU memory each")
     if request.cpu_milli:
-        words.append(f"{request.cpu_milli / 1000:g} CPU cores")
+        words.append(f"{request.cpu_milli / 1000:g} CPU core" + "s" * (request.cpu_milli > 1000))
     if request.memory_mb:
         words.append(f"{_size(request.memory_mb)} of memory")
     of_node = in_words(request.node_labels)

@@ -661,12 +661,15 @@ def test_status_is_one_screen(server: FakeServer, tell: Tell) -> None:
     submitted(server, 12)
     server.change("job-1", state="running")
     shown = tell("status")
-    assert "0 of 2 GPUs free, 1 job runs, 11 wait" in shown
+    assert "0 of 2 GPUs free, 1 job runs, 11 wait\n" in shown
     assert "Running jobs: 1" in shown
     assert "... and 1 more" in shown
     for number in range(3, 13):
         server.end(f"job-{number}")
     assert "1 job runs, 1 waits" in tell("status")
+    server.change("job-1", state="scheduled")
+    server.queued_tasks = 5000
+    assert "1 job runs, 1 waits (5,000 with the tasks of arrays)" in tell("status")
     detailed = tell("status", "--detailed")
     assert "store: ok" in detailed
     assert "TEMP" in detailed

@@ -39,6 +39,8 @@ class FakeServer:
         self.refused_until = 0
         """If more than 0: only so many requests are refused."""
         self.keys: list[str | None] = []
+        self.queued_tasks = 0
+        """If more than 0: so many, whatever waits."""
         self.has_events = True
         self.events: list[dict[str, Any]] = []
         self.closing = False
@@ -340,7 +342,9 @@ class Handler(BaseHTTPRequestHandler):
                 "available_gpus": 0,
                 "total_jobs": len(states),
                 "running_jobs": states.count("running"),
+                "scheduled_jobs": states.count("scheduled"),
                 "pending_jobs": states.count("pending"),
+                "queued_tasks": self.fake.queued_tasks or states.count("pending"),
             },
         )
 
