@@ -13,6 +13,7 @@ want() { # want PROGRAM PACKAGE...
 want tmux tmux
 want screen screen
 want podman podman
+[ -e /usr/libexec/podman/catatonit ] || want catatonit catatonit
 want runc runc
 want busybox busybox-static
 want promtool prometheus

@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.runners.container import ContainerRunner, container_name
+from gpu_scheduler.agent.runners.container import (
+    NO_INIT,
+    ContainerRunner,
+    container_name,
+    podman_init,
+)
 from gpu_scheduler.agent.work import Work
 from tests.launching import NOBODY, Rig, is_alive, start_until, with_launcher
 
@@ -33,7 +38,7 @@ def why_no_containers() -> str:
     engine = ContainerRunner()
     if not engine.engine or not engine.is_podman:
         return "podman is not installed"
-    return ""
+    return "" if podman_init() else NO_INIT
 
 
 def needs(runner: str) -> str:

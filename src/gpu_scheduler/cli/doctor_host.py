@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpu_scheduler.agent.limits import hierarchies
+from gpu_scheduler.agent.runners.container import NO_INIT, podman_init
 from gpu_scheduler.cli.doctor_lines import OK, PROBLEM, WARNING, Line, Surroundings
 
 LEAST_PYTHON = (3, 11)
@@ -147,6 +148,8 @@ def programs(around: Surroundings) -> Iterator[Line]:
         found = [name for name in names if around.program(name)]
         if found:
             yield Line(names[0], OK, ", ".join(filter(None, map(around.program, found))))
+            if found == ["podman"] and not podman_init():
+                yield Line("podman", WARNING, NO_INIT, f"until then {what} wait")
         else:
             told = f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} not on the PATH"
             yield Line(names[0], WARNING, told, f"{what} are refused; install {names[0]}")

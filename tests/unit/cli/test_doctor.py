@@ -167,6 +167,15 @@ def test_programs_that_are_missing_are_named_with_what_they_are_for(around: Surr
     assert [line.status for line in doctor_host.programs(around)][2] == "ok"
 
 
+def test_podman_without_an_init_is_a_warning(around: Surroundings, monkeypatch: Any) -> None:
+    a_program(around, "podman", "exit 0")
+    monkeypatch.setattr(doctor_host, "podman_init", lambda: ("--init",))
+    assert [line.status for line in doctor_host.programs(around)][2:] == ["ok"]
+    monkeypatch.setattr(doctor_host, "podman_init", tuple)
+    assert [line.status for line in doctor_host.programs(around)][2:] == ["ok", "warning"]
+    assert "install catatonit" in list(doctor_host.programs(around))[3].found
+
+
 def test_few_open_files_are_a_warning(around: Surroundings, monkeypatch: Any) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
     assert "ulimit -n 4096" in said(doctor_host.limits, around, status="warning").remedy

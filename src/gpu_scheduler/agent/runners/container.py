@@ -21,11 +21,17 @@ from gpu_scheduler.agent.work import Work
 ROOTFS = "rootfs:"
 _CDI = ("/etc/cdi", "/var/run/cdi")
 _NVIDIA = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+_PODMAN_INITS = tuple(
+    f"{place}/podman/catatonit"
+    for place in ("/usr/libexec", "/usr/lib", "/usr/local/libexec", "/usr/local/lib")
+)
+_INITS = ("catatonit", "tini", "dumb-init")
 _NEVER = "0001-01-01T00:00:00Z"
 _FORMAT = "{{json .State}}"
 _SIGNAL_OFFSET = 128
 _REMOVE_SECONDS = "1"
 _MOST_SAID = 200
+NO_INIT = "podman has no init on this node, so signals would not reach a job; install catatonit"
 NOT_UNDERSTOOD = "the container engine's answer is not understood, so the exit code is unknown"
 
 
@@ -41,6 +47,18 @@ def container_name(work: Work) -> str:
     return "tgpu-" + re.sub(r"[^A-Za-z0-9_.-]", "-", name)
 
 
+def podman_init() -> tuple[str, ...]:
+    """How podman is told to use an init, which docker brings along; nothing if there is none.
+
+    The first process of a container has no default actions: a job in its place would not end by
+    SIGTERM, nor by a signal of its own.
+    """
+    if any(map(os.path.exists, _PODMAN_INITS)):
+        return ("--init",)
+    found = next(filter(None, map(_which, _INITS)), "")
+    return ("--init", "--init-path", found) if found else ()
+
+
 class ContainerRunner(Runner):
     """Docker where its engine can be reached, else podman."""
 
@@ -52,6 +70,8 @@ class ContainerRunner(Runner):
     def missing(self, work: Work) -> str:
         if not self.engine:
             return "there is no container engine on this node; install podman or docker"
+        if self.is_podman and not podman_init():
+            return NO_INIT
         if not work.image:
             return "the container runner needs an image"
         if work.image.startswith(ROOTFS):
@@ -70,7 +90,8 @@ class ContainerRunner(Runner):
         listing = "".join(f"{name}={value}\n" for name, value in sorted(kept.items()))
         argv = (
             *self._base(),
-            *("run", "--name", container_name(work), "--network", "host", "--init"),
+            *("run", "--name", container_name(work), "--network", "host"),
+            *(podman_init() if self.is_podman else ("--init",)),
             *("--user", f"{work.uid}:{work.gid}", "--security-opt", "no-new-privileges"),
             *("--env-file", "/dev/stdin"),
             *_left_out_note(left_out),

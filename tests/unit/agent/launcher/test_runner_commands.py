@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,7 @@ WORK = Work(
 
 def an_engine(path: str, monkeypatch: pytest.MonkeyPatch) -> ContainerRunner:
     monkeypatch.setattr(container, "_engine", lambda: (path, ()))
+    monkeypatch.setattr(container, "_PODMAN_INITS", ("/",))
     return ContainerRunner()
 
 
@@ -96,6 +98,21 @@ def test_a_container_without_gpus_gets_none(monkeypatch: pytest.MonkeyPatch) -> 
         argv = an_engine(engine, monkeypatch).command(replace(WORK, devices=()), {}).argv
         assert "--gpus" not in argv
         assert "--device" not in argv
+
+
+def test_podman_takes_any_init_that_there_is_and_runs_nothing_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process of a container would not end by a signal of its own."""
+    runner = an_engine("/usr/bin/podman", monkeypatch)
+    assert "--init" in runner.command(WORK, {}).argv
+    monkeypatch.setattr(container, "_PODMAN_INITS", (str(tmp_path / "none"),))
+    monkeypatch.setattr(container, "_which", lambda name: {"tini": "/opt/tini"}.get(name, ""))
+    assert ("--init-path", "/opt/tini") in pairs(runner.command(WORK, {}).argv)
+    assert runner.missing(WORK) == ""
+    monkeypatch.setattr(container, "_which", lambda _: "")
+    assert "install catatonit" in runner.missing(WORK)
+    assert an_engine("/usr/bin/docker", monkeypatch).missing(WORK) == ""
 
 
 def test_members_have_containers_of_their_own() -> None:
