@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -99,11 +100,15 @@ def test_agents_work_on_while_the_server_is_away_and_tell_all_when_it_is_back(
     nodes = {job: cluster.node_of(job) for job in jobs}
     cluster.server.kill()
     gate.touch()
+    released = datetime.now(UTC)
     time.sleep(11)
     cluster.start_server()
     with cluster.client() as client:
         ends = [client.wait(job, timeout=60) for job in jobs]
     assert [end["exit_code"] for end in ends] == [0, 1, 2, 3]
+    # They are charged until they ended, not until that was heard.
+    after = [datetime.fromisoformat(end["ended_at"]) - released for end in ends]
+    assert max(after) < timedelta(seconds=9)
     assert {job: cluster.node_of(job) for job in jobs} == nodes
     assert [cluster.tgpu("logs", job) for job in jobs] == ["told\n"] * 4
 

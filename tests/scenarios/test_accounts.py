@@ -93,6 +93,39 @@ def test_every_attempt_is_charged_also_those_that_failed() -> None:
     assert (totals.completed, totals.failed) == (1, 0)
 
 
+def test_an_end_that_is_told_after_an_outage_is_not_charged_for_the_outage() -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1, gpus=2), an_array(number=2, tasks="0-1", gpus=1))
+    lab.at(60 * HOUR)
+    lab.ends("j1", "j2_0", at_ms=HOUR, run_ms=HOUR - MINUTE)
+    lab.ends("j2_1")
+    accounts = lab.core.book.accounts
+    assert accounts.total("vision").gpu_milli_ms == 3000 * HOUR + 1000 * 60 * HOUR
+    assert lab.row("j1").end_ms == HOUR
+    assert [task.end_ms for task in lab.store.tasks("j2")] == [HOUR, 60 * HOUR]
+    assert [one.end_ms for one in lab.store.attempts("j1")] == [HOUR]
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "run_ms", "ended_ms"),
+    [
+        (5 * HOUR, 0, HOUR),
+        (-HOUR, 0, 0),
+        (-HOUR, MINUTE, MINUTE),
+        (MINUTE, 2 * MINUTE, 2 * MINUTE),
+        (None, MINUTE, HOUR),
+    ],
+)
+def test_a_clock_that_jumped_moves_an_end_neither_past_now_nor_into_its_run(
+    at_ms: int | None, run_ms: int, ended_ms: int
+) -> None:
+    lab = Lab(nodes=[a_node()])
+    lab.submit(a_job(number=1))
+    lab.at(HOUR)
+    lab.ends("j1", at_ms=at_ms, run_ms=run_ms)
+    assert lab.row("j1").end_ms == ended_ms
+
+
 def test_a_job_that_never_ran_is_counted_and_costs_nothing() -> None:
     lab = Lab(nodes=[a_node(gpus=1)])
     lab.submit(a_job(number=1), an_array(number=2, tasks="0-9"))

@@ -26,6 +26,7 @@ def fact_of(report: Report, now_ms: int) -> pb.Fact:
                 detail=report.detail,
                 prolog_failed=report.prolog_failed,
                 epilog_failed=report.epilog_failed,
+                ago_ms=max(0, now_ms - report.at_ms),
             )
         )
     else:

@@ -72,7 +72,7 @@ class Hearing:
         elif kind == "saved":
             self.tell(Checkpointed(allocation.id, fact.saved.ago_ms))
         elif kind == "over":
-            self.member_over(allocation, fact.member, member_end(fact))
+            self.member_over(allocation, fact.member, member_end(fact, self._loop.now_ms()))
 
     def _hear_unknown(self, session: Session, fact: pb.Fact) -> None:
         """Its end is committed, or it was never ours: it is to be forgotten, or to stop."""

@@ -24,8 +24,8 @@ GROUNDS = frozenset(
 LEASE_ENDED = "its node stopped it, as nobody had renewed its lease in time"
 
 
-def member_end(fact: pb.Fact) -> MemberEnd:
-    """How a member ended, as its node tells it."""
+def member_end(fact: pb.Fact, now_ms: int) -> MemberEnd:
+    """How a member ended, as its node tells it now."""
     over = fact.over
     detail = over.detail
     if over.stopped_by == LEASE:
@@ -37,6 +37,8 @@ def member_end(fact: pb.Fact) -> MemberEnd:
         stopped_by=over.stopped_by if over.stopped_by in GROUNDS else "",
         detail=detail,
         at_ms=fact.at_ms,
+        ended_ms=now_ms - over.ago_ms,
+        run_ms=over.run_ms,
         prolog_failed=over.prolog_failed,
         epilog_failed=over.epilog_failed,
         is_told=True,

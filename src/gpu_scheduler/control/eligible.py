@@ -213,7 +213,8 @@ def _finish_one(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> lis
     """One job has ended; returns those that end with it, as they could never start."""
     leave_queue(book, life, now_ms)
     job = life.job
-    life.end_ms = now_ms
+    if life.end_ms is None:
+        life.end_ms = now_ms
     state = life.state
     outcome.writes.append(life.row())
     outcome.writes.append(EventRow(at_ms=now_ms, kind=state.value, job_id=job.id, user=job.user))

@@ -20,7 +20,10 @@ GANG = "gang"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberEnd:
-    """How one member ended; `is_told` by its node, and not only known."""
+    """How one member ended; `is_told` by its node, and not only known.
+
+    `at_ms` is when, by the clock of its node, and `ended_ms` by our own, as far as is known.
+    """
 
     exit_code: int | None
     signal: int | None
@@ -28,6 +31,8 @@ class MemberEnd:
     stopped_by: str = ""
     detail: str = ""
     at_ms: int = 0
+    ended_ms: int | None = None
+    run_ms: int = 0
     prolog_failed: str = ""
     epilog_failed: str = ""
     is_told: bool = False
@@ -116,6 +121,8 @@ class Members:
             stopped_by=stopped_by,
             detail=attempt.late or _told(attempt, decisive),
             hooks=_hooks(attempt),
+            at_ms=_ended_ms(attempt),
+            run_ms=max(one.run_ms for one in attempt.ends.values()),
         )
 
     def to_stop(self, allocation: Allocation) -> list[int]:
@@ -183,6 +190,12 @@ class Members:
             nodes = {placement.member: placement.node_id for placement in allocation.placements}
             attempt = self._attempts[allocation.id] = _Attempt(nodes)
         return attempt
+
+
+def _ended_ms(attempt: _Attempt) -> int | None:
+    """When the last member ended; None if that is not known of each of them."""
+    known = [end.ended_ms for end in attempt.ends.values() if end.ended_ms is not None]
+    return max(known) if len(known) == len(attempt.ends) else None
 
 
 def _told(attempt: _Attempt, number: int) -> str:

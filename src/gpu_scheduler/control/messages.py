@@ -349,6 +349,7 @@ class Ended:
     Without exit code and signal, how it ended is not known, and `detail` says why. If it never
     `ran`, it was refused and will be each time, unless one of the `hooks` that failed is to blame.
     If it is `lost`, its order never arrived, so it can be ordered again as if nothing had been.
+    It was over at `at_ms`, if that was before it is told, and had run for at least `run_ms`.
     """
 
     allocation_id: str
@@ -360,6 +361,8 @@ class Ended:
     ran: bool = True
     lost: bool = False
     hooks: tuple[HookFailure, ...] = ()
+    at_ms: int | None = None
+    run_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     del book.by_allocation[fact.allocation_id]
     is_nodes_fault = bool(book.fenced.pop(fact.allocation_id, None)) or fact.stopped_by == LEASE
     book.changed = True
-    elapsed_ms = max(0, now_ms - running.allocation.start_ms)
+    ended_ms = _ended_ms(running, fact, now_ms)
+    elapsed_ms = ended_ms - running.allocation.start_ms
     task.served_ms += elapsed_ms
     task.stop_why = _why_stopped(life, task, fact)
     fact = _of_a_gang(running, task, fact)
@@ -96,11 +97,10 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     fact = hooks.with_count(task, fact, state)
     is_kept = state is JobState.COMPLETED or life.job.service
     progress_ms = elapsed_ms if is_kept else min(elapsed_ms, _kept_ms(running, fact))
-    measured = _charge(book, running, state, elapsed_ms - progress_ms, now_ms)
-    outcome.writes.append(RemovedAllocation(fact.allocation_id))
+    measured = _charge(book, running, state, elapsed_ms - progress_ms, ended_ms, now_ms)
     why = _why_ended(task, fact, measured)
-    outcome.writes.append(_attempt_row(book, running.allocation, fact, state, why, now_ms))
-    outcome.writes += measured
+    row = _attempt_row(book, running.allocation, fact, state, why, ended_ms)
+    outcome.writes += [RemovedAllocation(fact.allocation_id), row, *measured]
     fleet.settle(book, running.allocation, now_ms, outcome)
     hooks.note(book, life, number, fact, now_ms, outcome)
     nodes.ended(book, running.allocation, now_ms, outcome)
@@ -121,7 +121,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
         if life.job.service and pauses:
             services.note_restart(book, life.job.id, _how_ended(fact, why), now_ms, outcome)
     else:
-        _end_task(book, life, number, state, why, now_ms, outcome)
+        _end_task(book, life, number, state, why, ended_ms, now_ms, outcome)
         return
     _requeue(book, life, number, task, pauses, now_ms, outcome)
 
@@ -132,6 +132,7 @@ def _end_task(  # noqa: PLR0917
     number: int | None,
     state: JobState,
     why: Reason | None,
+    ended_ms: int,
     now_ms: int,
     outcome: Outcome,
 ) -> None:
@@ -139,9 +140,10 @@ def _end_task(  # noqa: PLR0917
     task = life.task(number)
     life.end_task(number, state)
     if number is not None:
-        outcome.writes.append(life.task_row(number, task, end_ms=now_ms))
+        outcome.writes.append(life.task_row(number, task, end_ms=ended_ms))
     else:
         life.reason = why
+        life.end_ms = ended_ms
     if life.has_ended:
         finish(book, life, now_ms, outcome)
     else:
@@ -151,6 +153,17 @@ def _end_task(  # noqa: PLR0917
                 at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number, user=life.job.user
             )
         )
+
+
+def _ended_ms(running: Running, fact: Ended, now_ms: int) -> int:
+    """When it was over. What is told late, as after an outage, is not charged for the outage.
+
+    A clock of a node that jumped meanwhile takes nothing of what it ran for.
+    """
+    start_ms = running.allocation.start_ms
+    if fact.at_ms is None:
+        return max(start_ms, now_ms)
+    return max(start_ms, min(now_ms, max(fact.at_ms, start_ms + fact.run_ms)))
 
 
 def _kept_ms(running: Running, fact: Ended) -> int:
@@ -296,7 +309,7 @@ def _attempt_row(
     fact: Ended,
     state: JobState,
     why: Reason | None,
-    now_ms: int,
+    ended_ms: int,
 ) -> AttemptRow:
     return AttemptRow(
         allocation_id=allocation.id,
@@ -305,7 +318,7 @@ def _attempt_row(
         attempt=allocation.attempt,
         placements=allocation.placements,
         start_ms=allocation.start_ms,
-        end_ms=now_ms,
+        end_ms=ended_ms,
         state=_shown_state(fact, state),
         exit_code=fact.exit_code,
         signal=fact.signal,
@@ -385,21 +398,21 @@ def _pause_ms(book: Book, life: JobLife, task: TaskLife) -> int:
 
 
 def _charge(
-    book: Book, running: Running, state: JobState, lost_ms: int, now_ms: int
+    book: Book, running: Running, state: JobState, lost_ms: int, ended_ms: int, now_ms: int
 ) -> list[AttemptMeasure]:
     """A finished interval becomes usage and the next turn's shares; says what was measured."""
     measured = book.gauges.take(running.allocation)
     job = running.job
     allocation = running.allocation
     gpu_milli = allocation.gpu_milli
-    book.shares.release(account_of(job.tenant, None), gpu_milli, now_ms)
-    book.shares.release(account_of(job.tenant, job.user), gpu_milli, now_ms)
+    for account in (account_of(job.tenant, None), account_of(job.tenant, job.user)):
+        book.shares.release(account, gpu_milli, now_ms, held_until_ms=ended_ms)
     book.charged[job.tenant] = book.charged[job.tenant, job.user] = None
 
     interval = interval_of(
         job,
         allocation,
-        end_ms=now_ms,
+        end_ms=ended_ms,
         model_of=partial(_model_of, book),
         outcome=state,
         lost_ms=lost_ms if state in {JobState.PREEMPTED, JobState.PENDING} else 0,

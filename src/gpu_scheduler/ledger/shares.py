@@ -70,8 +70,13 @@ class Shares:
         self._settle(share, now_ms)
         share.rate += gpu_milli
 
-    def release(self, account: Account, gpu_milli: int, now_ms: int) -> None:
-        """From now on the account holds this much less."""
+    def release(
+        self, account: Account, gpu_milli: int, now_ms: int, *, held_until_ms: int | None = None
+    ) -> None:
+        """From now on the account holds this much less.
+
+        What it held only until an earlier moment, as is learnt now, is taken off from then on.
+        """
         share = self._shares.get(account)
         held = share.rate if share is not None else 0
         if share is None or not 0 <= gpu_milli <= held:
@@ -80,6 +85,12 @@ class Shares:
             )
         self._settle(share, now_ms)
         share.rate -= gpu_milli
+        late_ms = 0 if held_until_ms is None else now_ms - held_until_ms
+        if late_ms > 0:
+            usage = gpu_milli * self._scale * _gone(late_ms * self._steps_per_ms)
+            share.usage = max(0.0, share.usage - usage)
+            recent = gpu_milli * _gone(late_ms * self._recent_steps_per_ms)
+            share.recent = max(0.0, share.recent - recent)
 
     def held(self, account: Account) -> int:
         """Milli-GPU held since the last change."""

@@ -254,7 +254,7 @@ class Began(_message.Message):
     def __init__(self, pid: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
-    __slots__ = ("exit_code", "signal", "ran", "run_ms", "stopped_by", "detail", "prolog_failed", "epilog_failed")
+    __slots__ = ("exit_code", "signal", "ran", "run_ms", "stopped_by", "detail", "prolog_failed", "epilog_failed", "ago_ms")
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     RAN_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +263,7 @@ class Over(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     PROLOG_FAILED_FIELD_NUMBER: _ClassVar[int]
     EPILOG_FAILED_FIELD_NUMBER: _ClassVar[int]
+    AGO_MS_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
     signal: int
     ran: bool
@@ -271,7 +272,8 @@ class Over(_message.Message):
     detail: str
     prolog_failed: str
     epilog_failed: str
-    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ..., prolog_failed: _Optional[str] = ..., epilog_failed: _Optional[str] = ...) -> None: ...
+    ago_ms: int
+    def __init__(self, exit_code: _Optional[int] = ..., signal: _Optional[int] = ..., ran: _Optional[bool] = ..., run_ms: _Optional[int] = ..., stopped_by: _Optional[str] = ..., detail: _Optional[str] = ..., prolog_failed: _Optional[str] = ..., epilog_failed: _Optional[str] = ..., ago_ms: _Optional[int] = ...) -> None: ...
 
 class Saved(_message.Message):
     __slots__ = ("ago_ms",)

@@ -30,6 +30,16 @@ def test_an_attempt_is_over_when_its_last_member_is() -> None:
     assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=0)
 
 
+def test_an_attempt_ended_with_its_last_member_whoever_tells_it_first() -> None:
+    members, gang = Members(), an_allocation(2)
+    members.over(gang, 0, replace(WELL, ended_ms=900, run_ms=50))
+    ended = members.over(gang, 1, replace(WELL, ended_ms=300, run_ms=70))
+    assert ended == Ended("j.1", exit_code=0, at_ms=900, run_ms=70)
+    members.forget("j.1")
+    members.over(gang, 0, replace(WELL, ended_ms=900))
+    assert members.over(gang, 1, WELL) == Ended("j.1", exit_code=0)
+
+
 def test_an_attempt_was_stopped_if_any_member_was_though_all_end_well() -> None:
     members, gang = Members(), an_allocation(2)
     assert members.over(gang, 1, replace(WELL, stopped_by="preempted")) is None

@@ -104,6 +104,20 @@ def test_nothing_is_ever_negative_even_when_time_steps_back(
     assert shares.held(ADA) == sum(change for _, change in history)
 
 
+@pytest.mark.parametrize("others", [0, 3_000])
+def test_what_is_learnt_late_to_have_ended_counts_as_if_it_had_been_known(others: int) -> None:
+    known, late = some_shares(), some_shares()
+    for shares in (known, late):
+        shares.hold(ADA, 8_000 + others, 0)
+    known.release(ADA, 8_000, DAY)
+    late.hold(ADA, 0, 2 * DAY)
+    late.release(ADA, 8_000, 3 * DAY, held_until_ms=DAY)
+    for now_ms in (3 * DAY, WEEK):
+        assert late.usage_at(ADA, now_ms) == pytest.approx(known.usage_at(ADA, now_ms), rel=1e-9)
+        assert late.recent_at(ADA, now_ms) == pytest.approx(known.recent_at(ADA, now_ms), abs=1)
+    assert late.held(ADA) == others
+
+
 def test_usage_halves_after_one_half_life() -> None:
     shares = some_shares()
     shares.hold("vision", 8_000, 0)
