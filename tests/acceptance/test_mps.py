@@ -81,9 +81,9 @@ class Box:
 
     def kill_agent(self) -> None:
         lock = Path(self.server.state_dir) / "agent" / "agent.lock"
-        old = int(lock.read_text())
-        os.kill(old, signal.SIGKILL)
-        until(lambda: lock.read_text().strip() not in {"", str(old)})
+        old = lock.read_text().partition("\n")[0]
+        os.kill(int(old), signal.SIGKILL)
+        until(lambda: lock.read_text().partition("\n")[0] not in {"", old})
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import socket
 import sqlite3
 from collections.abc import Callable
@@ -152,11 +153,16 @@ def test_a_server_stops_when_it_is_told_to_also_while_it_waits_for_its_agent() -
         nothing_was_left(house)
 
 
-def test_an_agent_that_was_started_with_other_settings_makes_room() -> None:
+@pytest.mark.parametrize("died_before", [False, True])
+def test_an_agent_that_was_started_with_other_settings_makes_room(died_before: bool) -> None:
+    """Also if a server died that had written them down, and had not told the agent yet."""
     with a_house() as house:
         house.start()
         before = house.agents()
         house.kill_server()
+        if died_before:
+            file = house.state / "agent" / "agent.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"node": "other"}, indent=1))
         house.start("--node-name", "other")
         house.until(lambda: house.agents() not in ([], before), "another agent")
 

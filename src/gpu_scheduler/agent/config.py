@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -73,6 +74,11 @@ class AgentConfig:
     log_level: str = "INFO"
     own_log_bytes: int = 100 << 20
     own_log_backups: int = 5
+
+    @property
+    def digest(self) -> str:
+        """The same for all that is told the same."""
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
 
     def write(self, path: Path) -> None:
         """Keep it where only the owner can read it."""

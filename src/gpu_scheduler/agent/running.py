@@ -41,19 +41,22 @@ class AgentRuns(ClusterError):
 
 @contextmanager
 def alone(config: AgentConfig) -> Iterator[None]:
-    """Be the only agent of a directory, or say who is; the pid stands in the lock."""
+    """Be the only agent of a directory, or say who is.
+
+    In the lock stands the pid, and below it what this agent was told, as a digest.
+    """
     lock = os.open(Path(config.dir) / AGENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            pid = os.read(lock, 20).decode("ascii", "replace").strip()
+            pid = os.read(lock, 20).decode("ascii", "replace").partition("\n")[0]
             raise AgentRuns(
                 f"another agent (pid {pid or 'unknown'}) works with {config.dir}; stop it, or "
                 "choose another directory"
             ) from None
         os.ftruncate(lock, 0)
-        os.write(lock, f"{os.getpid()}\n".encode())
+        os.write(lock, f"{os.getpid()}\n{config.digest}\n".encode())
         yield
     finally:
         os.close(lock)

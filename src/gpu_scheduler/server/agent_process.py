@@ -20,6 +20,7 @@ FIRST_WAIT_S = 0.2
 LONGEST_WAIT_S = 10.0
 LONGEST_STOP_S = 10.0
 STOP_LOOK_S = 0.02
+_MOST_IN_LOCK = 200
 ALREADY_RUNS = 3
 """The exit code of an agent that finds another one in its place."""
 log = structlog.get_logger("server")
@@ -41,13 +42,13 @@ class AgentProcess:
         self._lock = Path(config.dir) / AGENT_LOCK
         self._pid = 0
         self._told_to_stop = 0
-        before = self._file.read_bytes() if self._file.exists() else b""
+        self._digest = config.digest
         config.write(self._file)
-        self._is_outdated = before != self._file.read_bytes()
 
     async def run(self) -> None:
         """Until cancelled."""
-        if self._is_outdated:
+        pid, digest = self._holder()
+        if pid and digest != self._digest:
             await self.stop()
         wait_s = FIRST_WAIT_S
         while True:
@@ -94,16 +95,21 @@ class AgentProcess:
 
     def _other(self) -> int:
         """The pid of an agent that runs, whoever has started it; 0 if there is none."""
+        return self._holder()[0]
+
+    def _holder(self) -> tuple[int, str]:
+        """The same, and what that agent was told."""
         try:
             lock = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return 0
+            return 0, ""
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return int(os.read(lock, 20) or 0)
+            pid, _, digest = os.read(lock, _MOST_IN_LOCK).decode("ascii").partition("\n")
+            return int(pid or 0), digest.strip()
         else:
-            return 0
+            return 0, ""
         finally:
             os.close(lock)
 
