@@ -43,7 +43,7 @@ def hold(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
     withdraw(book, job.id, outcome)
     life.job = replace(job, hold=True)
     life.wait_on(HELD, Reason(ReasonCode.HELD))
-    outcome.writes.append(life.row())
+    outcome.keep(life)
     outcome.writes.append(EventRow(at_ms=now_ms, kind="held", job_id=job.id, user=job.user))
 
 
@@ -190,7 +190,7 @@ def cancel(book: Book, command: Cancel, now_ms: int, outcome: Outcome) -> None:
     if life.has_ended:
         finish(book, life, now_ms, outcome)
     elif array is None:
-        outcome.writes.append(life.row())
+        outcome.keep(life)
     else:
         update_tasks(book, life, now_ms, outcome)
 

@@ -94,6 +94,12 @@ class Core:
 
     def apply(self, message: Command | Fact, now_ms: int) -> Outcome:
         """Take in one message."""
+        outcome = self.apply_in_batch(message, now_ms)
+        outcome.settle()
+        return outcome
+
+    def apply_in_batch(self, message: Command | Fact, now_ms: int) -> Outcome:
+        """One of many messages that are kept together: whoever does that settles them together."""
         outcome = Outcome()
         match message:
             case Submit() | Series():

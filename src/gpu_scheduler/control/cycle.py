@@ -66,9 +66,6 @@ def commit(book: Book, plan: Plan, now_ms: int, outcome: Outcome) -> None:
     """Apply a plan to the picture, and write and order what follows from it."""
     for start in plan.starts:
         _commit_start(book, start, now_ms, outcome)
-    # Once for each: the row of an array tells of all its tasks.
-    started = dict.fromkeys(start.job_id for start in plan.starts)
-    outcome.writes += [book.life(job_id).row() for job_id in started]
     for eviction in plan.evictions:
         _commit_eviction(book, eviction, now_ms, outcome)
     book.picture.remember(plan)
@@ -176,14 +173,14 @@ def _commit_start(book: Book, start: Start, now_ms: int, outcome: Outcome) -> No
     )
     set_attempt_timers(book, allocation, limit_ms, now_ms)
     book.count_queued(job, -1)
-    gpu_milli = allocation.gpu_milli
-    book.shares.hold(account_of(job.tenant, None), gpu_milli, now_ms)
-    book.shares.hold(account_of(job.tenant, job.user), gpu_milli, now_ms)
+    for account in (account_of(job.tenant, None), account_of(job.tenant, job.user)):
+        book.shares.hold(account, allocation.gpu_milli, now_ms)
     book.charged[job.tenant] = book.charged[job.tenant, job.user] = None
     book.accounts.begin(allocation.id, now_ms)
     book.predictor.begin(job, now_ms)
     if start.task is not None:
         outcome.writes.append(life.task_row(start.task, task))
+    outcome.keep(life)
     outcome.writes += [
         allocation,
         EventRow(at_ms=now_ms, kind="scheduled", job_id=job.id, task=start.task, user=job.user),

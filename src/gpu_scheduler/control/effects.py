@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan
@@ -74,11 +75,33 @@ Effect = StartOrder | CommitOrder | StopOrder | NodeGone | WarnOrder | TrustOrde
 
 @dataclass(slots=True)
 class Outcome:
-    """What one message led to. Effects are released only after the writes are kept."""
+    """What one message led to. Effects are released only after the writes are kept.
+
+    Of `arrays` that have changed the rows are still to be written.
+    """
 
     writes: list[Write] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    arrays: dict[str, JobLife] = field(default_factory=dict)
     plan: Plan | None = None
     jobs: list[Job] = field(default_factory=list)
     window: Window | None = None
     service: Service | None = None
+
+    def keep(self, life: JobLife) -> None:
+        """Write how a job stands; an array, which tells of all its tasks, when all is done."""
+        if life.job.array is None:
+            self.writes.append(life.row())
+        else:
+            self.arrays[life.job.id] = life
+
+    def take(self, other: Outcome) -> None:
+        """Add what another message led to, to be written and released together."""
+        self.writes += other.writes
+        self.effects += other.effects
+        self.arrays |= other.arrays
+
+    def settle(self) -> None:
+        """Write how the arrays stand now."""
+        self.writes += [life.row() for life in self.arrays.values()]
+        self.arrays.clear()

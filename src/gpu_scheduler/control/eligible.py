@@ -58,7 +58,7 @@ def wait_for_job(book: Book, life: JobLife, dependency: Dependency) -> None:
 def enqueue_if_ready(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> None:
     """Queue the job if nothing is in the way, and write how it stands."""
     queue_if_ready(book, life, now_ms)
-    outcome.writes.append(life.row())
+    outcome.keep(life)
 
 
 def queue_if_ready(book: Book, life: JobLife, now_ms: int) -> None:
@@ -79,7 +79,7 @@ def update_tasks(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> No
         if reservation is not None:
             picture.reservations[number] = reservation
         book.changed = True
-        outcome.writes.append(life.row())
+        outcome.keep(life)
         return
     leave_queue(book, life, now_ms)
     enqueue_if_ready(book, life, now_ms, outcome)
@@ -216,7 +216,7 @@ def _finish_one(book: Book, life: JobLife, now_ms: int, outcome: Outcome) -> lis
     if life.end_ms is None:
         life.end_ms = now_ms
     state = life.state
-    outcome.writes.append(life.row())
+    outcome.keep(life)
     outcome.writes.append(EventRow(at_ms=now_ms, kind=state.value, job_id=job.id, user=job.user))
     withdraw(book, job.id, outcome)
     book.forget(life, state)

@@ -295,23 +295,21 @@ class Loop:
         batch, self._requests = self._requests[:MOST_AT_ONCE], self._requests[MOST_AT_ONCE:]
         self._batch = batch
         self._is_urgent = bool(self._requests)
-        writes: list[Write] = []
-        effects: list[Effect] = []
+        done = Outcome()
         answers: list[tuple[_Request, Outcome]] = []
         for run in neighbours(batch, _kind):
-            answers += self._apply_run(run, writes, effects)
+            answers += self._apply_run(run, done)
         if self._is_cycle_due():
-            outcome = self._cycle()
-            writes += outcome.writes
-            effects += outcome.effects
-        writes += self.core.ledger_writes()
+            done.take(self._cycle())
+        done.settle()
+        writes = done.writes + self.core.ledger_writes()
         if writes and not await self._commit(writes):
             return
         for request, outcome in answers:
             if not request.answer.done():
                 request.answer.set_result(outcome)
-        if effects:
-            await self._order(effects)
+        if done.effects:
+            await self._order(done.effects)
 
     async def _order(self, effects: list[Effect]) -> None:
         """Let orders be carried out; if that needs the store, and it is away, all begins anew."""
@@ -322,9 +320,7 @@ class Loop:
             log.warning("orders are given when the store can be read", error=str(error))
             await self._read_again()
 
-    def _apply_run(
-        self, run: list[_Request], writes: list[Write], effects: list[Effect]
-    ) -> list[tuple[_Request, Outcome]]:
+    def _apply_run(self, run: list[_Request], done: Outcome) -> list[tuple[_Request, Outcome]]:
         """Apply what came together; the answers, for those whose message was not refused."""
         if len(run) > 1:
             outcome: Outcome | None
@@ -337,17 +333,15 @@ class Loop:
                 outcome = None  # one of them is refused: let us see which
             if outcome is not None:
                 self.tallies.messages += len(run)
-                writes += outcome.writes
-                effects += outcome.effects
+                done.take(outcome)
                 if run[0].caller is not SYSTEM:
-                    writes.append(record(run[0].caller, together, outcome, now_ms))
+                    done.writes.append(record(run[0].caller, together, outcome, now_ms))
                 return list(zip(run, _one_each(outcome), strict=True))
         answers = []
         for request in run:
             found = self._apply_one(request)
             if found is not None:
-                writes += found.writes
-                effects += found.effects
+                done.take(found)
                 answers.append((request, found))
         return answers
 
@@ -375,7 +369,7 @@ class Loop:
         permit.check(self.core.book, caller, message)
         if self._rules is not None:
             message = as_allowed(self.core.book, message, self._rules)
-        return self.core.apply(message, now_ms)
+        return self.core.apply_in_batch(message, now_ms)
 
     def _recall_ends(self, message: Command | Fact) -> None:
         """Jobs that ended long ago, and that the message is about, are fetched from the store.
@@ -399,7 +393,7 @@ class Loop:
 
     def _cycle(self) -> Outcome:
         began = perf_counter()
-        outcome = self.core.apply(RunCycle(), self._now_ms())
+        outcome = self.core.apply_in_batch(RunCycle(), self._now_ms())
         if outcome.plan is not None:
             self.last_plan = outcome.plan
             self.tallies.cycle_seconds.add(perf_counter() - began)

@@ -54,7 +54,7 @@ def started(book: Book, allocation_id: str, now_ms: int, outcome: Outcome) -> No
             book.unsettled_services[life.job.service] = None
         if number is not None:
             outcome.writes.append(life.task_row(number, task))
-        outcome.writes.append(life.row())
+        outcome.keep(life)
         outcome.writes.append(
             EventRow(
                 at_ms=now_ms, kind="running", job_id=life.job.id, task=number, user=life.job.user
@@ -147,7 +147,7 @@ def _end_task(  # noqa: PLR0917
     if life.has_ended:
         finish(book, life, now_ms, outcome)
     else:
-        outcome.writes.append(life.row())
+        outcome.keep(life)
         outcome.writes.append(
             EventRow(
                 at_ms=now_ms, kind=state.value, job_id=life.job.id, task=number, user=life.job.user

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.effects import StartOrder
+from gpu_scheduler.control.effects import Outcome, StartOrder
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.control.messages import (
     Cancel,
@@ -68,7 +68,7 @@ def test_a_start_writes_the_allocation_and_orders_it() -> None:
     assert [type(write) for write in outcome.writes] == [EventRow, JobRow]
     assert core.wants_cycle
     outcome = core.apply(RunCycle(), 6)
-    assert [type(write) for write in outcome.writes] == [Allocation, EventRow, JobRow]
+    assert [type(write) for write in outcome.writes] == [JobRow, Allocation, EventRow]
     (order,) = outcome.effects
     assert isinstance(order, StartOrder)
     assert (order.allocation.id, order.allocation.start_ms) == ("j1.1", 6)
@@ -86,6 +86,26 @@ def test_tasks_that_start_together_write_the_row_of_their_array_once() -> None:
         {JobState.PENDING: IntervalSet.of([8, 9]), JobState.SCHEDULED: IntervalSet.of(range(8))},
     )
     assert len([write for write in outcome.writes if isinstance(write, TaskRow)]) == 8
+
+
+def test_messages_of_one_batch_write_the_row_of_an_array_once_as_it_stands_after_all_of_them() -> (
+    None
+):
+    core = a_core(nodes=[a_node(gpus=4)])
+    core.apply(Submit(an_array(number=1, tasks="0-3")), 5)
+    core.apply(RunCycle(), 6)
+    done = Outcome()
+    for number in (0, 1, 2):
+        done.take(core.apply_in_batch(Started(f"j1_{number}.1"), 7))
+    done.take(core.apply_in_batch(Ended("j1_1.1"), 8))
+    assert not [write for write in done.writes if isinstance(write, JobRow)]
+    done.settle()
+    (row,) = [write for write in done.writes if isinstance(write, JobRow)]
+    assert dict(row.tasks) == {
+        JobState.COMPLETED: IntervalSet.of([1]),
+        JobState.RUNNING: IntervalSet.of([0, 2]),
+        JobState.SCHEDULED: IntervalSet.of([3]),
+    }
 
 
 def test_a_cycle_with_nothing_new_decides_nothing() -> None:

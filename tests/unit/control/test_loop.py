@@ -422,7 +422,7 @@ def test_a_bug_costs_one_batch_and_not_the_scheduler(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError
 
     async def test(bench: Bench) -> None:
-        monkeypatch.setattr(bench.loop.core, "apply", broken)
+        monkeypatch.setattr(bench.loop.core, "apply_in_batch", broken)
         with pytest.raises(InternalError):
             await bench.loop.apply(a_submission(gpus=1))
         await bench.reloaded.wait()
