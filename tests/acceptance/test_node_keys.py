@@ -13,7 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_scheduler.agent.channels import Credentials, open_channel
-from gpu_scheduler.agent.join import Identity, Keeper, NotJoined, join
+from gpu_scheduler.agent.join import Identity, NotJoined, join
+from gpu_scheduler.agent.keeper import Keeper
 from gpu_scheduler.agent.stream import grpc_stream
 from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -250,6 +251,38 @@ def test_refused_nodes_stand_in_the_record(cluster: Cluster) -> None:
         )
 
     cluster.until(is_noted, "the refusal is in the record")
+
+
+def test_a_node_that_was_revoked_runs_on_and_comes_back_with_the_token_in_its_file() -> None:
+    """Neither another token nor a restart locks out a node whose key is good."""
+    with a_cluster(grpc_tls="on") as cluster:
+        file = cluster.directory / "join.token"
+        agent = cluster.agent("n1", "--token-file", str(file))
+        at = agent.command.index("--token")
+        del agent.command[at : at + 2]
+        cluster.agents["n1"] = agent
+
+        def write(token: str) -> None:
+            file.write_text(token)
+            file.chmod(0o600)
+
+        write(cluster.token)
+        agent.start()
+        cluster.wait_for_nodes()
+        job = cluster.submit("--gpus", "1", "--", "sleep", "300")
+        cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
+        agent.stop()
+        write(a_token(cluster)["token"])  # for any node, as for machines that are still to come
+        agent.start()
+        cluster.until(lambda: agent.connections() == 2, "its key is good")
+        write("tgpn_")
+        cluster.tgpu("node", "revoke", "n1")
+        cluster.until(lambda: "to let it in again, run" in agent.log(), "what is to be done")
+        write(a_token(cluster, nodes=["n1"])["token"])
+        cluster.until(lambda: agent.connections() == 3, "it has joined anew")
+        assert cluster.states(job) == {"running"}
+        cluster.tgpu("cancel", job)
+        cluster.until(lambda: cluster.states(job) == {"cancelled"}, "it is heard again")
 
 
 # --- renewal

@@ -31,6 +31,7 @@ class AgentConfig:
     logs_dir: str
     scratch_dir: str
     token: str = ""
+    token_file: str = ""
     client_certificate: str = ""
     client_key: str = ""
     detection_method: str = "auto"

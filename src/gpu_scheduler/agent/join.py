@@ -1,7 +1,7 @@
 """How a machine becomes a node: it shows its token once, and has a key of its own from then on.
 
 The key is made here and never leaves the machine. The token's pin says which authority is the right
-one, so that nothing else has to be brought along. Keys are renewed in time, without anybody's help.
+one, so that nothing else has to be brought along. What becomes of the key later: `keeper`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,10 @@ from cryptography.x509.oid import NameOID
 
 from gpu_scheduler import __version__
 from gpu_scheduler.agent.channels import Credentials, open_channel
-from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest
 from gpu_scheduler.wire import nodes_pb2 as nodes
 from gpu_scheduler.wire.node_proof import (
     JOIN_METHOD,
-    RENEW_METHOD,
     SERVER_NAME,
     SIGNED_BY,
     JoinText,
@@ -52,8 +50,6 @@ JOINING_FILE = "joining.pem"
 PATIENCE_S = 10.0
 RENEW_AT = 2 / 3
 """Of a key's life, that much may pass before there is a new one."""
-LONGEST_WAIT_S = 3600.0
-TRY_AGAIN_S = 60.0
 FIRST_WAIT_S, LONGEST_PAUSE_S = 0.2, 10.0
 SPEAKS_HTTP = (
     "HTTP is spoken there, and no gRPC: it is the port of the API (api.http_port, 8080 by "
@@ -86,7 +82,7 @@ class NotJoined(ClusterError):
 class Identity:
     """Who this node is: its key and certificate, and the authority that it believes, as PEM.
 
-    `token` is a hash of the token that it joined with: with another one it joins anew.
+    `token` is a hash of the token that it joined with: who was revoked needs another one.
     """
 
     node: str
@@ -127,6 +123,16 @@ class Identity:
         return (due_ms - _now_ms()) / 1000
 
     @property
+    def is_expired(self) -> bool:
+        """Tell whether its time is over: no server believes it any more."""
+        return self.expires_ms <= _now_ms()
+
+    @property
+    def pin(self) -> str:
+        """The authority that it believes, as a token names it."""
+        return pin_of(x509.load_pem_x509_certificate(self.authority.encode()).public_bytes(DER))
+
+    @property
     def _private(self) -> ec.EllipticCurvePrivateKey:
         return _private_key(self.key)
 
@@ -150,42 +156,6 @@ class Identity:
             raise InvalidInput(f"not the identity of a node: {error}", file=str(file)) from error
 
 
-class Keeper:
-    """The identity of a running agent, as it is renewed. Whoever opens a stream asks for it."""
-
-    def __init__(self, identity: Identity, directory: Path, targets: Sequence[str]) -> None:
-        """Renewals are asked of the targets, and kept in the directory."""
-        self.identity = identity
-        self._directory = directory
-        self._targets = tuple(targets)
-
-    async def run(self) -> None:
-        """Renew in time, for ever."""
-        while True:
-            wait_s = max(0.0, self.identity.renew_in_s)
-            if wait_s:
-                await asyncio.sleep(min(wait_s, LONGEST_WAIT_S))
-                continue
-            try:
-                await self.renew()
-            except (NotJoined, OSError) as error:
-                log.warning("the node's key is not renewed yet", error=str(error))
-                await asyncio.sleep(TRY_AGAIN_S * random.uniform(0.5, 1.0))
-
-    async def renew(self) -> None:
-        """Get a new key signed, and use it once it is kept; until then the old one is good."""
-        old = self.identity
-        key = ec.generate_private_key(ec.SECP256R1())
-        method = (RENEW_METHOD, nodes.RenewRequest.SerializeToString)
-        credentials = old.channel_credentials()
-        answer = await _ask_all(self._targets, credentials, method, old.renewal(key))
-        new = _identity(answer, key, plain=old.plain)
-        new = replace(new, authority=old.authority, token=old.token)
-        new.write(self._directory)
-        self.identity = new
-        log.info("the node has a new key", node=new.node)
-
-
 async def identity_of(
     node: str,
     targets: Sequence[str],
@@ -194,28 +164,32 @@ async def identity_of(
     *,
     client: tuple[bytes, bytes] | None = None,
 ) -> Identity:
-    """Who this node is: as it is kept here, or by joining with a token that was not used before.
+    """Who this node is: as it is kept here, whatever the token is; else by joining with it.
 
     `client` is a certificate with its key (PEM), for servers that want one from everybody.
     """
     known = Identity.read(directory)
-    used = secret_hash(token.strip()) if token else ""
-    if known is not None and known.node == node and used in {"", known.token}:
+    if known is not None and known.node == node:
         return known
     if not token:
         raise InvalidRequest(
             f"node '{node}' has not joined yet; make a token on the server with 'tgpu node token "
             "create' and start the agent with --token, or with agent.token_file"
         )
-    key = _joining_key(directory, known)
+    key = joining_key(directory, known)
     identity = await _until_joined(node, targets, token, key, client)
-    identity.write(directory)
-    (directory / JOINING_FILE).unlink(missing_ok=True)
-    log.info("this machine has joined", node=node)
+    keep_joined(identity, directory)
     return identity
 
 
-def _joining_key(directory: Path, known: Identity | None) -> ec.EllipticCurvePrivateKey:
+def keep_joined(identity: Identity, directory: Path) -> None:
+    """Keep what a machine has become by joining."""
+    identity.write(directory)
+    (directory / JOINING_FILE).unlink(missing_ok=True)
+    log.info("this machine has joined", node=identity.node)
+
+
+def joining_key(directory: Path, known: Identity | None) -> ec.EllipticCurvePrivateKey:
     """The key to join with. It is kept before it is shown: whoever asks again shows the same."""
     file = directory / JOINING_FILE
     with contextlib.suppress(FileNotFoundError, ValueError):
@@ -225,30 +199,6 @@ def _joining_key(directory: Path, known: Identity | None) -> ec.EllipticCurvePri
     key = ec.generate_private_key(ec.SECP256R1())
     _write_secret(file, _key_text(key))
     return key
-
-
-async def keeper_of(config: AgentConfig) -> Keeper | None:
-    """The identity of an agent and its keeper; None where the socket's owner vouches for it."""
-    if all(target.startswith("unix:") for target in config.targets):
-        return None
-    directory = Path(config.dir)
-    identity = await identity_of(
-        config.node, config.targets, directory, config.token, client=_client(config)
-    )
-    return Keeper(identity, directory, config.targets)
-
-
-def _client(config: AgentConfig) -> tuple[bytes, bytes] | None:
-    if not config.client_certificate:
-        return None
-    try:
-        files = (config.client_certificate, config.client_key)
-        certificate, key = (Path(file).read_bytes() for file in files)
-    except OSError as error:
-        raise InvalidRequest(
-            f"grpc.client_certificate and grpc.client_key cannot be read: {error}"
-        ) from None
-    return certificate, key
 
 
 async def _until_joined(
@@ -310,14 +260,15 @@ async def join(
             troubles.append(f"{target}: {ANOTHER_CLUSTER}")
             is_final = False
             continue
-        identity = _identity(answer, key, plain=text.plain)
+        identity = identity_by(answer, key, plain=text.plain)
         return replace(identity, token=secret_hash(token.strip()))
     raise NotJoined(f"node '{node}' could not join; {'; '.join(troubles)}", is_final=is_final)
 
 
-def _identity(
+def identity_by(
     answer: nodes.JoinAnswer, key: ec.EllipticCurvePrivateKey, *, plain: bool
 ) -> Identity:
+    """Who a node is by the answer to its key."""
     return Identity(
         node=answer.node,
         key=_key_text(key),
@@ -361,9 +312,10 @@ def _request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:
 Method = tuple[str, Any]
 
 
-async def _ask_all(
+async def ask_all(
     targets: Sequence[str], credentials: Credentials, method: Method, asked: Any
 ) -> nodes.JoinAnswer:
+    """The first good answer of some server."""
     troubles = []
     for target in targets:
         try:

@@ -22,7 +22,7 @@ from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.seeking import seek
 from gpu_scheduler.agent.devices.watch import Watcher
 from gpu_scheduler.agent.interfaces import own_address
-from gpu_scheduler.agent.join import keeper_of
+from gpu_scheduler.agent.keeper import keeper_of
 from gpu_scheduler.agent.launcher_client import Launcher
 from gpu_scheduler.agent.log_keeping import keep_logs
 from gpu_scheduler.agent.service import Agent

@@ -258,7 +258,7 @@ class Agent:
             except TimeoutError:
                 self._note_trouble("the server does not answer")
             except BROKEN as error:
-                self._note_trouble(words_of(error))
+                self._note_trouble(await self._told_by(error))
             finally:
                 self._outbox = None
                 self._logs.close()
@@ -266,6 +266,11 @@ class Agent:
             await asyncio.sleep(self._wait_s * random.uniform(0.5, 1.0))
             longest_s = self._config.max_retry_interval_s
             self._wait_s = min(longest_s, self._wait_s * LONGER_EACH_TIME)
+
+    async def _told_by(self, error: Exception) -> str:
+        if isinstance(self._connect, Servers):
+            return await self._connect.hear(error)
+        return words_of(error)
 
     def _note_trouble(self, trouble: str) -> None:
         """Said once, not each time: it can last for days."""

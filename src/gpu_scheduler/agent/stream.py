@@ -63,6 +63,14 @@ class Shown(Protocol):
         ...
 
 
+class Kept(Shown, Protocol):
+    """The same, of a node that can have another key if this one is refused; see `agent.keeper`."""
+
+    async def join_anew(self, *, is_refused: bool) -> str:
+        """Join anew if there is need and a way; say what came of it, or what is to be done."""
+        ...
+
+
 class NodeIdentity(Protocol):
     """A node's key at work; see `agent.join`."""
 
@@ -78,7 +86,7 @@ class NodeIdentity(Protocol):
 class Servers:
     """Opens streams to several servers, to the next one each time."""
 
-    def __init__(self, targets: Sequence[str], credentials: Shown | None = None) -> None:
+    def __init__(self, targets: Sequence[str], credentials: Kept | None = None) -> None:
         """Their gRPC addresses; there must be one. Over a network there must be credentials."""
         self._targets = tuple(targets)
         self._turn = 0
@@ -94,6 +102,16 @@ class Servers:
         """The next one is this, if it is one of ours: a server may not send us just anywhere."""
         if target in self._targets:
             self._turn = self._targets.index(target)
+
+    async def hear(self, error: Exception) -> str:
+        """What went wrong with a stream; a node whose key is refused joins anew if it can."""
+        words = words_of(error)
+        if self._credentials is None:
+            return words
+        code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
+        is_refused = code is grpc.StatusCode.UNAUTHENTICATED
+        told = await self._credentials.join_anew(is_refused=is_refused)
+        return f"{words}; {told}" if told else words
 
 
 def words_of(error: Exception) -> str:

@@ -32,7 +32,6 @@ SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})|unix:/\S+")
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LAST_PORT = 65_535
 CONTAINERS = {"docker": "container", "podman": "container"}
-LARGEST_TOKEN = 4096
 
 
 def register(parser: ArgumentParser) -> None:
@@ -73,7 +72,7 @@ def run(args: Namespace) -> int:
     settings = load(args.config, flags=flags).settings
     labels = settings.agent.labels | _labels(args.labels or "")
     config = _config(settings, labels, args.token or "")
-    _check_token(settings.agent.token_file, config)
+    _check_token(config)
     return _work(settings, config)
 
 
@@ -104,7 +103,8 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
         labels=labels,
         execution_methods=_methods(settings.agent.execution_methods),
         logs_days=settings.retention.logs_days,
-        token=token or _token_in(settings.agent.token_file),
+        token=token,
+        token_file=settings.agent.token_file,
         client_certificate=settings.grpc.client_certificate,
         client_key=settings.grpc.client_key,
     )
@@ -125,20 +125,12 @@ def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
     return methods
 
 
-def _token_in(file: str) -> str:
-    """The token of a file; of one that is gone none, as it is needed only once."""
-    import os
-
-    from gpu_scheduler.settings.trusted import read_trusted
-
-    if not file or not os.path.exists(file):  # noqa: PTH110 - pathlib would cost its import
-        return ""
-    return read_trusted(file, LARGEST_TOKEN, secret=True).decode("ascii", "replace").strip()
-
-
-def _check_token(file: str, config: AgentConfig) -> None:
+def _check_token(config: AgentConfig) -> None:
     """Refuse to join with a file that holds no token; who has a key of its own needs none."""
-    if not file or config.token:
+    from gpu_scheduler.agent.token_file import token_in
+
+    file = config.token_file
+    if not file or config.token or token_in(file):
         return
     from pathlib import Path
 

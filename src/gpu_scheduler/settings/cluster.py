@@ -76,7 +76,9 @@ class AgentSettings:
         "other, for ever.",
     )
     token_file: str = setting(
-        "", "File with the token that a new node joins with; later it has a key of its own."
+        "",
+        "File with the token that a new node joins with; later it has a key of its own, and the "
+        "file is read again only if that is refused.",
     )
     node_name: str = setting("", "Name of this machine; empty: its host name.")
     address: str = setting(

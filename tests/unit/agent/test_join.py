@@ -3,7 +3,6 @@
 import asyncio
 import http.server
 import threading
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_scheduler.agent import join
-from gpu_scheduler.agent.join import Identity, Keeper, NotJoined, identity_of
-from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
-from gpu_scheduler.wire import nodes_pb2 as nodes
+from gpu_scheduler.agent.join import Identity, NotJoined, identity_of
 from gpu_scheduler.wire.node_proof import JoinText
-
-FAR_MS = 10**15
 
 
 class Servers:
@@ -70,60 +65,21 @@ def test_a_machine_that_was_restarted_while_it_joined_shows_the_same_key(
     assert Identity.read(tmp_path) == identity
 
 
-def test_a_machine_that_joins_anew_has_a_new_key(servers: Servers, tmp_path: Path) -> None:
+def test_a_machine_that_has_a_key_asks_nobody_whatever_the_token_is(
+    servers: Servers, tmp_path: Path
+) -> None:
     servers.are_away = False
     first = ask(tmp_path)
-    # As if it had been killed before it could tidy up.
-    (tmp_path / join.JOINING_FILE).write_text(first.key)
-    assert ask(tmp_path, "another token").key != first.key
+    servers.are_away = True
+    assert ask(tmp_path, "another token") == first
+    assert ask(tmp_path, "") == first
+    assert len(servers.shown) == 1
 
 
 def test_a_key_that_was_only_half_written_is_made_anew(servers: Servers, tmp_path: Path) -> None:
     servers.are_away = False
     (tmp_path / join.JOINING_FILE).write_text("-----BEGIN")
     assert ask(tmp_path).key == servers.shown[0]
-
-
-def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async def run() -> None:
-        authority = NodeAuthority(new_authority(0))
-        key = ec.generate_private_key(ec.SECP256R1())
-        tried = asyncio.Queue[bool]()
-
-        async def signed(_: Any, __: Any, ___: Any, asked: nodes.RenewRequest) -> nodes.JoinAnswer:
-            certificate, _ = authority.sign_node(asked.request, "n0", 0, timedelta(days=1))
-            tried.put_nowait(True)
-            return nodes.JoinAnswer(
-                node="n0",
-                certificate=certificate,
-                authority=authority.certificate,
-                expires_ms=FAR_MS,
-            )
-
-        certificate, _ = authority.sign_node(join._request(key, "n0"), "n0", 0, timedelta(days=1))
-        answer = nodes.JoinAnswer(
-            node="n0", certificate=certificate, authority=authority.certificate, expires_ms=1
-        )
-        old = join._identity(answer, key, plain=False)
-        keeper = Keeper(old, tmp_path / "no such directory", [])
-        monkeypatch.setattr(join, "_ask_all", signed)
-        monkeypatch.setattr(join, "TRY_AGAIN_S", 0.01)
-        running = asyncio.create_task(keeper.run())
-        for _ in range(2):
-            await asyncio.wait_for(tried.get(), 10)
-        assert keeper.identity == old
-        (tmp_path / "no such directory").mkdir()
-        await asyncio.wait_for(tried.get(), 10)
-        async with asyncio.timeout(10):
-            while keeper.identity == old:  # noqa: ASYNC110 - it is seen from outside
-                await asyncio.sleep(0.005)
-        assert Identity.read(tmp_path / "no such directory") == keeper.identity
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(run())
 
 
 class SpeaksHttp(http.server.BaseHTTPRequestHandler):

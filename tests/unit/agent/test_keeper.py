@@ -1,0 +1,209 @@
+"""A key that is good wins over any token; one that is refused is replaced, with a new token."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from gpu_scheduler.agent import join, keeper
+from gpu_scheduler.agent.join import Identity, NotJoined
+from gpu_scheduler.agent.keeper import JOINED_ANEW, Keeper
+from gpu_scheduler.agent.stream import Servers
+from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
+from gpu_scheduler.wire import nodes_pb2 as nodes
+from gpu_scheduler.wire.node_proof import JoinText, pin_of, secret_hash
+
+FAR_MS = 10**15
+REVOKED = "the key of node 'n0' was revoked"
+
+
+def an_identity(authority: NodeAuthority, *, expires_ms: int = FAR_MS, token: str = "") -> Identity:
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate, _ = authority.sign_node(join._request(key, "n0"), "n0", 0, timedelta(days=1))
+    answer = nodes.JoinAnswer(
+        node="n0", certificate=certificate, authority=authority.certificate, expires_ms=expires_ms
+    )
+    return replace(join.identity_by(answer, key, plain=False), token=secret_hash(token))
+
+
+class Site:
+    """One cluster, a node of it that has joined with `used`, and what it asks the servers."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.authority = NodeAuthority(new_authority(0))
+        self.directory = directory
+        self.token_file = directory / "join.token"
+        self.used = self.token("A")
+        self.identity = an_identity(self.authority, token=self.used)
+        self.asked: list[str] = []
+        self.refusal: NotJoined | None = None
+        monkeypatch.setattr(keeper, "join", self._join)
+
+    def token(self, letter: str, authority: NodeAuthority | None = None) -> str:
+        pin = pin_of((authority or self.authority).certificate)
+        return str(JoinText(letter * 43, pin))
+
+    def write(self, text: str, mode: int = 0o600) -> None:
+        self.token_file.write_text(f"{text}\n")
+        self.token_file.chmod(mode)
+
+    async def _join(self, node: str, _: Any, token: str, **more: Any) -> Identity:
+        assert node == "n0"
+        assert join._key_text(more["key"]) != self.identity.key, "a refused key is not used again"
+        JoinText.read(token)
+        self.asked.append(token)
+        if self.refusal is not None:
+            raise self.refusal
+        return an_identity(self.authority, token=token)
+
+    def keeper(self, token: str = "") -> Keeper:
+        file = str(self.token_file)
+        return Keeper(self.identity, self.directory, ["a:1"], token=token, token_file=file)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
+
+
+def told(kept: Keeper, code: grpc.StatusCode, words: str = REVOKED) -> str:
+    """What an agent says of a stream that has ended like this."""
+    none = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(code, none, none, words)
+    return asyncio.run(Servers(["a:1"], kept).hear(error))
+
+
+def test_a_running_agent_whose_key_is_refused_takes_the_token_that_is_in_the_file_by_now(
+    site: Site,
+) -> None:
+    site.write(site.used)
+    kept = site.keeper(token=site.used)
+    said = told(kept, grpc.StatusCode.UNAUTHENTICATED)
+    assert said == (
+        f"{REVOKED}; to let it in again, run 'tgpu node token create -q --node n0' on the server "
+        f"and write what it prints to {site.token_file} (mode 600) here; this agent looks there at "
+        "each try"
+    )
+    assert (site.asked, kept.identity) == ([], site.identity), "its own token is good only once"
+    site.write(site.token("B"))
+    assert told(kept, grpc.StatusCode.UNAUTHENTICATED) == f"{REVOKED}; {JOINED_ANEW}"
+    assert site.asked == [site.token("B")]
+    assert kept.identity.key != site.identity.key
+    assert Identity.read(site.directory) == kept.identity
+
+
+def test_a_good_key_is_kept_whatever_is_in_the_file(site: Site) -> None:
+    for text in (site.token("B"), "no token at all"):
+        site.write(text)
+        assert told(site.keeper(), grpc.StatusCode.UNAVAILABLE, "away") == "away"
+    assert site.asked == []
+
+
+def test_who_may_not_join_anew_goes_on_with_its_key_and_says_why(site: Site) -> None:
+    site.write(site.token("B"))
+    site.refusal = NotJoined("there is a node 'n0' already", is_final=True)
+    kept = site.keeper()
+    said = told(kept, grpc.StatusCode.UNAUTHENTICATED)
+    assert f"with the token in {site.token_file} it cannot join anew: there is a node 'n0'" in said
+    assert kept.identity == site.identity
+
+
+def test_each_token_that_was_not_used_yet_is_tried(site: Site) -> None:
+    site.write(site.token("C"))
+    kept = site.keeper(token=site.token("B"))
+    site.refusal = NotJoined("used up", is_final=True)
+    told(kept, grpc.StatusCode.UNAUTHENTICATED)
+    assert site.asked == [site.token("B"), site.token("C")]
+
+
+def test_without_a_file_an_agent_is_to_be_started_with_the_new_token(site: Site) -> None:
+    kept = Keeper(site.identity, site.directory, ["a:1"])
+    said = told(kept, grpc.StatusCode.UNAUTHENTICATED)
+    assert "--node n0' on the server and start this agent again with --token" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "why"),
+    [("tgpn_", 0o600, "the join token cannot be read"), ("tgpn_", 0o644, "everybody may read")],
+)
+def test_a_token_that_cannot_be_used_is_told_and_ends_nothing(
+    site: Site, text: str, mode: int, why: str
+) -> None:
+    site.write(text, mode)
+    said = told(site.keeper(), grpc.StatusCode.UNAUTHENTICATED)
+    assert why in said
+    assert "to let it in again" in said
+
+
+def test_a_node_that_was_brought_to_another_cluster_joins_there(site: Site) -> None:
+    """Its servers cannot say that they refuse the key: they are not believed by it."""
+    site.write(site.token("B", NodeAuthority(new_authority(0))))
+    kept = site.keeper()
+    said = told(kept, grpc.StatusCode.UNAVAILABLE, "not the right authority")
+    assert said.endswith(JOINED_ANEW)
+    site.refusal = NotJoined("cannot be reached")
+    kept = site.keeper()
+    assert told(kept, grpc.StatusCode.UNAVAILABLE, "away") == "away", "the old one may come back"
+
+
+def test_a_key_whose_time_is_over_is_replaced_though_no_server_could_say_so(site: Site) -> None:
+    site.write(site.token("B"))
+    site.identity = replace(site.identity, expires_ms=1)
+    assert told(site.keeper(), grpc.StatusCode.UNAVAILABLE, "away").endswith(JOINED_ANEW)
+
+
+def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.write(site.token("B"))
+    kept = site.keeper()
+
+    async def late(*_: Any) -> nodes.JoinAnswer:
+        await kept.join_anew(is_refused=True)
+        return nodes.JoinAnswer()
+
+    monkeypatch.setattr(keeper, "ask_all", late)
+    asyncio.run(kept.renew())
+    assert kept.identity.token == secret_hash(site.token("B"))
+
+
+def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        authority = NodeAuthority(new_authority(0))
+        tried = asyncio.Queue[bool]()
+
+        async def signed(_: Any, __: Any, ___: Any, asked: nodes.RenewRequest) -> nodes.JoinAnswer:
+            certificate, _ = authority.sign_node(asked.request, "n0", 0, timedelta(days=1))
+            tried.put_nowait(True)
+            return nodes.JoinAnswer(
+                node="n0",
+                certificate=certificate,
+                authority=authority.certificate,
+                expires_ms=FAR_MS,
+            )
+
+        old = an_identity(authority, expires_ms=1)
+        kept = Keeper(old, tmp_path / "no such directory", [])
+        monkeypatch.setattr(keeper, "ask_all", signed)
+        monkeypatch.setattr(keeper, "TRY_AGAIN_S", 0.01)
+        running = asyncio.create_task(kept.run())
+        for _ in range(2):
+            await asyncio.wait_for(tried.get(), 10)
+        assert kept.identity == old
+        (tmp_path / "no such directory").mkdir()
+        await asyncio.wait_for(tried.get(), 10)
+        async with asyncio.timeout(10):
+            while kept.identity == old:  # noqa: ASYNC110 - it is seen from outside
+                await asyncio.sleep(0.005)
+        assert Identity.read(tmp_path / "no such directory") == kept.identity
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
