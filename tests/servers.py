@@ -57,6 +57,10 @@ class Servers(Cluster):
         """Where agents come: to all servers."""
         return ",".join(known["nodes"] for known in self._addresses.values())
 
+    def nodes_address_of(self, name: str) -> str:
+        """Where agents come that know one server."""
+        return self._addresses[name]["nodes"]
+
     def address(self, *names: str) -> str:
         """What `--server` and TGPU_SERVER take."""
         return ",".join(self._addresses[name]["http"] for name in names or self._addresses)

@@ -67,6 +67,20 @@ def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> No
     assert f"standing by: {standby}" in text
 
 
+def test_an_agent_that_knows_only_a_standby_joins_and_works(cluster: Servers) -> None:
+    standby = next(name for name in cluster.servers if name != cluster.leader())
+    agent = cluster.agent("n2", gpus="1xT4", server=cluster.nodes_address_of(standby))
+    cluster.agents["n2"] = agent
+    anywhere = {"TGPU_SERVER": cluster.address()}
+    agent.start()
+    try:
+        cluster.wait_for_nodes("n2")
+        cluster.tgpu("run", "--nodelist", "n2", "--gpus", "1", "--", "true", **anywhere)
+    finally:
+        agent.stop()
+        del cluster.agents["n2"]
+
+
 def test_nobody_gets_in_by_saying_that_a_server_vouches_for_it(cluster: Servers) -> None:
     address = cluster.address(cluster.leader())
     forged = {"x-tgpu-vouched": "eyJ1aWQiOjB9.0123"}

@@ -15,7 +15,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -31,8 +31,10 @@ from gpu_scheduler import __version__
 from gpu_scheduler.agent.channels import Credentials, open_channel
 from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest
 from gpu_scheduler.wire import nodes_pb2 as nodes
+from gpu_scheduler.wire.leader import leader_named
 from gpu_scheduler.wire.node_proof import (
     JOIN_METHOD,
+    RENEW_METHOD,
     SERVER_NAME,
     SIGNED_BY,
     JoinText,
@@ -76,6 +78,7 @@ class NotJoined(ClusterError):
         """If it is final, there is no use in trying again with the same token."""
         super().__init__(message)
         self.is_final = is_final
+        self.ask = leader_named(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,13 @@ class Identity:
         """How long until it should be renewed."""
         due_ms = self.issued_ms + RENEW_AT * (self.expires_ms - self.issued_ms)
         return (due_ms - _now_ms()) / 1000
+
+    def may_follow_to(self, target: str) -> bool:
+        """Tell whether this may be shown at an address that only another server has named.
+
+        Over TLS whoever answers there proves first that it is a server of this cluster.
+        """
+        return not self.plain or is_local(target)
 
     @property
     def is_expired(self) -> bool:
@@ -243,26 +253,24 @@ async def join(
         least_protocol=LEAST_PROTOCOL,
     )
     method = (JOIN_METHOD, nodes.JoinRequest.SerializeToString)
-    troubles = []
-    is_final = True
-    for target in targets:
-        try:
-            authority = b"" if text.plain else await asyncio.to_thread(_authority_at, target, text)
-            credentials = Credentials(authority=authority, plain=_checked_plain(text, target))
-            if client is not None:
-                credentials = replace(credentials, certificate=client[0], key=client[1])
-            answer = await _ask(target, credentials, method, asked)
-        except NotJoined as error:
-            troubles.append(f"{target}: {error}")
-            is_final = is_final and error.is_final
-            continue
+
+    async def ask(target: str) -> nodes.JoinAnswer:
+        authority = b"" if text.plain else await asyncio.to_thread(_authority_at, target, text)
+        credentials = Credentials(authority=authority, plain=_checked_plain(text, target))
+        if client is not None:
+            credentials = replace(credentials, certificate=client[0], key=client[1])
+        answer = await _ask(target, credentials, method, asked)
         if pin_of(answer.authority) != text.pin:
-            troubles.append(f"{target}: {ANOTHER_CLUSTER}")
-            is_final = False
-            continue
-        identity = identity_by(answer, key, plain=text.plain)
-        return replace(identity, token=secret_hash(token.strip()))
-    raise NotJoined(f"node '{node}' could not join; {'; '.join(troubles)}", is_final=is_final)
+            raise NotJoined(ANOTHER_CLUSTER)
+        return answer
+
+    try:
+        answer = await _first_answer(targets, ask)
+    except NotJoined as error:
+        told = f"node '{node}' could not join; {error}"
+        raise NotJoined(told, is_final=error.is_final) from None
+    identity = identity_by(answer, key, plain=text.plain)
+    return replace(identity, token=secret_hash(token.strip()))
 
 
 def identity_by(
@@ -312,17 +320,40 @@ def _request(key: ec.EllipticCurvePrivateKey, node: str) -> bytes:
 Method = tuple[str, Any]
 
 
-async def ask_all(
-    targets: Sequence[str], credentials: Credentials, method: Method, asked: Any
+async def renewed(
+    identity: Identity, targets: Sequence[str], key: ec.EllipticCurvePrivateKey
 ) -> nodes.JoinAnswer:
-    """The first good answer of some server."""
-    troubles = []
-    for target in targets:
+    """The answer to a node that wants to be known by another key."""
+    method = (RENEW_METHOD, nodes.RenewRequest.SerializeToString)
+    credentials = identity.channel_credentials()
+
+    async def ask(target: str) -> nodes.JoinAnswer:
+        if target not in targets and not identity.may_follow_to(target):
+            raise NotJoined(f"it was sent to {target}, and without TLS it goes nowhere else")
+        return await _ask(target, credentials, method, identity.renewal(key))
+
+    return await _first_answer(targets, ask)
+
+
+async def _first_answer(
+    targets: Sequence[str], ask: Callable[[str], Awaitable[nodes.JoinAnswer]]
+) -> nodes.JoinAnswer:
+    """The first good answer. Where a standby says that the leader is, it is asked too."""
+    places = list(targets)
+    troubles: dict[str, NotJoined] = {}
+    for place in places:
         try:
-            return await _ask(target, credentials, method, asked)
+            return await ask(place)
         except NotJoined as error:
-            troubles.append(f"{target}: {error}")
-    raise NotJoined("; ".join(troubles))
+            troubles[place] = error
+            if error.ask and error.ask not in places and place in targets:
+                places.append(error.ask)
+    # What a standby says ends nothing: the leader's own word counts.
+    said = [error for error in troubles.values() if not error.ask]
+    raise NotJoined(
+        "; ".join(f"{place}: {error}" for place, error in troubles.items()),
+        is_final=bool(said) and all(error.is_final for error in said),
+    )
 
 
 async def _ask(

@@ -20,17 +20,16 @@ from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.join import (
     Identity,
     NotJoined,
-    ask_all,
     identity_by,
     identity_of,
     join,
     joining_key,
     keep_joined,
+    renewed,
 )
 from gpu_scheduler.agent.token_file import token_in
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.wire import nodes_pb2 as nodes
-from gpu_scheduler.wire.node_proof import RENEW_METHOD, JoinText, secret_hash
+from gpu_scheduler.wire.node_proof import JoinText, secret_hash
 
 LONGEST_WAIT_S = 3600.0
 TRY_AGAIN_S = 60.0
@@ -97,9 +96,7 @@ class Keeper:
         """Get a new key signed, and use it once it is kept; until then the old one is good."""
         old = self.identity
         key = ec.generate_private_key(ec.SECP256R1())
-        method = (RENEW_METHOD, nodes.RenewRequest.SerializeToString)
-        credentials = old.channel_credentials()
-        answer = await ask_all(self._targets, credentials, method, old.renewal(key))
+        answer = await renewed(old, self._targets, key)
         if self.identity is not old:
             return  # it has joined anew meanwhile, and that key counts
         new = identity_by(answer, key, plain=old.plain)

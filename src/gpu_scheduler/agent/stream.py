@@ -15,12 +15,9 @@ import grpc
 from gpu_scheduler.agent.channels import Credentials, open_channel
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.leader import leader_named
 from gpu_scheduler.wire.node_proof import CHALLENGE
 from gpu_scheduler.wire.orders import SESSION_METHOD
-
-NOT_THE_LEADER = "not the leader; ask "
-"""How a standby begins to say where the leader is."""
-
 
 BROKEN = (grpc.aio.AioRpcError, asyncio.InvalidStateError)
 """What a stream says whose server is gone; the second if something is being written."""
@@ -51,7 +48,7 @@ class SentAway(ClusterError):
         """If it is final, there is no use in coming back."""
         super().__init__(reason or "the server sends this agent away and does not say why")
         self.is_final = is_final
-        self.ask = reason.removeprefix(NOT_THE_LEADER) if reason.startswith(NOT_THE_LEADER) else ""
+        self.ask = leader_named(reason)
 
 
 class Shown(Protocol):
@@ -63,8 +60,13 @@ class Shown(Protocol):
         ...
 
 
-class Kept(Shown, Protocol):
+class Kept(Protocol):
     """The same, of a node that can have another key if this one is refused; see `agent.keeper`."""
+
+    @property
+    def identity(self) -> FollowingIdentity:
+        """Who it is at the moment."""
+        ...
 
     async def join_anew(self, *, is_refused: bool) -> str:
         """Join anew if there is need and a way; say what came of it, or what is to be done."""
@@ -83,6 +85,14 @@ class NodeIdentity(Protocol):
         ...
 
 
+class FollowingIdentity(NodeIdentity, Protocol):
+    """The same, of a node that may be sent to servers which it was not told of."""
+
+    def may_follow_to(self, target: str) -> bool:
+        """Tell whether nobody but a server of its cluster can be believed there."""
+        ...
+
+
 class Servers:
     """Opens streams to several servers, to the next one each time."""
 
@@ -90,18 +100,30 @@ class Servers:
         """Their gRPC addresses; there must be one. Over a network there must be credentials."""
         self._targets = tuple(targets)
         self._turn = 0
+        self._sent_to = ""
         self._credentials = credentials
 
     def __call__(self) -> AbstractAsyncContextManager[Stream]:
         """A stream to the one whose turn it is."""
+        return grpc_stream(self._next(), self._credentials)
+
+    def _next(self) -> str:
+        if self._sent_to:
+            target, self._sent_to = self._sent_to, ""
+            return target
         target = self._targets[self._turn]
         self._turn = (self._turn + 1) % len(self._targets)
-        return grpc_stream(target, self._credentials)
+        return target
 
     def prefer(self, target: str) -> None:
-        """The next one is this, if it is one of ours: a server may not send us just anywhere."""
+        """The next one is this, if it is one of ours, or has to prove that it is of our cluster.
+
+        A server may not send us just anywhere. After one that we do not know come our own again.
+        """
         if target in self._targets:
             self._turn = self._targets.index(target)
+        elif self._credentials is not None and self._credentials.identity.may_follow_to(target):
+            self._sent_to = target
 
     async def hear(self, error: Exception) -> str:
         """What went wrong with a stream; a node whose key is refused joins anew if it can."""

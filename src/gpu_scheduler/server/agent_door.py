@@ -13,11 +13,11 @@ from typing import Any
 
 import grpc
 
-from gpu_scheduler.agent.stream import NOT_THE_LEADER
 from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.standing import Standing
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.leader import not_the_leader
 
 LONGEST_WAIT_S = 8.0
 """Less than an agent waits for its welcome."""
@@ -40,6 +40,17 @@ class AgentDoor:
     def service(self) -> Loop | None:
         """The loop of the leader; None if this server does not lead."""
         return None if self._agents is None else self._agents.loop
+
+    @property
+    def leader_at(self) -> str:
+        """Where agents find the server that leads; empty if that is not known, or is this one."""
+        return self.standing.lead.agents if self.standing and self._another_leads() else ""
+
+    def _another_leads(self) -> bool:
+        if self.standing is None:
+            return False
+        lead = self.standing.lead
+        return lead.is_held and lead.holder != self.standing.me.name
 
     def has(self, node: str) -> bool:
         """Tell whether the agent of a node is here."""
@@ -73,7 +84,7 @@ class AgentDoor:
         while (agents := self._agents) is None:
             elsewhere = self._elsewhere(give_up)
             if elsewhere is not None:
-                goodbye = pb.Goodbye(reason=NOT_THE_LEADER + elsewhere)
+                goodbye = pb.Goodbye(reason=not_the_leader(elsewhere))
                 yield pb.ServerMessage(goodbye=goodbye)
                 return
             await self._wait(give_up)
@@ -82,11 +93,8 @@ class AgentDoor:
 
     def _elsewhere(self, give_up: float) -> str | None:
         """Where the agent should go; empty: anywhere else. None: it may wait here."""
-        if self.standing is not None:
-            lead = self.standing.lead
-            is_other = lead.is_held and lead.holder != self.standing.me.name
-            if is_other and not self.standing.is_late:
-                return lead.agents
+        if self.standing is not None and self._another_leads() and not self.standing.is_late:
+            return self.standing.lead.agents
         return "" if asyncio.get_running_loop().time() >= give_up else None
 
     async def _wait(self, give_up: float) -> None:

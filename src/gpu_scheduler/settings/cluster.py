@@ -73,7 +73,7 @@ class AgentSettings:
     servers: tuple[str, ...] = setting(
         (),
         "Where `tgpu agent` finds its servers, such as `a.example:9090`; it tries one after the "
-        "other, for ever.",
+        "other, for ever, and goes where a standby says that the leader is.",
     )
     token_file: str = setting(
         "",

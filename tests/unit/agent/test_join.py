@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpu_scheduler.agent import join
 from gpu_scheduler.agent.join import Identity, NotJoined, identity_of
+from gpu_scheduler.wire import nodes_pb2 as nodes
+from gpu_scheduler.wire.leader import not_the_leader
 from gpu_scheduler.wire.node_proof import JoinText
 
 
@@ -80,6 +82,59 @@ def test_a_key_that_was_only_half_written_is_made_anew(servers: Servers, tmp_pat
     servers.are_away = False
     (tmp_path / join.JOINING_FILE).write_text("-----BEGIN")
     assert ask(tmp_path).key == servers.shown[0]
+
+
+class Cluster:
+    """Servers by address, and what each of them says to who asks."""
+
+    def __init__(self, **says: str) -> None:
+        self.says = says
+        self.asked: list[str] = []
+
+    async def ask(self, place: str) -> nodes.JoinAnswer:
+        self.asked.append(place)
+        said = self.says.get(place, "away")
+        if said:
+            raise NotJoined(said, is_final=said.startswith("no,"))
+        return nodes.JoinAnswer(node="n0")
+
+    def answer(self, *targets: str) -> nodes.JoinAnswer:
+        return asyncio.run(join._first_answer(targets, self.ask))
+
+
+def test_a_machine_that_knows_only_a_standby_asks_the_leader_that_it_names() -> None:
+    cluster = Cluster(standby=not_the_leader("leader"), leader="")
+    assert cluster.answer("standby").node == "n0"
+    assert cluster.asked == ["standby", "leader"]
+
+
+def test_what_the_leader_refuses_is_refused_though_a_standby_only_sends_on() -> None:
+    cluster = Cluster(standby=not_the_leader("leader"), leader="no, it is used up")
+    with pytest.raises(NotJoined, match="leader: no, it is used up") as refused:
+        cluster.answer("standby", "leader")
+    assert refused.value.is_final
+    assert cluster.asked == ["standby", "leader"]
+
+
+def test_nobody_is_sent_from_one_server_to_the_next_for_ever() -> None:
+    cluster = Cluster(a=not_the_leader("b"), b=not_the_leader("c"), c=not_the_leader("a"))
+    with pytest.raises(NotJoined) as refused:
+        cluster.answer("a")
+    assert cluster.asked == ["a", "b"]
+    assert not refused.value.is_final, "one of them will lead"
+
+
+@pytest.mark.parametrize(
+    ("plain", "target", "may"),
+    [(False, "10.0.0.1:9090", True), (True, "10.0.0.1:9090", False), (True, "127.0.0.1:1", True)],
+)
+def test_a_key_without_tls_is_not_shown_to_other_machines(
+    plain: bool, target: str, may: bool
+) -> None:
+    identity = Identity(
+        node="n0", key="", certificate="", authority="", expires_ms=1, issued_ms=0, plain=plain
+    )
+    assert identity.may_follow_to(target) is may
 
 
 class SpeaksHttp(http.server.BaseHTTPRequestHandler):

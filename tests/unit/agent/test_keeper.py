@@ -167,7 +167,7 @@ def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
         await kept.join_anew(is_refused=True)
         return nodes.JoinAnswer()
 
-    monkeypatch.setattr(keeper, "ask_all", late)
+    monkeypatch.setattr(keeper, "renewed", late)
     asyncio.run(kept.renew())
     assert kept.identity.token == secret_hash(site.token("B"))
 
@@ -179,8 +179,9 @@ def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
         authority = NodeAuthority(new_authority(0))
         tried = asyncio.Queue[bool]()
 
-        async def signed(_: Any, __: Any, ___: Any, asked: nodes.RenewRequest) -> nodes.JoinAnswer:
-            certificate, _ = authority.sign_node(asked.request, "n0", 0, timedelta(days=1))
+        async def signed(_: Any, __: Any, key: ec.EllipticCurvePrivateKey) -> nodes.JoinAnswer:
+            asked = join._request(key, "n0")
+            certificate, _ = authority.sign_node(asked, "n0", 0, timedelta(days=1))
             tried.put_nowait(True)
             return nodes.JoinAnswer(
                 node="n0",
@@ -191,7 +192,7 @@ def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
 
         old = an_identity(authority, expires_ms=1)
         kept = Keeper(old, tmp_path / "no such directory", [])
-        monkeypatch.setattr(keeper, "ask_all", signed)
+        monkeypatch.setattr(keeper, "renewed", signed)
         monkeypatch.setattr(keeper, "TRY_AGAIN_S", 0.01)
         running = asyncio.create_task(kept.run())
         for _ in range(2):

@@ -1,11 +1,13 @@
 """A node obeys the newest leader it has heard of, and no older one."""
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.agent.stream import NOT_THE_LEADER, SentAway, Servers
+from gpu_scheduler.agent.stream import SentAway, Servers
 from gpu_scheduler.agent.terms import Terms
+from gpu_scheduler.wire.leader import not_the_leader
 
 
 def test_an_older_term_is_refused_also_after_a_restart(tmp_path: Path) -> None:
@@ -29,20 +31,37 @@ def test_a_term_that_cannot_be_kept_is_not_obeyed(tmp_path: Path) -> None:
     assert terms.newest == 0
 
 
+class AKeeper:
+    """Of a key that may be shown at addresses that begin so."""
+
+    def __init__(self, prefix: str) -> None:
+        self.identity: Any = self
+        self._prefix = prefix
+
+    def may_follow_to(self, target: str) -> bool:
+        return target.startswith(self._prefix)
+
+
+def turns_of(servers: Servers, count: int) -> list[str]:
+    return [servers._next() for _ in range(count)]
+
+
 def test_an_agent_asks_the_server_that_it_is_sent_to_if_that_is_one_of_its_own() -> None:
     servers = Servers(["a:1", "b:1", "c:1"])
-    assert SentAway(f"{NOT_THE_LEADER}c:1").ask == "c:1"
+    assert SentAway(not_the_leader("c:1")).ask == "c:1"
+    assert SentAway(not_the_leader("")).ask == ""
     assert SentAway("too old").ask == ""
-    turns = []
-
-    def turn() -> str:
-        target = servers._targets[servers._turn]
-        servers()
-        turns.append(target)
-        return target
-
-    assert [turn(), turn()] == ["a:1", "b:1"]
+    assert turns_of(servers, 2) == ["a:1", "b:1"]
     servers.prefer("b:1")
-    assert turn() == "b:1"
+    assert turns_of(servers, 1) == ["b:1"]
     servers.prefer("evil:1")
-    assert turn() == "c:1"
+    assert turns_of(servers, 1) == ["c:1"]
+
+
+def test_an_agent_follows_once_to_a_server_that_must_prove_that_it_is_of_the_cluster() -> None:
+    servers = Servers(["standby:1"], cast(Any, AKeeper("leader")))
+    assert turns_of(servers, 1) == ["standby:1"]
+    servers.prefer("leader:1")
+    assert turns_of(servers, 2) == ["leader:1", "standby:1"]
+    servers.prefer("evil:1")
+    assert turns_of(servers, 1) == ["standby:1"]

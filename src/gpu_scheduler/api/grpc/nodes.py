@@ -33,6 +33,7 @@ from gpu_scheduler.model.errors import Forbidden, InvalidRequest, NotLeader, Sch
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire import nodes_pb2 as nodes
+from gpu_scheduler.wire.leader import not_the_leader
 from gpu_scheduler.wire.node_proof import (
     CHALLENGE,
     JOIN_METHOD,
@@ -65,6 +66,11 @@ class Door(Protocol):
         """The leader's loop; None if this server does not lead."""
         ...
 
+    @property
+    def leader_at(self) -> str:
+        """Where agents find the leader, if it is another server and known."""
+        ...
+
     def session(
         self, requests: AsyncIterator[pb.AgentMessage], context: Context
     ) -> AsyncIterator[pb.ServerMessage]:
@@ -93,7 +99,7 @@ class Nodes:
     def _leader(self) -> tuple[Service, NodeAuthority]:
         service, authority = self._door.service, self._authority()
         if service is None or authority is None:
-            raise NotLeader("this server does not lead; ask another one")
+            raise NotLeader(not_the_leader(self._door.leader_at))
         return service, authority
 
     def _keys(self) -> NodeKeys:
