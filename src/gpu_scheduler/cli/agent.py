@@ -69,11 +69,12 @@ def run(args: Namespace) -> int:
     flags: dict[str, object] = {key: getattr(args, name) for name, key in FLAGS.items()}
     if args.memory:
         flags["agent.memory_gb"] = args.memory / 1024
-    settings = load(args.config, flags=flags).settings
+    loaded = load(args.config, flags=flags)
+    settings = loaded.settings
     labels = settings.agent.labels | _labels(args.labels or "")
     config = _config(settings, labels, args.token or "")
     _check_token(config)
-    return _work(settings, config)
+    return _work(settings, config, loaded.notices)
 
 
 def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConfig:
@@ -170,7 +171,7 @@ def _labels(text: str) -> dict[str, str]:
     return labels
 
 
-def _work(settings: Settings, config: AgentConfig) -> int:
+def _work(settings: Settings, config: AgentConfig, notices: tuple[str, ...]) -> int:
     import structlog
     import uvloop
 
@@ -182,7 +183,10 @@ def _work(settings: Settings, config: AgentConfig) -> int:
     prepare(agent_paths(settings.agent.work_directory, config.node))
     with alone(config):
         open_log(settings, "")
-        structlog.get_logger("agent").info(
+        log = structlog.get_logger("agent")
+        for notice in notices:
+            log.warning("a setting has no use", note=notice)
+        log.info(
             "the agent starts",
             node=config.node,
             servers=",".join(config.targets),

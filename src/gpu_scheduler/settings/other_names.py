@@ -17,6 +17,10 @@ UNUSED = {
     "scheduler.snapshot_interval": "state is in a database, and every change is kept at once",
     "storage.snapshot_dir": "state is in a database; `database` and `files.state_dir` say where",
     "storage.shared_storage": "who leads is settled in PostgreSQL, not on a shared disk",
+    "executor.docker.socket": "docker is used where it listens at /var/run/docker.sock, and else "
+    "podman",
+    "executor.docker.default_image": "a job names its image itself (--image); one without an image "
+    "runs as a process, on nodes whose agent.execution_methods have that or are empty",
 }
 """Read, and of no use: said once, at the start."""
 
@@ -77,6 +81,31 @@ def _log_output(value: Any) -> dict[str, Any]:
     return {"files.log_file": "" if value in {"stdout", "stderr"} else value}
 
 
+def _server(value: Any) -> dict[str, Any]:
+    """One of the servers of an agent; an empty one is none."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"the address of a server is {value!r}; write host:port")
+    return {"agent.servers": [value] if value else []}
+
+
+def _execution_method(value: Any) -> dict[str, Any]:
+    if value not in {"docker", "process"}:
+        raise InvalidRequest(f"executor.execution_method is {value!r}; write docker or process")
+    return {"agent.execution_methods": ["container" if value == "docker" else value]}
+
+
+def _docker(value: Any) -> dict[str, Any]:
+    """A group in a group, of which nothing is needed; a word that nobody knows is a mistake."""
+    known = [key for key in UNUSED if key.startswith("executor.docker.")]
+    if value is not None and not isinstance(value, dict):
+        raise InvalidRequest(f"executor.docker is {value!r}; known are {', '.join(known)}")
+    read = {f"executor.docker.{name}": "" for name in value or ()}
+    for key in read:
+        if key not in known:
+            raise InvalidRequest(f"there is no setting '{key}'; known are {', '.join(known)}")
+    return read
+
+
 NAMES: dict[str, Read] = {
     "server.http_address": _http_address,
     "server.grpc_address": _grpc_address,
@@ -87,9 +116,22 @@ NAMES: dict[str, Read] = {
     "quota.online_percent": _percent("online_percent"),
     "quota.batch_percent": _percent("batch_percent"),
     "agent.heartbeat_timeout": _as("nodes.suspect_after_s"),
+    "agent.id": _as("agent.node_name"),
+    "agent.heartbeat_interval": _as("agent.heartbeat_interval_s"),
+    "scheduler.master_address": _server,
+    "scheduler.standby_address": _server,
+    "scheduler.connection_timeout": _as("agent.connection_timeout_s"),
+    "scheduler.retry_interval": _as("agent.retry_interval_s"),
+    "scheduler.max_retry_interval": _as("agent.max_retry_interval_s"),
+    "gpu.health_check_interval": _as("gpu.monitor_interval_s"),
+    "executor.execution_method": _execution_method,
+    "executor.work_dir": _as("agent.work_directory"),
+    "executor.docker": _docker,
     "logging.format": _log_format,
     "logging.output": _log_output,
 }
+TOGETHER = frozenset({"scheduler.master_address", "scheduler.standby_address"})
+"""Names that add to one list of ours, in the order in which they stand."""
 WORDS = {
     "logging.level": {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"},
 }

@@ -237,8 +237,17 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
                 for told in told_by(error):
                     reader.refuse(told, place)
                 continue
+            if f"{group}.{name}" in other_names.TOGETHER:
+                values = {key: _added(found.get(key), value) for key, value in values.items()}
             found.update({key: Found(value=value, origin=origin) for key, value in values.items()})
     return found
+
+
+def _added(before: Found | None, value: Any) -> Value:
+    """A list with what was found of it before in front."""
+    former: Any = () if before is None else before.value
+    joined: tuple[str, ...] = (*former, *value)
+    return joined
 
 
 class _UnknownKey(InvalidRequest):
@@ -255,7 +264,10 @@ def _values(key: str, value: Any) -> dict[str, Value]:
     if key not in other_names.NAMES:
         raise _UnknownKey(unknown_key(key))
     read = other_names.NAMES[key](value)
-    return {own: ITEMS[own].checked(one) for own, one in read.items()}
+    return {
+        own: one if own in other_names.UNUSED else ITEMS[own].checked(one)
+        for own, one in read.items()
+    }
 
 
 def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.cli.agent import _config
+from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.server.agent_config import node_name
 from gpu_scheduler.settings.sources import load
 
 FILE = """
@@ -27,6 +30,30 @@ agent:
   heartbeat_timeout: 20
 storage:
   snapshot_dir: "/var/lib/dgpu-scheduler/state"
+logging:
+  level: "info"
+  format: "json"
+  output: "stdout"
+"""
+AGENT_FILE = """
+agent:
+  id: ""
+  heartbeat_interval: 5
+scheduler:
+  master_address: "scheduler-master:9090"
+  standby_address: "scheduler-standby:9090"
+  connection_timeout: 10
+  retry_interval: 2
+  max_retry_interval: 30
+gpu:
+  detection_method: "nvml"
+  health_check_interval: 30
+executor:
+  execution_method: "docker"
+  work_dir: "/var/lib/dgpu-agent/tasks"
+  docker:
+    socket: "/var/run/docker.sock"
+    default_image: "nvidia/cuda:12.0-runtime-ubuntu22.04"
 logging:
   level: "info"
   format: "json"
@@ -59,6 +86,47 @@ def test_all_names_of_the_other_file_are_read_as_ours(tmp_path: Path) -> None:
     ]
 
 
+def test_all_names_of_the_other_agent_file_are_what_an_agent_works_with(tmp_path: Path) -> None:
+    text = AGENT_FILE.replace('id: ""', 'id: "n7"').replace("interval: 5", "interval: 4")
+    loaded = load(written(tmp_path, text), environ={})
+    config = _config(loaded.settings, {}, "")
+    assert config.node == "n7"
+    assert config.heartbeat_interval_s == 4
+    assert config.targets == ("scheduler-master:9090", "scheduler-standby:9090")
+    assert config.connection_timeout_s == 10
+    assert (config.retry_interval_s, config.max_retry_interval_s) == (2, 30)
+    assert (config.detection_method, config.monitor_interval_s) == ("nvml", 30)
+    assert config.execution_methods == ("container",)
+    assert config.dir == "/var/lib/dgpu-agent/tasks/agent"
+    assert [notice.partition(": ")[2].split()[0] for notice in loaded.notices] == [
+        "executor.docker.socket",
+        "executor.docker.default_image",
+    ]
+
+
+def test_the_other_agent_file_is_good_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, AGENT_FILE)
+    assert main(["config", "check", file]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.endswith(": good\n")
+    assert "executor.docker.default_image has no use: a job names its image itself" in shown.err
+    where = ["--work-dir", str(tmp_path / "n"), "--token-file", str(tmp_path / "no token")]
+    assert main(["agent", "--config", file, *where]) == 2
+    told = capsys.readouterr().err
+    assert "has not joined yet" in told, "it is refused for its token alone"
+    assert node_name(load(file, environ={}).settings) in told, "an empty id is the host's name"
+
+
+def test_an_agent_file_with_one_server_names_one(tmp_path: Path) -> None:
+    text = 'scheduler:\n  master_address: "localhost:19090"\n  standby_address: ""\n'
+    text += "executor:\n  execution_method: process\n  docker:\n"
+    settings = load(written(tmp_path, text), environ={}).settings
+    assert settings.agent.servers == ("localhost:19090",)
+    assert settings.agent.execution_methods == ("process",)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -67,6 +135,11 @@ def test_all_names_of_the_other_file_are_read_as_ours(tmp_path: Path) -> None:
         ("server:\n  http_address: eighty\n", "write host:port"),
         ("scheduler:\n  role: primary\n", "master"),
         ("logging:\n  format: xml\n", "json or text"),
+        ("executor:\n  execution_method: vm\n", "docker or process"),
+        ("executor:\n  docker: {sokcet: /x}\n", "executor.docker.socket"),
+        ("executor:\n  docker: yes\n", "executor.docker is True"),
+        ("scheduler:\n  master_address: 9090\n", "write host:port"),
+        ("scheduler:\n  retry_interval: soon\n", "agent.retry_interval_s is 'soon'"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_line(tmp_path: Path, text: str, told: str) -> None:
