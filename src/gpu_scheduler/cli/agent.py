@@ -31,7 +31,6 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})|unix:/\S+")
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 LAST_PORT = 65_535
-CONTAINERS = {"docker": "container", "podman": "container"}
 
 
 def register(parser: ArgumentParser) -> None:
@@ -93,6 +92,7 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
         )
     if not settings.agent.servers:
         raise InvalidRequest("no server is named; say --server HOST:9090, or set agent.servers")
+    settings.agent.check()
     if settings.gpu.simulate:
         parse_declared(settings.gpu.simulate)
     where = agent_paths(settings.agent.work_directory, node)
@@ -102,28 +102,12 @@ def _config(settings: Settings, labels: dict[str, str], token: str) -> AgentConf
         config,
         targets=targets,
         labels=labels,
-        execution_methods=_methods(settings.agent.execution_methods),
         logs_days=settings.retention.logs_days,
         token=token,
         token_file=settings.agent.token_file,
         client_certificate=settings.grpc.client_certificate,
         client_key=settings.grpc.client_key,
     )
-
-
-def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """What jobs may run in, by our own names."""
-    from gpu_scheduler.model.errors import InvalidRequest
-    from gpu_scheduler.model.launch import Runner
-
-    known = [runner.value for runner in Runner]
-    methods = tuple(CONTAINERS.get(method, method) for method in wanted)
-    for method in methods:
-        if method not in known:
-            raise InvalidRequest(
-                f"agent.execution_methods has '{method}'; allowed are {', '.join(known)}"
-            )
-    return methods
 
 
 def _check_token(config: AgentConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from gpu_scheduler.agent.config import AgentConfig
+from gpu_scheduler.settings.cluster import ENGINES
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 
@@ -42,7 +43,7 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         address=agent.address,
         rack=agent.rack,
         labels=agent.labels,
-        execution_methods=agent.execution_methods,
+        execution_methods=_methods(agent.execution_methods),
         heartbeat_interval_s=agent.heartbeat_interval_s,
         connection_timeout_s=agent.connection_timeout_s,
         retry_interval_s=agent.retry_interval_s,
@@ -62,6 +63,11 @@ def agent_config_of(settings: Settings, paths: Paths) -> AgentConfig:
         own_log_bytes=round(settings.logging.max_log_size_mb * (1 << 20)),
         own_log_backups=settings.logging.backup_count,
     )
+
+
+def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """What jobs may run in, by our own names, each once."""
+    return tuple(dict.fromkeys("container" if one in ENGINES else one for one in wanted))
 
 
 def node_name(settings: Settings) -> str:

@@ -7,6 +7,7 @@ not. Nothing is opened or made here but files that the settings name, for readin
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Iterable
 
 from gpu_scheduler.agent.devices.declared import parse_declared
@@ -18,7 +19,7 @@ from gpu_scheduler.server.access import Certificate, check_access, verifier_of
 from gpu_scheduler.server.grpc_access import check_grpc
 from gpu_scheduler.server.patience import check_patience
 from gpu_scheduler.server.prices import prices_of
-from gpu_scheduler.server.storage import file_of_url, postgres_address
+from gpu_scheduler.server.storage import check_database
 from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.mistakes import Mistakes
 
@@ -62,6 +63,26 @@ def _patience(settings: Settings) -> None:
     check_patience(settings.nodes, settings.agent)
 
 
+def _agent(settings: Settings) -> None:
+    settings.agent.check()
+
+
+def _pools(settings: Settings) -> None:
+    settings.policy.check()
+
+
+def _fencing(settings: Settings) -> Iterable[str]:
+    """The server's user may see and run what an onlooker cannot, so that is only a warning."""
+    command = settings.nodes.fencing_command
+    if not command or shutil.which(command[0]) is not None:
+        return ()
+    told = (
+        f"nodes.fencing_command begins with '{command[0]}', and there is no such program here that "
+        "may be run; no lost node would be known to be dead by it"
+    )
+    return (told,)
+
+
 def _replication(settings: Settings) -> None:
     settings.replication.check()
 
@@ -80,10 +101,7 @@ def check_server_address(address: str) -> None:
 
 
 def _database(settings: Settings) -> None:
-    if settings.database.is_postgresql:
-        postgres_address(settings.database)
-    elif settings.database.url:
-        file_of_url(settings.database.url)
+    check_database(settings.database)
 
 
 def _declared(settings: Settings) -> None:
@@ -123,6 +141,9 @@ def _prices(settings: Settings) -> None:
 RULES: tuple[tuple[str, Rule], ...] = (
     ("api auth", check_access),
     ("nodes agent", _patience),
+    ("agent", _agent),
+    ("nodes", _fencing),
+    ("policy", _pools),
     ("replication", _replication),
     ("server", _address),
     ("database", _database),

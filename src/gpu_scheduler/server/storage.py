@@ -75,6 +75,21 @@ def postgres_address(settings: DatabaseSettings) -> Address:
     )
 
 
+def check_database(settings: DatabaseSettings) -> None:
+    """Refuse settings that cannot be read, contradict each other, or name two databases."""
+    settings.check()
+    named = ""
+    if settings.is_postgresql:
+        named = str(postgres_address(settings).parameters.get("host", ""))
+    elif settings.url:
+        named = f"file {file_of_url(settings.url)}"
+    if named and settings.host and named != settings.host:
+        raise InvalidRequest(
+            f"database.url names '{named}' and database.host is '{settings.host}'; leave out one "
+            "of them"
+        )
+
+
 def _password_in(file: str) -> str:
     if not file:
         return ""

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.field import DAY_S, LAST_PORT, setting, table
 
 POSTGRESQL_SCHEMES = ("postgresql://", "postgres://")
+ENGINES = ("docker", "podman")
+"""What people call the way of running jobs that is `container` here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,14 @@ class DatabaseSettings:
         """Tell whether PostgreSQL is meant, and not a file."""
         return self.url.startswith(POSTGRESQL_SCHEMES) or bool(self.host and not self.url)
 
+    def check(self) -> None:
+        """Refuse bounds that contradict each other."""
+        if self.pool_min > self.pool_max:
+            raise InvalidRequest(
+                f"database.pool_min is {self.pool_min} and database.pool_max is {self.pool_max}; "
+                f"set the first to {self.pool_max} or less, or raise the second"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
@@ -97,8 +108,9 @@ class AgentSettings:
     )
     execution_methods: tuple[str, ...] = setting(
         (),
-        "What jobs may run in on this machine: `process`, `tmux`, `screen`, `terminal`, "
-        "`container`; empty: all that it has.",
+        "What jobs may run in on this machine; `docker` and `podman` mean `container`. Empty: all "
+        "that it has.",
+        choices=("process", "tmux", "screen", "terminal", "container", *ENGINES),
     )
     cpu_cores: float = setting(
         0.0, "So many CPU cores are given out; 0: as many as there are.", least=0, most=100_000
@@ -118,6 +130,16 @@ class AgentSettings:
     max_retry_interval_s: float = setting(
         5.0, "Longest wait before a server is tried again.", least=0.01, most=3600
     )
+
+    def check(self) -> None:
+        """Refuse waits that contradict each other."""
+        first_s, longest_s = self.retry_interval_s, self.max_retry_interval_s
+        if first_s > longest_s:
+            raise InvalidRequest(
+                f"agent.retry_interval_s is {first_s:g} and agent.max_retry_interval_s is "
+                f"{longest_s:g}, so the first wait is longer than the longest; set the first to "
+                f"{longest_s:g} or less, or raise the second"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.settings.field import DAY_S, setting
 
 PRESETS = (
@@ -11,6 +12,7 @@ PRESETS = (
     *("random", "dot_product", "clustering", "packing", "best_fit", "fgd"),
     *("balance", "short", "feedback"),
 )
+WHOLE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,16 @@ class PolicySettings:
     usage_half_life_hours: float = setting(
         168.0, "After this time past use counts half in the fair share.", least=0.01, most=87_600
     )
+
+    def check(self) -> None:
+        """Refuse pools that would have more than there is; one at 100 has no limit of its own."""
+        parts = (self.online_percent, self.batch_percent)
+        if WHOLE not in parts and sum(parts) > WHOLE:
+            raise InvalidRequest(
+                f"policy.online_percent is {parts[0]} and policy.batch_percent is {parts[1]}, "
+                f"which is {sum(parts)} per cent of the GPUs; together they may have 100 at the "
+                "most"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,18 @@
 """`tgpu config` prints, explains and checks settings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_scheduler.cli.main import main
+from gpu_scheduler.model.launch import Runner
+from gpu_scheduler.server.agent_config import agent_config_of
 from gpu_scheduler.server.start_rules import RULES, RULES_OF_NODES, Rule
-from gpu_scheduler.settings import Settings, sample
+from gpu_scheduler.settings import Paths, Settings, sample
+from gpu_scheduler.settings.catalogue import ITEMS
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +114,39 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param("grpc: {host: 0.0.0.0, tls: 'off'}", "without TLS", id="grpc"),
         pytest.param("server: {address: ftp://a}", "server.address cannot be used", id="address"),
         pytest.param("database: {url: mysql://a/b}", "begins with 'mysql'", id="database"),
+        pytest.param(
+            "agent: {execution_methods: [foo]}",
+            "agent.execution_methods is ['foo']; allowed is some of process, tmux",
+            id="methods",
+        ),
+        pytest.param(
+            "agent: {retry_interval_s: 9}",
+            "agent.retry_interval_s is 9 and agent.max_retry_interval_s is 5",
+            id="retry",
+        ),
+        pytest.param(
+            "database: {pool_min: 9, pool_max: 2}",
+            "database.pool_min is 9 and database.pool_max is 2; set the first to 2 or less",
+            id="pool",
+        ),
+        pytest.param(
+            "database: {host: h, pool_min: 9}", "database.pool_max is 8", id="pool-of-postgresql"
+        ),
+        pytest.param(
+            "database: {url: 'postgresql://u:secret@a/d', host: b}",
+            "database.url names 'a' and database.host is 'b'; leave out one of them",
+            id="two-hosts",
+        ),
+        pytest.param(
+            "database: {url: 'sqlite:///d/x.db', host: b}",
+            "database.url names 'file /d/x.db' and database.host is 'b'",
+            id="file-and-host",
+        ),
+        pytest.param(
+            "quota: {online_percent: 0.7, batch_percent: 0.4}",
+            "policy.online_percent is 70 and policy.batch_percent is 40, which is 110 per cent",
+            id="pools",
+        ),
         pytest.param("gpu: {simulate: 8x}", "8x", id="declared"),
         pytest.param("auth: {jwt_key_file: /k}", "auth.jwt_issuer is missing", id="issuer"),
         pytest.param(
@@ -131,6 +168,7 @@ def test_what_a_server_would_refuse_at_its_start_is_refused_by_check_in_the_same
     assert main(["config", "check", str(path)]) == 2
     checked = capsys.readouterr()
     assert why in checked.err
+    assert "secret" not in checked.err
     assert "good" not in checked.out
     state = str(tmp_path / "s")
     assert main(["server", "--config", str(path), "--state-dir", state]) == 2
@@ -147,6 +185,62 @@ def test_check_tells_what_a_server_would_warn_of(
     shown = capsys.readouterr()
     assert "note: auth is off" in shown.err
     assert "auth is off" in json.loads(shown.out)["notices"][0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "database: {url: 'postgresql://u@a/d', host: a}",
+        "database: {url: 'postgresql:///d', host: a, pool_max: 1}",
+        "policy: {online_percent: 70}",
+        "policy: {online_percent: 70, batch_percent: 30}",
+        "agent: {retry_interval_s: 5, execution_methods: [docker, tmux]}",
+        "nodes: {fencing_command: [sh, -c, 'exit 1']}",
+    ],
+)
+def test_settings_that_only_say_the_same_twice_or_leave_something_open_are_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    assert main(["config", "check", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_check_tells_that_the_fencing_command_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("nodes: {fencing_command: [/opt/fence, now]}")
+    assert main(["config", "check", str(path)]) == 0
+    told = capsys.readouterr().err
+    assert "note: nodes.fencing_command begins with '/opt/fence', and there is no such" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("agent: {retry_interval_s: 9}", "so the first wait is longer than the longest"),
+        ("agent: {execution_methods: [foo]}", "allowed is some of process"),
+    ],
+)
+def test_an_agent_does_not_start_with_what_cannot_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, why: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    work = tmp_path / "n"
+    words = ["agent", "--server", "127.0.0.1:1", "--token", "t", "--work-dir", str(work)]
+    assert main([*words, "--config", str(path)]) == 2
+    assert why in capsys.readouterr().err
+    assert not work.exists()
+
+
+def test_every_way_of_running_jobs_can_be_allowed_and_docker_is_one_of_ours() -> None:
+    assert set(Runner) <= set(ITEMS["agent.execution_methods"].choices)
+    agent = replace(Settings().agent, execution_methods=("docker", "tmux", "podman"))
+    config = agent_config_of(replace(Settings(), agent=agent), Paths("/s", "/r"))
+    assert config.execution_methods == ("container", "tmux")
 
 
 def test_check_tells_that_owners_would_hear_nothing(
