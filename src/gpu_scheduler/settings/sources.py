@@ -121,7 +121,7 @@ def config_file(config: str | None, variables: Mapping[str, str]) -> str | None:
 def read_file(file: str, mistakes: Mistakes) -> tuple[dict[str, Found], tuple[TenantEntry, ...]]:
     """The values of a YAML or JSON file. YAML reads both, and knows the line of every value."""
     with mistakes.gathered():
-        loader = yaml.SafeLoader(_text(file))
+        loader = _loader(file)
         try:
             root = loader.get_single_node()
             if root is not None:
@@ -302,6 +302,16 @@ def _text(file: str) -> str:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise InvalidInput("is not UTF-8 text", file=file, line=line) from error
+
+
+def _loader(file: str) -> yaml.SafeLoader:
+    text = _text(file)
+    try:
+        return yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        told = f"has a character that no text may have (#x{error.character:04x}); remove it"
+        raise InvalidInput(told, file=file, line=line) from error
 
 
 def _not_yaml(file: str, error: yaml.YAMLError) -> InvalidInput:

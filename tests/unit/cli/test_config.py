@@ -147,6 +147,11 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
             "policy.online_percent is 70 and policy.batch_percent is 40, which is 110 per cent",
             id="pools",
         ),
+        pytest.param(
+            'gpu:\n  simulate: "\x07"',
+            "line 2: has a character that no text may have (#x0007)",
+            id="character",
+        ),
         pytest.param("gpu: {simulate: 8x}", "8x", id="declared"),
         pytest.param("auth: {jwt_key_file: /k}", "auth.jwt_issuer is missing", id="issuer"),
         pytest.param(
