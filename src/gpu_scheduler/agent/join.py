@@ -173,10 +173,12 @@ async def identity_of(
     token: str = "",
     *,
     client: tuple[bytes, bytes] | None = None,
+    waits_s: tuple[float, float] = (FIRST_WAIT_S, LONGEST_PAUSE_S),
 ) -> Identity:
     """Who this node is: as it is kept here, whatever the token is; else by joining with it.
 
-    `client` is a certificate with its key (PEM), for servers that want one from everybody.
+    `client` is a certificate with its key (PEM), for servers that want one from everybody;
+    `waits_s` are the first and the longest wait before they are asked again.
     """
     known = Identity.read(directory)
     if known is not None and known.node == node:
@@ -187,7 +189,7 @@ async def identity_of(
             "create' and start the agent with --token, or with agent.token_file"
         )
     key = joining_key(directory, known)
-    identity = await _until_joined(node, targets, token, key, client)
+    identity = await _until_joined(node, targets, token, key, client, waits_s)
     keep_joined(identity, directory)
     return identity
 
@@ -217,9 +219,10 @@ async def _until_joined(
     token: str,
     key: ec.EllipticCurvePrivateKey,
     client: tuple[bytes, bytes] | None,
+    waits_s: tuple[float, float],
 ) -> Identity:
     """Join; servers that are away, or not ready yet, are waited for."""
-    wait_s, told = FIRST_WAIT_S, ""
+    (wait_s, longest_s), told = waits_s, ""
     while True:
         try:
             return await join(node, targets, token, key=key, client=client)
@@ -230,7 +233,7 @@ async def _until_joined(
                 told = str(error)
                 log.warning("not joined yet; it is tried again", error=told)
         await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-        wait_s = min(LONGEST_PAUSE_S, wait_s * 2)
+        wait_s = min(longest_s, wait_s * 2)
 
 
 async def join(

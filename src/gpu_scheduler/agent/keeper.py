@@ -44,7 +44,10 @@ async def keeper_of(config: AgentConfig) -> Keeper | None:
         return None
     directory, client = Path(config.dir), _client(config)
     token = config.token or token_in(config.token_file)
-    identity = await identity_of(config.node, config.targets, directory, token, client=client)
+    waits_s = (config.retry_interval_s, config.max_retry_interval_s)
+    identity = await identity_of(
+        config.node, config.targets, directory, token, client=client, waits_s=waits_s
+    )
     return Keeper(
         identity,
         directory,

@@ -21,6 +21,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.are_away = True
+        self.is_final = True
         self.shown: list[str] = []
 
     async def join(
@@ -30,7 +31,7 @@ class Servers:
         text = join._key_text(key)
         self.shown.append(text)
         if self.are_away:
-            raise NotJoined("the answer was lost", is_final=True)
+            raise NotJoined("the answer was lost", is_final=self.is_final)
         return Identity(
             node=node,
             key=text,
@@ -76,6 +77,23 @@ def test_a_machine_that_has_a_key_asks_nobody_whatever_the_token_is(
     assert ask(tmp_path, "another token") == first
     assert ask(tmp_path, "") == first
     assert len(servers.shown) == 1
+
+
+def test_a_machine_that_joins_waits_as_it_is_set_before_it_asks_again(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.is_final = False
+    waits: list[float] = []
+
+    async def slept(wait_s: float) -> None:
+        waits.append(wait_s)
+        servers.are_away = len(waits) < 4
+
+    monkeypatch.setattr(join.asyncio, "sleep", slept)
+    monkeypatch.setattr(join.random, "uniform", lambda _, most: most)
+    asked = identity_of("n0", ["server:9090"], tmp_path, "token", waits_s=(2, 5))
+    assert asyncio.run(asked).node == "n0"
+    assert waits == [2, 4, 5, 5]
 
 
 def test_a_key_that_was_only_half_written_is_made_anew(servers: Servers, tmp_path: Path) -> None:
