@@ -180,6 +180,33 @@ def test_a_server_that_stops_hands_over_at_once(cluster: Servers) -> None:
     cluster.start(leader)
 
 
+def test_a_leader_that_stops_costs_those_who_are_on_it_about_a_second(cluster: Servers) -> None:
+    leader = cluster.leader()
+    other = next(name for name in cluster.servers if name != leader)
+    agent = cluster.agents["n1"]
+    connections = agent.connections()
+    both = cluster.address(leader, other)
+    people = [Submitter(both, Path(os.devnull), pause_s=0.0) for _ in range(6)]
+    for person in people:
+        person.start()
+    cluster.until(lambda: all(person.acknowledged for person in people), "they submit")
+    said_before = len(cluster.servers[leader].log())
+    began = time.monotonic()
+    cluster.servers[leader].stop()
+    assert time.monotonic() - began < 6
+    cluster.until(lambda: agent.connections() > connections, "the agent is at the next leader")
+    assert time.monotonic() - began < 6
+    seen = {person: len(person.acknowledged) for person in people}
+    cluster.until(lambda: all(len(p.acknowledged) > n for p, n in seen.items()), "they go on")
+    for person in people:
+        person.finish()
+    assert not [error for person in people for error in person.errors]
+    assert max(person.longest_s for person in people) < 5
+    said = cluster.servers[leader].log()[said_before:]
+    assert "cannot be reached" not in said, "it did not ask itself"
+    cluster.start(leader)
+
+
 def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_disturbed(
     cluster: Servers,
 ) -> None:
@@ -201,13 +228,15 @@ def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_di
 class Submitter(threading.Thread):
     """A person who submits without a pause, and knows what was acknowledged."""
 
-    def __init__(self, address: str, notes: Path) -> None:
+    def __init__(self, address: str, notes: Path, pause_s: float = 0.2) -> None:
         super().__init__()
         self.acknowledged: list[str] = []
         self.errors: list[str] = []
         self.tried = 0
+        self.longest_s = 0.0
         self._address = address
         self._notes = notes
+        self._pause_s = pause_s
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -215,12 +244,14 @@ class Submitter(threading.Thread):
             while not self._over.is_set():
                 number = self.tried = self.tried + 1
                 line = f"echo $TGPU_JOB_ID {self.name}-{number} >> {self._notes}"
+                began = time.monotonic()
                 try:
                     job = client.submit(["sh", "-c", line], gpus=1)
                     self.acknowledged.append(f"{job.id} {self.name}-{number}")
                 except (NoServer, Unreadable, ClusterError, StoreError) as error:
                     self.errors.append(str(error))
-                time.sleep(0.2)
+                self.longest_s = max(self.longest_s, time.monotonic() - began)
+                time.sleep(self._pause_s)
 
     def finish(self) -> None:
         self._over.set()

@@ -154,7 +154,9 @@ class Forwarder:
         lead = self.standing.lead
         try:
             async with asyncio.timeout(longest_s):
-                while not lead.is_held or not lead.address or self._is_mistaken(lead):
+                while not self._is_of_use(lead) or self._is_mistaken(lead):
+                    if self.standing.is_leaving:
+                        raise NotLeader("this server stops; ask another one, or again in a moment")
                     await self.standing.changed()
                     lead = self.standing.lead
                 return lead
@@ -168,6 +170,11 @@ class Forwarder:
             raise NotLeader(
                 "this server stands by, and no leader has answered; try again in a moment"
             ) from None
+
+    def _is_of_use(self, lead: Lead) -> bool:
+        """Tell whether somebody leads whom we can ask: not ourselves, if our lead is over."""
+        is_past = lead.holder == self.standing.me.name and not self.standing.is_held
+        return lead.is_held and bool(lead.address) and not is_past
 
     def _is_mistaken(self, lead: Lead) -> bool:
         """Tell whether another server gives our own address for its own."""

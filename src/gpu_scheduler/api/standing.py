@@ -57,6 +57,11 @@ class Standing(Protocol):
         ...
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether this server stops, so that nobody should wait here for a leader."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """Why that is not known for certain; empty if it is."""
         ...

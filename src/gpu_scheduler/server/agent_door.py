@@ -2,7 +2,7 @@
 
 While nobody leads, or the leader is late with its renewal, an agent that came to a standby waits
 there with its stream open. If this server takes the lead it is served at once; if another one does,
-it is told where.
+it is told where. At a server that stops nobody waits.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ class AgentDoor:
 
     def _elsewhere(self, give_up: float) -> str | None:
         """Where the agent should go; empty: anywhere else. None: it may wait here."""
-        if self.standing is not None and self._another_leads() and not self.standing.is_late:
-            return self.standing.lead.agents
+        if self.standing is not None:
+            is_other = self._another_leads()
+            if self.standing.is_leaving or (is_other and not self.standing.is_late):
+                return self.standing.lead.agents if is_other else ""
         return "" if asyncio.get_running_loop().time() >= give_up else None
 
     async def _wait(self, give_up: float) -> None:

@@ -132,6 +132,7 @@ class Leadership:
         self._last_term = 0
         self.term = 0
         self.trouble = ""
+        self.is_leaving = False
 
     # --- for others
 
@@ -278,14 +279,32 @@ class Leadership:
         self.announce()
 
     async def release(self) -> None:
-        """Give the lead back at the end, if it was held, and say goodbye."""
+        """Give the lead back at the end, if it was held, and say goodbye.
+
+        Whoever waits here meanwhile hears of the next leader, and nobody waits here after that.
+        """
         term, self._last_term = self._last_term, 0
         try:
             if term:  # does nothing if another one has it by now
                 await self._ask(lambda: self._lease.release(term))
+                await self._see_the_next_one()
             await self._ask(self._lease.leave)
         except SchedulerError as error:
             log.warning("the lead runs out by itself", error=str(error))
+        finally:
+            self.is_leaving = True
+            self.announce()
+
+    async def _see_the_next_one(self) -> None:
+        """Look until another server leads, for as long as one that lives takes to notice."""
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + self._times.renew_s
+        while clock() < give_up:
+            await self.look()
+            has_others = any(one.name != self.me.name for one in self._lead.standbys)
+            if self._lead.is_held or not has_others:
+                return
+            await asyncio.sleep(SOONEST_S)
 
     def close(self) -> None:
         """Ask no more."""

@@ -41,6 +41,7 @@ class Standing:
         self.term = 0
         self.is_held = False
         self.is_late = False
+        self.is_leaving = False
         self.trouble = ""
         self.lead = Lead(term=5, holder=holder, address=address, left_s=5)
 
@@ -218,6 +219,37 @@ def test_nothing_is_passed_on_to_a_leader_that_gives_our_own_address_for_its_own
     told = refused_by(Standing(ME))
     assert f"is at {ME}, which is this server itself" in told
     assert "server.address" in told
+
+
+class Stopping(Standing):
+    """A server that has led, and stops: `heard` says what it hears while somebody waits there."""
+
+    def __init__(self, heard: Callable[[Any], None]) -> None:
+        super().__init__(ME, holder="standby")
+        self._heard = heard
+
+    async def changed(self) -> None:
+        await asyncio.sleep(0)
+        self._heard(self)
+
+
+def test_a_server_that_stops_does_not_ask_itself_and_keeps_nobody_waiting() -> None:
+    def nothing(standing: Any) -> None:
+        standing.is_leaving = True
+
+    told = refused_by(Stopping(nothing))
+    assert "this server stops" in told
+
+
+def test_a_server_that_stops_passes_on_to_the_next_leader_once_there_is_one() -> None:
+    leader = Leader()
+
+    def the_next_one(standing: Any) -> None:
+        standing.is_leaving = True
+        standing.lead = Lead(term=6, holder="leader", address=leader.address, left_s=5)
+
+    assert play(leader, lambda ask: ask(), lambda _: Stopping(the_next_one))[0] == 200
+    assert Vouched(SECRET, 6).read(leader.header("x-tgpu-vouched")).term == 6
 
 
 def test_what_the_leader_of_before_refuses_is_sent_again() -> None:

@@ -16,6 +16,7 @@ class Standing:
         self.term = 3
         self.is_held = True
         self.is_late = False
+        self.is_leaving = False
         self.lead = Lead()
         self.trouble = ""
 

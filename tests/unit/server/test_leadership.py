@@ -158,6 +158,47 @@ def test_a_lead_that_is_given_back_is_taken_at_once() -> None:
     asyncio.run(play())
 
 
+def test_who_waits_at_a_server_that_stops_hears_of_the_next_leader_and_then_nobody_waits() -> None:
+    async def play() -> None:
+        table = Table()
+        table.term, table.holder, table.until = 1, "a", table.now + 6.0
+        table.standbys = (Standby(name="b", address="http://b:1", version="1", seen_s=0.0),)
+        b = Candidate(table, "b")
+        a = Leadership(TableLease(table, "a", 6.0), Times(renew_s=LONG_S), clock=lambda: table.now)
+        a._last_term = 1
+        heard: list[tuple[str, bool]] = []
+
+        async def wait_at_a() -> None:
+            while not a.is_leaving:
+                await a.changed()
+                heard.append((a.lead.holder, a.is_leaving))
+
+        async with taking_part(b):
+            await b.leadership.look()
+            waiting = asyncio.create_task(wait_at_a())
+            await a.release()
+            await asyncio.wait_for(waiting, LONG_S)
+        a.close()
+        assert heard[-2:] == [("b", False), ("b", True)]
+
+    asyncio.run(play())
+
+
+def test_a_server_that_is_alone_waits_for_no_next_leader() -> None:
+    async def play() -> None:
+        table = Table()
+        a = Candidate(table, "a")
+        a.leadership = Leadership(
+            TableLease(table, "a", 6.0), Times(renew_s=600.0), clock=lambda: table.now
+        )
+        async with taking_part(a):
+            await until(lambda: a.told == ["begin 1"])
+            await asyncio.wait_for(a.leadership.release(), LONG_S)
+        assert a.leadership.is_leaving
+
+    asyncio.run(play())
+
+
 def test_who_was_frozen_does_not_believe_in_its_lease_before_it_has_asked_again() -> None:
     async def play() -> None:
         table = Table()

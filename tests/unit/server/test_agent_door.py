@@ -1,0 +1,61 @@
+"""Where agents come in: whoever does not lead says who does, and a server that stops says so."""
+
+import asyncio
+from typing import Any, cast
+
+from gpu_scheduler.agent.stream import NOT_THE_LEADER
+from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.server.agent_door import AgentDoor
+
+LONG_S = 5.0
+ME = Member(name="a", address="http://a:1", agents="a:2")
+MY_LEAD = Lead(term=1, holder="a", address="http://a:1", agents="a:2", left_s=5)
+NEXT = Lead(term=2, holder="b", address="http://b:1", agents="b:2", left_s=5)
+
+
+class Standing:
+    """A server that has led."""
+
+    def __init__(self, lead: Lead, *, is_late: bool = False, is_leaving: bool = False) -> None:
+        self.me = ME
+        self.lead = lead
+        self.is_late = is_late
+        self.is_leaving = is_leaving
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        await self._changed.wait()
+
+    def hear(self, lead: Lead) -> None:
+        self.lead = lead
+        self._changed.set()
+
+
+async def said_to_an_agent(standing: Standing) -> str:
+    """Where it is sent."""
+    door = AgentDoor()
+    door.standing = cast(Any, standing)
+    async with asyncio.timeout(LONG_S):
+        async for message in door.session(cast(Any, None), cast(Any, None)):
+            return message.goodbye.reason.removeprefix(NOT_THE_LEADER)
+    raise AssertionError("it was told nothing")
+
+
+def test_an_agent_that_waits_at_a_server_which_hands_over_is_sent_to_the_next_leader() -> None:
+    async def play() -> str:
+        standing = Standing(MY_LEAD)
+        asked = asyncio.create_task(said_to_an_agent(standing))
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        standing.hear(NEXT)
+        return await asked
+
+    assert asyncio.run(play()) == "b:2"
+
+
+def test_a_server_that_stops_keeps_no_agent() -> None:
+    async def play(lead: Lead, *, is_late: bool = False) -> str:
+        return await said_to_an_agent(Standing(lead, is_late=is_late, is_leaving=True))
+
+    assert asyncio.run(play(MY_LEAD)) == "", "anywhere else"
+    assert asyncio.run(play(NEXT, is_late=True)) == "b:2"
