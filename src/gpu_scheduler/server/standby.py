@@ -1,7 +1,8 @@
 """A server that does not lead: it reads what the leader has committed, and decides nothing.
 
 Rows are read from the database as they are asked for. What is computed from all of them (places,
-reasons, forecasts, tokens) comes from a core of its own that is read anew when it is too old.
+reasons, forecasts, tokens) comes from a core of its own that is read anew when it is too old. What
+a cycle would decide on it is never done: it says why jobs wait.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from gpu_scheduler.api.standing import (
     with_headers,
 )
 from gpu_scheduler.control.core import Core
+from gpu_scheduler.control.cycle import refresh_standings
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.control.tallies import Tallies
+from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import NotLeader, SchedulerError
 from gpu_scheduler.model.plan import Plan
@@ -131,7 +134,8 @@ class StandbyService:
     async def _read(self) -> None:
         began = time.monotonic()
         try:
-            self.core = await asyncio.to_thread(self._read_core)
+            self.core, self.last_plan = await asyncio.to_thread(self._read_all)
+            self.tallies.messages += 1  # what was worked out on the old one is out of date
             self._read_at = began
             self._took_s = time.monotonic() - began
             self.trouble = ""
@@ -140,6 +144,13 @@ class StandbyService:
             raise
         finally:
             self._reading = None
+
+    def _read_all(self) -> tuple[Core, Plan]:
+        """The state, and what would be decided on it."""
+        core = self._read_core()
+        book, now_ms = core.book, self._now_ms()
+        refresh_standings(book, now_ms)
+        return core, decide(book.picture, book.policy, now_ms)
 
     def _read_core(self) -> Core:
         """All of it as of one moment: the leader goes on writing meanwhile."""

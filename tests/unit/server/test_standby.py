@@ -4,17 +4,21 @@ import asyncio
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.messages import RunCycle
+from gpu_scheduler.api.explain import Explainer
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant, Submit
 from gpu_scheduler.model.caller import SYSTEM
 from gpu_scheduler.model.errors import NotLeader
 from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.server.standby import StandbyService
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow
-from tests.builders import a_core, a_node
+from tests.builders import a_core, a_job, a_node, a_tenant
 from tests.postgres import address_of, database_url
 
 __all__ = ["database_url"]
@@ -70,6 +74,58 @@ def test_nodes_are_shown_as_the_leader_hears_of_them(store: PostgresStore) -> No
     asyncio.run(standby.fresh())
     assert standby.core.book.picture.index.by_id["n1"].node.state is NodeState.ONLINE
     assert standby.age_s < 60
+
+
+async def a_leader(store: PostgresStore) -> Loop:
+    """One node of eight GPUs, and a tenant that may hold two."""
+    loop = Loop(store, a_core, lambda: 1_000)
+    loop.start()
+    await loop.apply(SetTenant(a_tenant(id="vision", gpus=2)))
+    await loop.apply(SetNode(replace(a_node(id="n1"), state=NodeState.ONLINE)))
+    return loop
+
+
+async def submit(loop: Loop, **job: Any) -> str:
+    return (await loop.apply(Submit(a_job(id="", **job)))).jobs[0].id
+
+
+def test_a_standby_says_why_a_job_waits_as_the_leader_does(store: PostgresStore) -> None:
+    async def play() -> None:
+        loop, standby = await a_leader(store), a_standby(store)
+        await submit(loop, gpus=2)
+        waits = await submit(loop, gpus=2)
+        await loop.apply(RunCycle())
+        reason = Explainer(loop).reason(waits)
+        await loop.close()
+        await standby.fresh()
+        assert reason is not None
+        assert reason.code is ReasonCode.QUOTA
+        assert Explainer(standby).reason(waits) == reason
+
+    asyncio.run(play())
+
+
+def test_what_was_foreseen_on_an_older_picture_is_not_said_again(store: PostgresStore) -> None:
+    async def play() -> None:
+        loop, standby = await a_leader(store), a_standby(store)
+        await submit(loop, gpus=2)
+        first, second = await submit(loop, gpus=2), await submit(loop, gpus=2)
+        await loop.apply(RunCycle())
+        seconds = 0.0
+        explainer = Explainer(standby, lambda: seconds)
+        await standby.fresh()
+        number = standby.core.book.lives[second].job.number
+        before = explainer.expected_start_ms(number)
+        await loop.apply(Cancel(first), SYSTEM)
+        await loop.close()
+        standby._read_at, seconds = -1e9, 60.0
+        await standby.fresh()
+        after = explainer.expected_start_ms(number)
+        assert before is not None
+        assert after is not None
+        assert after < before, "one job less is before it"
+
+    asyncio.run(play())
 
 
 def test_events_that_the_leader_commits_come_and_end_when_the_standby_leads(
