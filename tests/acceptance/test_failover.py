@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import pwd
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ import pytest
 from gpu_scheduler import Client
 from gpu_scheduler.client.errors import NoServer, Unreadable
 from gpu_scheduler.model.errors import ClusterError, StoreError
+from tests.cluster import PROGRAM
 from tests.servers import Servers, several_servers
 from tests.terminal import a_terminal, needs_tmux
 
@@ -205,6 +207,34 @@ def test_a_leader_that_stops_costs_those_who_are_on_it_about_a_second(cluster: S
     said = cluster.servers[leader].log()[said_before:]
     assert "cannot be reached" not in said, "it did not ask itself"
     cluster.start(leader)
+
+
+def test_who_follows_output_through_a_standby_that_stops_goes_on_elsewhere(
+    cluster: Servers,
+) -> None:
+    leader = cluster.leader()
+    standby = next(name for name in cluster.servers if name != leader)
+    go_on = cluster.directory / "go on"
+    script = f"echo one; until [ -e '{go_on}' ]; do sleep 0.1; done; echo two"
+    with cluster.only(leader) as client:
+        job = client.submit(["sh", "-c", script], gpus=1)
+        cluster.until(lambda: job.state() == "running", "it runs")
+    following = subprocess.Popen(
+        [*PROGRAM, "logs", "-f", job.id],
+        stdout=subprocess.PIPE,
+        env=cluster.environment | {"TGPU_SERVER": cluster.address(standby, leader)},
+    )
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"one\n"
+    began = time.monotonic()
+    assert cluster.servers[standby].stop() == 0
+    assert time.monotonic() - began < 6, "it does not wait for what may go on for days"
+    go_on.touch()
+    assert following.communicate(timeout=60)[0] == b"two\n"
+    log = cluster.servers[standby].log()
+    assert "ASGI" not in log
+    assert "Traceback" not in log
+    cluster.start(standby)
 
 
 def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_disturbed(

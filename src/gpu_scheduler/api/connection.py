@@ -46,7 +46,10 @@ class Doors:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; `peer` goes into the state of each of its requests."""
+    """One connection; `peer` goes into the state of each of its requests.
+
+    So does `break_off`, which closes it: that is how an answer ends that cannot be completed.
+    """
 
     _header_bytes = 0
     _in_head = False
@@ -62,7 +65,7 @@ class Connection(HttpToolsProtocol):
         """Find out who is at the other end."""
         super().connection_made(transport)
         self._peer = _peer(transport)
-        self.app_state = {"peer": self._peer}
+        self.app_state = {"peer": self._peer, "break_off": transport.close}
         if not self._doors.enter(self._peer):
             self._refuse(429, "too_many", "too many connections are open; close some")
             return

@@ -262,12 +262,31 @@ class Forwarder:
         media = reply.headers.get("content-type", "application/json").encode("latin-1")
         pieces = _pieces(reply, first, reader, writer)
         if "chunked" in reply.headers.get("transfer-encoding", ""):
-            return Answer(status=reply.status, media=media, headers=headers, stream=Stream(pieces))
+            stream = Stream(self._until_we_stop(pieces, writer))
+            return Answer(status=reply.status, media=media, headers=headers, stream=stream)
         async with asyncio.timeout(REPLY_S), aclosing(pieces) as rest:  # type: ignore[type-var]
             body = b"".join([piece async for piece in rest])
         if reply.status == 503 and b'"not_leader"' in body:
             raise _Unsent("it does not lead any more")
         return Answer(body, status=reply.status, media=media, headers=headers)
+
+    async def _until_we_stop(
+        self, pieces: AsyncIterator[bytes], writer: asyncio.StreamWriter
+    ) -> AsyncIterator[bytes]:
+        """What may go on for days breaks off when this server stops: its reader resumes."""
+
+        async def stop() -> None:
+            while not self.standing.is_leaving:
+                await self.standing.changed()
+            writer.close()
+
+        stopping = asyncio.ensure_future(stop())
+        try:
+            async with aclosing(pieces) as passed_on:  # type: ignore[type-var]
+                async for piece in passed_on:
+                    yield piece
+        finally:
+            stopping.cancel()
 
 
 async def _user(context: Context, call: Call) -> str:

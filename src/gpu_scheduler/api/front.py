@@ -145,7 +145,8 @@ class Front:
             answer = Answer(encode(our_fault(request_id)), status=500)
         key = (method, path, answer.status)
         self.requests[key] = self.requests.get(key, 0) + 1
-        await send_answer(answer, receive, send, request_id)
+        break_off = scope.get("state", {}).get("break_off")
+        await send_answer(answer, receive, send, request_id, break_off=break_off)
 
     def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
         if self._forwarder is not None and self._forwarder.wants(operation, headers):
