@@ -61,6 +61,9 @@ class NullService:
         """No time passes."""
         return 0
 
+    def look_for_tokens(self) -> None:
+        """There are none."""
+
     def note(self, row: AuditRow) -> None:
         """Nobody looks at records here."""
 

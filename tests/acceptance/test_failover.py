@@ -18,6 +18,7 @@ import pytest
 from gpu_scheduler import Client
 from gpu_scheduler.client.errors import NoServer, Unreadable
 from gpu_scheduler.model.errors import ClusterError, StoreError
+from tests.acceptance.test_services import options
 from tests.cluster import PROGRAM
 from tests.servers import Servers, several_servers
 from tests.terminal import a_terminal, needs_tmux
@@ -50,9 +51,14 @@ def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> No
     job = {"command": ["sleep", "0"], "gpu_count": 1}
     status, headers, made = raw(cluster.address(standby), "POST", "/api/v1/jobs", job)()
     assert (status, headers["x-tgpu-role"]) == (201, "leader")
-    status, headers, found = raw(
-        cluster.address(standby), "GET", f"/api/v1/jobs/{made['job_id']}"
-    )()
+    path = f"/api/v1/jobs/{made['job_id']}"
+    status, headers, found = raw(cluster.address(standby), "GET", path)()
+    assert (status, headers["x-tgpu-role"]) == (200, "leader"), "the picture is older than the job"
+    cluster.until(
+        lambda: raw(cluster.address(standby), "GET", path)()[1]["x-tgpu-role"] == "standby",
+        "the standby has read it",
+    )
+    status, headers, found = raw(cluster.address(standby), "GET", path)()
     assert (status, headers["x-tgpu-role"]) == (200, "standby")
     assert int(headers["x-tgpu-age-ms"]) >= 0
     assert found["user"] == pwd.getpwuid(os.getuid()).pw_name, "as the standby's kernel says"
@@ -81,6 +87,33 @@ def test_an_agent_that_knows_only_a_standby_joins_and_works(cluster: Servers) ->
     finally:
         agent.stop()
         del cluster.agents["n2"]
+
+
+def test_a_standby_tells_nothing_that_does_not_fit_together(cluster: Servers) -> None:
+    leader = cluster.leader()
+    standby = next(name for name in cluster.servers if name != leader)
+    at = {"TGPU_SERVER": cluster.address(standby)}
+    for word, state in (("cordon", "cordoned"), ("uncordon", "online")):
+        cluster.tgpu("nodes", word, "n1", **at)
+        assert state in cluster.tgpu("nodes", **at)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    secret = cluster.tgpu("token", "create", "-q", "-u", user, **at).strip()
+    bearer = {"Authorization": f"Bearer {secret}"}
+    assert raw(cluster.address(standby), "GET", "/api/v1/jobs", **bearer)()[0] == 200
+    cluster.tgpu(
+        *("service", "create", "web", "--gpus", "1", "--replicas", "2", "--wait"),
+        *options(cluster, "web"),
+        **at,
+    )
+    found = json.loads(cluster.tgpu("service", "endpoints", "web", "--json", **at))["endpoints"]
+    assert len(found) == 2
+    cluster.tgpu("service", "delete", "web", "--wait", **at)
+    with cluster.only(leader) as client, cluster.only(standby) as there:
+        for _ in range(5):
+            job = client.submit(["sleep", "300"], gpus=1)
+            cluster.until(lambda job=job: job.state() == "running", "it runs")
+            assert [place["node"] for place in there.get(job.id)["allocation"]] == ["n1"]
+            job.cancel()
 
 
 def test_nobody_gets_in_by_saying_that_a_server_vouches_for_it(cluster: Servers) -> None:

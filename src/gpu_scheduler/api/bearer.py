@@ -80,6 +80,8 @@ class BearerAuthenticator:
     def _known(self, secret: str, peer: Peer) -> Caller:
         book = self._service.core.book
         given = hash_of(secret)
+        if given not in book.token_ids:
+            self._service.look_for_tokens()
         token = book.tokens.get(book.token_ids.get(given, ""))
         if token is None or not hmac.compare_digest(token.secret_hash, given):
             raise BadToken("this token is not known here", code="token_unknown")

@@ -13,12 +13,13 @@ from gpu_scheduler.api.foresight import (
     end_of_running,
     foreseen,
 )
+from gpu_scheduler.api.gaps import note_gap
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.api.views import task_state
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.moments import moment_text
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.states import HOLDING, JobState
+from gpu_scheduler.model.states import ENDED, HOLDING, JobState
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from gpu_scheduler.wire.answers import Explanation
 from gpu_scheduler.wire.times import write_time
@@ -40,6 +41,7 @@ async def explain_job(context: Context, call: Call) -> Answer:
         expected_start=None,
         expected_end=None,
     )
+    _note_gap(context, row)
     if state in {JobState.PENDING, JobState.PREEMPTED}:
         reason = explainer.reason(job.id)
         code, told = sentence(reason)
@@ -72,6 +74,15 @@ async def explain_job(context: Context, call: Call) -> Answer:
         form.reason, form.code, form.details = state.value, state.value, {}
         form.start_unknown = form.end_unknown = ""
     return answer(form)
+
+
+def _note_gap(context: Context, row: JobRow) -> None:
+    """The picture must know the job, and where it is if it runs."""
+    book = context.service.core.book
+    is_placed = row.state not in HOLDING or row.job.array is not None
+    is_placed = is_placed or f"{row.job.id}.{row.attempt}" in book.picture.running
+    if row.state not in ENDED and not (is_placed and row.job.id in book.lives):
+        note_gap(row.job.id)
 
 
 def _note_lost_node(form: Explanation, reason: Reason | None) -> None:

@@ -4,6 +4,10 @@ The caller is known, and the request was checked, before it comes here. While no
 kept waiting for a while. It is sent again only if the leader cannot have done it, or if doing it
 twice is doing it once: a read, or a change whose Idempotency-Key is heeded.
 
+Reads are answered here, and asked of the leader where the picture is behind: the caller has changed
+something since it was read, or it does not know what a row tells of. Nobody waits for a leader for
+that.
+
 It is passed on once, and says so: a server that has just lost the lead refuses it, and does not
 pass it on again in its own name.
 """
@@ -14,7 +18,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -22,7 +26,8 @@ import structlog
 from gpu_scheduler.api.callers import UNKNOWN, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Stream
-from gpu_scheduler.api.operations import Operation
+from gpu_scheduler.api.gaps import noting_gaps
+from gpu_scheduler.api.operations import Handler, Operation
 from gpu_scheduler.api.passing import pass_on
 from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
@@ -42,6 +47,9 @@ WAIT_FOR_LEADER_S = 12.0
 """A little longer than a failover takes."""
 CONNECT_S = 3.0
 REPLY_S = 60.0
+READ_S = 3.0
+"""So long the leader has to answer a read that this server could answer itself, if less well."""
+UNAVAILABLE = 503
 AGAIN_S = 0.2
 UPGRADED = 101
 PIECE = 1 << 18
@@ -70,6 +78,10 @@ class Forwarder:
     standing: Standing
     secret: bytes
     tls: Callable[[], ssl.SSLContext]
+    age_s: Callable[[], float] = lambda: 0.0
+    """How old the picture is from which this server answers."""
+    _changed: dict[str, float] = field(default_factory=dict, init=False)
+    """When each user has last changed something through this server, if the picture is older."""
 
     def wants(self, operation: Operation, headers: dict[bytes, bytes]) -> bool:
         """Tell whether this is for the leader: changes, logs, and what is asked for so."""
@@ -79,8 +91,49 @@ class Forwarder:
             or headers.get(LEADER_WANTED) == b"leader"
         )
 
+    async def read(self, context: Context, call: Call, handler: Handler) -> Answer:
+        """What this server knows; where that is behind, what the leader says, if there is one."""
+        if self._changed.get(call.caller.user, -1e9) >= self._read_at:
+            told = await self._told_at_once(context, call)
+            if told is not None:
+                return told
+        with noting_gaps() as gaps:
+            answer = await handler(context, call)
+        return (await self._told_at_once(context, call) if gaps else None) or answer
+
+    @property
+    def _read_at(self) -> float:
+        return asyncio.get_running_loop().time() - self.age_s()
+
+    def _note_change(self, user: str) -> None:
+        """Forget those whom the picture has caught up with, so that this stays small."""
+        read_at = self._read_at
+        for known in [one for one, at in self._changed.items() if at < read_at]:
+            del self._changed[known]
+        self._changed[user] = asyncio.get_running_loop().time()
+
+    async def _told_at_once(self, context: Context, call: Call) -> Answer | None:
+        """What the leader says to a read; None if there is none, or it does not answer soon."""
+        lead = self.standing.lead
+        if not self._is_of_use(lead) or self._is_mistaken(lead):
+            return None
+        try:
+            async with asyncio.timeout(READ_S):
+                told = await self._ask(lead, call, b"", await _user(context, call))
+        except (_Unsent, OSError, Unreadable, TimeoutError) as error:
+            log.info("the leader did not answer a read", why=str(error))
+            return None
+        return None if told.status == UNAVAILABLE else told
+
     async def answer(self, context: Context, call: Call, operation: Operation) -> Answer:
         """What the leader says; raises `NotLeader` if none takes it for too long."""
+        try:
+            return await self._answer(context, call, operation)
+        finally:
+            if operation.method not in READING:
+                self._note_change(call.caller.user)
+
+    async def _answer(self, context: Context, call: Call, operation: Operation) -> Answer:
         body = await call.body(context.settings.bounds.bulk_bytes)
         user = await _user(context, call)
         is_safe = operation.is_safe_again(has_key=KEY in call.headers)

@@ -151,6 +151,8 @@ class Front:
     def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
         if self._forwarder is not None and self._forwarder.wants(operation, headers):
             return partial(self._forwarder.answer, operation=operation)
+        if self._forwarder is not None and not operation.public:
+            return partial(self._forwarder.read, handler=operation.handler)
         if KEY in headers and operation.repeats:
             most = self._context.settings.bounds.body_bytes
             return lambda context, call: context.repeats.change(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, Query, answer
+from gpu_scheduler.api.gaps import note_gap
 from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag, a_number
 from gpu_scheduler.api.views import (
     JobViews,
@@ -98,7 +99,10 @@ def _held_attempts(context: Context, row: JobRow, task: int | None) -> list[Atte
     for number, attempt, state in numbers:
         suffix = "" if number is None else f"_{number}"
         entry = running.get(f"{job_id}{suffix}.{attempt}")
-        if state not in HOLDING or entry is None:
+        if state not in HOLDING:
+            continue
+        if entry is None:
+            note_gap(f"{job_id}{suffix}.{attempt}")
             continue
         allocation = entry.running.allocation
         found.append(

@@ -76,6 +76,10 @@ class Service(Protocol):
         """Why nothing can be asked or changed now: the store is away. Empty if it is not."""
         ...
 
+    def look_for_tokens(self) -> None:
+        """Take in tokens that somebody else may have made since the core was read."""
+        ...
+
     def note(self, row: AuditRow) -> None:
         """Keep a record with one of the next commits; nobody waits for it."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import JSON, Answer, Call, answer, decode
 from gpu_scheduler.api.explain import sentence
+from gpu_scheduler.api.gaps import note_gap
 from gpu_scheduler.api.operations import V1, Operation
 from gpu_scheduler.api.service import Also
 from gpu_scheduler.api.submissions import reader_for
@@ -174,10 +175,10 @@ def _node_of(book: Book, replica: Replica) -> Node | None:
     """The node on which a replica is, if it is on one."""
     life = book.lives.get(replica.job_id)
     task = None if life is None else life.only_task
-    if task is None or not task.allocation_id:
-        return None
-    running = book.picture.running.get(task.allocation_id)
+    running = None if task is None else book.picture.running.get(task.allocation_id)
     if running is None:
+        if life is None or replica.ready:
+            note_gap(replica.job_id)
         return None
     return book.picture.index.slot(running.running.allocation.placements[0].node_id).node
 

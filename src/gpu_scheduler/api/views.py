@@ -15,6 +15,7 @@ from msgspec import structs
 
 from gpu_scheduler.api.explain import sentence
 from gpu_scheduler.api.foresight import end_of_running
+from gpu_scheduler.api.gaps import note_gap
 from gpu_scheduler.api.service import Attach, Service
 from gpu_scheduler.control.lost import on_lost_node
 from gpu_scheduler.engine.explain import Reasons
@@ -26,7 +27,7 @@ from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.measures import AttemptMeasure, Measure
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.model.states import HOLDING, JobState
+from gpu_scheduler.model.states import ENDED, HOLDING, JobState
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from gpu_scheduler.wire.answers import (
     ArrayForm,
@@ -297,6 +298,8 @@ class JobViews:
         """
         book = self._service.core.book
         life = book.lives.get(row.job.id)
+        if life is None and row.state not in ENDED:
+            note_gap(row.job.id)
         if row.state in HOLDING and life is not None:
             lost = sentence(on_lost_node(book, life))[1]
             return lost or self._warned(f"{row.job.id}.{row.attempt}")
@@ -346,7 +349,10 @@ class JobViews:
 
     def _held(self, allocation_id: str, task: int | None) -> list[Place]:
         entry = self._service.core.book.picture.running.get(allocation_id)
-        return [] if entry is None else places(entry.running.allocation.placements, task)
+        if entry is None:
+            note_gap(allocation_id)
+            return []
+        return places(entry.running.allocation.placements, task)
 
 
 def places(placements: tuple[Placement, ...], task: int | None = None) -> list[Place]:

@@ -167,6 +167,9 @@ class Loop:
         """Why nothing can be asked or changed now: the store is away. Empty if it is not."""
         return self.store.trouble() or str(self._unreadable or "")
 
+    def look_for_tokens(self) -> None:
+        """All are made here."""
+
     def commit_age_s(self) -> float:
         """For how long the commit that is under way has been so; 0 if there is none."""
         return 0.0 if self._asked_at is None else perf_counter() - self._asked_at

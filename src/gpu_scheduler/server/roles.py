@@ -171,15 +171,20 @@ class OneOfSeveral:
     def _follow(self) -> None:
         self.door.shut()
         parts = self._parts
-        self._standby = StandbyService(parts.store, new_core(parts.settings), parts.clock.now_ms)
-        tls = partial(_authorities, parts.settings.server.ca_file)
-        forwarder = Forwarder(standing=self._leadership, secret=self._secret, tls=tls)
-        applications = standby_api(parts, self._standby, self._leadership, forwarder)
+        standby = StandbyService(parts.store, new_core(parts.settings), parts.clock.now_ms)
+        self._standby = standby
+        forwarder = Forwarder(
+            standing=self._leadership,
+            secret=self._secret,
+            tls=partial(_authorities, parts.settings.server.ca_file),
+            age_s=lambda: standby.age_s,
+        )
+        applications = standby_api(parts, standby, self._leadership, forwarder)
         for switch, application in (
             (self._main, applications.main),
             (self._metrics, applications.metrics),
         ):
-            switch.application = StandbyFront(application, self._standby, self._leadership)
+            switch.application = StandbyFront(application, standby, self._leadership)
 
 
 Roles = Alone | OneOfSeveral

@@ -89,6 +89,16 @@ class StandbyService:
         """The time by which the core goes."""
         return self._now_ms()
 
+    def look_for_tokens(self) -> None:
+        """Take in what the leader has made since the core was read, and the tenants it is for."""
+        book = self.core.book
+        for tenant in self.store.tenants():
+            if tenant.id not in book.picture.tenants:
+                book.set_tenant(tenant)
+        for token in self.store.tokens():
+            book.tokens[token.id] = token
+            book.token_ids[token.secret_hash] = token.id
+
     def note(self, row: AuditRow) -> None:
         """Only the leader keeps records; here a refusal goes into the log."""
         log.info("refused", user=row.user, action=row.action, target=row.target)

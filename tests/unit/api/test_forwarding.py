@@ -20,15 +20,19 @@ from gpu_scheduler.api.vouching import Asked, Vouched, vouch
 from gpu_scheduler.client.keepalive import IDLE_S
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.memory import MemoryStore
-from tests.builders import a_core
+from gpu_scheduler.store.rows import JobRow, Write
+from tests.builders import a_core, a_job
 
 SECRET = b"s" * 32
 NOW_MS = 1_000
 ME = "http://127.0.0.1:2"
 BODY = b'{"command": ["id"]}'
 JOBS = "/api/v1/jobs"
+NODES = "/api/v1/nodes"
 SOMEBODY = Peer(uid=12345, gid=12345, unix=True, host="unix")
+SOMEBODY_ELSE = Peer(uid=12346, gid=12346, unix=True, host="unix")
 ROOT = Peer(uid=0, gid=0, host="127.0.0.1")
 """What the kernel says of a server of this machine that passes something on over loopback."""
 
@@ -116,10 +120,19 @@ class Asking:
 
 
 @asynccontextmanager
-async def a_standby(standing: Standing) -> AsyncIterator[Asking]:
-    loop = Loop(MemoryStore(), a_core, lambda: NOW_MS)
+async def a_standby(standing: Standing, *later: Write) -> AsyncIterator[Asking]:
+    """One whose picture is a minute old; `later` is what was committed since."""
+    store = MemoryStore()
+    loop = Loop(store, a_core, lambda: NOW_MS)
     loop.start()
-    forwarder = Forwarder(standing=standing, secret=SECRET, tls=lambda: pytest.fail("no TLS"))
+    if later:
+        store.commit(list(later))
+    forwarder = Forwarder(
+        standing=standing,
+        secret=SECRET,
+        tls=lambda: pytest.fail("no TLS"),
+        age_s=lambda: 60.0,
+    )
     settings = ApiSettings(server_uid=os.getuid(), auth=True)
     yield Asking(build(loop, settings, forwarder=forwarder).main)
     await loop.close()
@@ -137,11 +150,12 @@ def play(
     leader: Leader,
     work: Callable[[Asking], Awaitable[Any]],
     standing: Callable[[str], Standing] = Standing,
+    *later: Write,
 ) -> Any:
     """Ask a standby of this leader."""
 
     async def run() -> Any:
-        async with listening(leader), a_standby(standing(leader.address)) as ask:
+        async with listening(leader), a_standby(standing(leader.address), *later) as ask:
             return await work(ask)
 
     return asyncio.run(run())
@@ -250,6 +264,39 @@ def test_a_server_that_stops_passes_on_to_the_next_leader_once_there_is_one() ->
 
     assert play(leader, lambda ask: ask(), lambda _: Stopping(the_next_one))[0] == 200
     assert Vouched(SECRET, 6).read(leader.header("x-tgpu-vouched")).term == 6
+
+
+def test_who_has_changed_something_through_a_standby_sees_it_there() -> None:
+    leader = Leader(said(201, {}), said(200, {"nodes": ["n1"]}))
+
+    async def change_and_read(ask: Asking) -> tuple[Any, Any]:
+        await ask()
+        own = await ask("GET", NODES)
+        return own, await ask("GET", NODES, peer=SOMEBODY_ELSE)
+
+    own, other = play(leader, change_and_read)
+    assert own == (200, {"nodes": ["n1"]}), "the leader's word"
+    assert other == (200, {"nodes": []}), "for others the picture is not too old"
+    assert len(leader.heads) == 2
+
+
+def test_what_the_picture_does_not_know_yet_is_asked_of_the_leader() -> None:
+    leader = Leader(said(200, {"id": "job-1", "allocation": ["n1"]}))
+    started = JobRow(job=a_job(id="job-1", user="12345"), state=JobState.RUNNING, attempt=1)
+    told = play(leader, lambda ask: ask("GET", f"{JOBS}/job-1"), Standing, started)
+    assert told == (200, {"id": "job-1", "allocation": ["n1"]})
+
+
+@pytest.mark.parametrize("answer", [NOT_LEADER, BROKEN_OFF])
+def test_reads_go_on_while_nobody_leads(answer: bytes) -> None:
+    started = JobRow(job=a_job(id="job-1", user="12345"), state=JobState.RUNNING, attempt=1)
+
+    def nobody(address: str) -> Standing:
+        return Standing(address, holder="" if answer is NOT_LEADER else "leader")
+
+    leader = Leader(answer)
+    status, told = play(leader, lambda ask: ask("GET", f"{JOBS}/job-1"), nobody, started)
+    assert (status, told["state"], told["allocation"]) == (200, "running", [])
 
 
 def test_what_the_leader_of_before_refuses_is_sent_again() -> None:

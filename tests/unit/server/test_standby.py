@@ -1,20 +1,27 @@
 """A standby reads what fits together, whatever the leader writes meanwhile."""
 
 import asyncio
+import os
+import pwd
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from gpu_scheduler.api.bearer import BearerAuthenticator, hash_of
+from gpu_scheduler.api.callers import Peer
 from gpu_scheduler.api.explain import Explainer
+from gpu_scheduler.api.people import Directory
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant, Submit
 from gpu_scheduler.model.caller import SYSTEM
 from gpu_scheduler.model.errors import NotLeader
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.reasons import ReasonCode
+from gpu_scheduler.model.token import Token
 from gpu_scheduler.server.standby import StandbyService
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow
@@ -126,6 +133,34 @@ def test_what_was_foreseen_on_an_older_picture_is_not_said_again(store: Postgres
         assert after < before, "one job less is before it"
 
     asyncio.run(play())
+
+
+def test_a_token_is_known_as_soon_as_it_is_made(store: PostgresStore) -> None:
+    standby = a_standby(store)
+    asyncio.run(standby.fresh())
+    account = pwd.getpwuid(os.getuid())
+    store.commit(
+        [
+            a_tenant(id="new"),
+            Token(
+                id="t1",
+                secret_hash=hash_of("tgpu_secret"),
+                user=account.pw_name,
+                uid=account.pw_uid,
+                tenant="new",
+                created_by="root",
+                created_ms=500,
+                expires_ms=9_000,
+            ),
+        ]
+    )
+    people = Directory(0, (), lambda: standby.core.book.roster)
+    shown = {b"authorization": b"Bearer tgpu_secret"}
+    tokens = BearerAuthenticator(standby, people)
+    find = partial(tokens.caller, Peer(uid=None, gid=None, host="10.0.0.1"), shown)
+    caller = asyncio.run(people.when_known(find))
+    assert caller is not None
+    assert (caller.user, caller.tenant) == (account.pw_name, "new")
 
 
 def test_events_that_the_leader_commits_come_and_end_when_the_standby_leads(
