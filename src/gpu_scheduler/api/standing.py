@@ -120,14 +120,14 @@ class Gate:
             await send(with_headers(message, self._headers()))
 
         if not is_free and not self._holds():
-            await refuse(scope, send, _not_now())
+            await refuse(scope, send, self._not_now())
             return
         try:
             with self._counted(scope):
                 await self._application(scope, receive, guarded)
         except LeadLost:
             if not started:
-                await refuse(scope, send, _unknown(scope))
+                await refuse(scope, send, self._unknown(scope))
 
     async def finish_changes(self, longest_s: float) -> None:
         """Wait until all that was asked to change has been answered."""
@@ -156,6 +156,31 @@ class Gate:
     def _holds(self) -> bool:
         return self._standing.term == self._term and self._standing.is_held
 
+    def _not_now(self) -> ErrorForm:
+        """Why nothing is said: another server may lead, or the database does not let anybody."""
+        trouble = self._standing.trouble
+        if trouble and self._standing.term == self._term:
+            return ErrorForm(
+                error=f"{trouble}; so this server is not sure that it still leads, and does "
+                "nothing. Running jobs go on; try again when the database is back",
+                code="unavailable",
+            )
+        return ErrorForm(
+            error="this server is not sure that it still leads, so it does nothing and says "
+            "nothing; ask again in a moment, or ask another server",
+            code="not_leader",
+        )
+
+    def _unknown(self, scope: Scope) -> ErrorForm:
+        """The work may have been done before the lead was lost: the next leader can say it."""
+        if scope["type"] != "http" or scope["method"] in READING:
+            return self._not_now()
+        return ErrorForm(
+            error="this server lost the lead while it worked on the request; whether it was done "
+            "is not known here. Repeat it with the same Idempotency-Key, or look first",
+            code="outcome_unknown",
+        )
+
 
 def with_headers(message: Any, headers: Headers) -> Any:
     """The message with these headers too, if it has any."""
@@ -176,22 +201,3 @@ async def refuse(scope: Scope, send: Send, form: ErrorForm) -> None:
 
 async def _starting(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     await refuse(scope, send, ErrorForm(error="this server is starting", code="not_leader"))
-
-
-def _not_now() -> ErrorForm:
-    return ErrorForm(
-        error="this server is not sure that it still leads, so it does nothing and says nothing; "
-        "ask again in a moment, or ask another server",
-        code="not_leader",
-    )
-
-
-def _unknown(scope: Scope) -> ErrorForm:
-    """The work may have been done before the lead was lost: that is for the next leader to say."""
-    if scope["type"] != "http" or scope["method"] in READING:
-        return _not_now()
-    return ErrorForm(
-        error="this server lost the lead while it worked on the request; whether it was done is "
-        "not known here. Repeat it with the same Idempotency-Key, or look first",
-        code="outcome_unknown",
-    )

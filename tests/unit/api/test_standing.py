@@ -91,6 +91,16 @@ def test_who_cannot_be_sure_of_the_lead_does_not_even_begin() -> None:
     assert asked(gate).status == 503, "an answer of term 3 is none of term 4"
 
 
+def test_who_is_not_sure_of_the_lead_as_the_database_is_away_says_that() -> None:
+    standing = Standing()
+    standing.is_held, standing.trouble = False, "the database does not say who leads: refused"
+    line = asked(Gate(answering, standing, 3), "POST")
+    assert (line.status, line.code) == (503, "unavailable"), "who is alone is not asked again"
+    assert json.loads(line.sent[1]["body"])["error"].startswith(standing.trouble)
+    standing.term = 4
+    assert asked(Gate(answering, standing, 3)).code == "not_leader", "that is of another term"
+
+
 def test_an_answer_that_was_worked_out_before_the_lead_was_lost_is_kept_back() -> None:
     standing = Standing()
 
