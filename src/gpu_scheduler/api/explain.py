@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpu_scheduler.api.service import Service
+from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.gangs import preparing
 from gpu_scheduler.control.lost import on_lost_node
 from gpu_scheduler.engine.doubt import guesses_before
@@ -26,8 +27,8 @@ from gpu_scheduler.engine.standing import Standings
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.snapshot import Waiting
-from gpu_scheduler.predict.socket import is_guess
+from gpu_scheduler.model.snapshot import Running, Waiting
+from gpu_scheduler.predict.socket import Predictor, is_guess
 
 MOST_FORECAST_S = 0.1
 """A forecast that takes longer is given up; then only a reservation says when a job starts."""
@@ -103,7 +104,7 @@ class Explainer:
         picture = self._service.core.book.picture
         if number not in picture.queue.entries:
             return NOTHING
-        reserved = picture.reservations.get(number)
+        reserved = self._reserved(number)
         if reserved is not None:
             return self._of_reservation(reserved)
         kept = self._current(number)
@@ -121,7 +122,7 @@ class Explainer:
         """The same for a screen of jobs in their order. What is shown may be a little older."""
         picture = self._service.core.book.picture
         queued = [number for number in numbers if number in picture.queue.entries]
-        unknown = [number for number in queued if number not in picture.reservations]
+        unknown = [number for number in queued if self._reserved(number) is None]
         began = self._clock()
         found = self._forecast.found
         if unknown and began >= self._screen_after:
@@ -132,7 +133,7 @@ class Explainer:
         now_ms = self._service.now_ms()
         starts: dict[int, int] = {}
         for number in queued:
-            reserved = picture.reservations.get(number)
+            reserved = self._reserved(number)
             if reserved is not None:
                 outlook = self._of_reservation(reserved)
                 if outlook.start_ms is not None and not outlook.guesses:
@@ -167,6 +168,12 @@ class Explainer:
         """Tell whether nobody knows how long a job runs that has run for so long."""
         return not job.service and is_guess(self._service.core.book.predictor, job, ran_ms)
 
+    def _reserved(self, number: int) -> Reservation | None:
+        """The place and time that a job keeps; one whose time has passed says nothing any more."""
+        reserved = self._service.core.book.picture.reservations.get(number)
+        is_over = reserved is None or reserved.at_ms < self._service.now_ms()
+        return None if is_over else reserved
+
     def _of_reservation(self, reserved: Reservation) -> Outlook:
         now_ms = self._service.now_ms()
         picture = self._service.core.book.picture
@@ -191,7 +198,8 @@ class Explainer:
         picture = self._service.core.book.picture
         began = self._clock()
         give_up = began + MOST_FORECAST_S
-        run_times = _RunTimes(picture, self._service.now_ms(), lambda: self._clock() > give_up)
+        book, now_ms = self._service.core.book, self._service.now_ms()
+        run_times = _RunTimes(book, now_ms, lambda: self._clock() > give_up)
         found = Foresight()
         with suppress(_OutOfTime):
             # What was found in time is as good as ever; the rest starts later than that.
@@ -213,6 +221,22 @@ def _outlook_in(found: Foresight, number: int) -> Outlook:
     return Outlook(start_ms, guesses=found.guesses.get(number, _NOBODY))
 
 
+def ran_so_far_ms(running: Running, now_ms: int) -> int:
+    """How long it has run, with what it keeps of former attempts."""
+    return running.attained_ms + max(0, now_ms - running.allocation.start_ms)
+
+
+def left_of_running_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
+    """How much longer it should run. What has run for longer than expected does not end just now.
+
+    Cycles correct that too, but none comes while nothing happens.
+    """
+    if running.expected_end_ms > now_ms or running.stopping:
+        return max(0, running.expected_end_ms - now_ms)
+    ran_ms = ran_so_far_ms(running, now_ms)
+    return max(0, predictor.exceed(running.job, ran_ms, now_ms) - ran_ms)
+
+
 class _OutOfTime(Exception):
     """The forecast takes too long."""
 
@@ -223,18 +247,19 @@ class _RunTimes:
     That makes it the place to give up from: nothing is half done there.
     """
 
-    def __init__(self, picture: Picture, now_ms: int, is_late: Callable[[], bool]) -> None:
+    def __init__(self, book: Book, now_ms: int, is_late: Callable[[], bool]) -> None:
         """Of what runs, the expected ends are looked up once."""
         self.now_ms = now_ms
-        self._entries = picture.queue.entries
+        self._predictor = book.predictor
+        self._entries = book.picture.queue.entries
         self._is_late = is_late
-        self._running: dict[tuple[int, int], int] = {}
-        for entry in picture.running.values():
+        self._running: dict[tuple[int, int], Running] = {}
+        for entry in book.picture.running.values():
             running = entry.running
-            ran_ms = running.attained_ms + max(0, now_ms - running.allocation.start_ms)
-            total_ms = running.expected_end_ms - now_ms + ran_ms
-            key = (running.job.number, ran_ms)
-            self._running[key] = max(total_ms, self._running.get(key, 0))
+            key = (running.job.number, ran_so_far_ms(running, now_ms))
+            known = self._running.get(key)
+            if known is None or known.expected_end_ms < running.expected_end_ms:
+                self._running[key] = running
 
     def __call__(self, job: Job, ran_ms: int) -> int:
         """How long a job runs in all, given how long it has run already."""
@@ -242,7 +267,7 @@ class _RunTimes:
             raise _OutOfTime
         known = self._running.get((job.number, ran_ms))
         if known is not None:
-            return known
+            return ran_ms + left_of_running_ms(self._predictor, known, self.now_ms)
         entry = self._entries.get(job.number)
         return ran_ms if entry is None else entry.waiting.expected_ms
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpu_scheduler.api.explain import Explainer, Outlook
+from gpu_scheduler.api.explain import Explainer, Outlook, left_of_running_ms, ran_so_far_ms
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.engine.capacity import open_room
@@ -158,10 +158,10 @@ def end_of_running(service: Service, running: Running) -> Foreseen:
     if not _is_heard_of(service, running):
         return Foreseen(None, "", "nothing is heard of its node")
     now_ms = service.now_ms()
-    ran_ms = running.attained_ms + max(0, now_ms - running.allocation.start_ms)
-    if not running.stopping and is_guess(service.core.book.predictor, job, ran_ms):
+    predictor = service.core.book.predictor
+    if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):
         return Foreseen(None, "", f"it {NOT_KNOWN}")
-    return Foreseen(max(running.expected_end_ms, now_ms), FORECAST)
+    return Foreseen(now_ms + left_of_running_ms(predictor, running, now_ms), FORECAST)
 
 
 def _is_heard_of(service: Service, running: Running) -> bool:

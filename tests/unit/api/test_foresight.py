@@ -49,6 +49,19 @@ def whole(job_id: str, **wishes: Any) -> Job:
     return a_job(id=job_id, gpus=8, estimate_ms=0, **wishes)
 
 
+def test_what_runs_longer_than_all_before_it_is_not_said_to_end_now_all_the_time() -> None:
+    lab = a_lab()
+    for number in range(3):
+        lab.submit(whole(f"short{number}", name="x"))
+        lab.at(lab.now_ms + 1_000)
+        lab.ends(f"short{number}")
+    lab.submit(whole("long", name="x"), whole("waits", name="y", max_runtime_ms=HOUR))
+    lab.now_ms += 10 * MINUTE  # no cycle comes meanwhile
+    for found in (end_of(lab, "long"), start_of(lab, "waits")):
+        assert found.at_ms is not None
+        assert found.at_ms > lab.now_ms + MINUTE
+
+
 def test_a_gang_that_open_nodes_could_not_hold_is_told_no_start() -> None:
     lab = a_lab(nodes=3)
     lab.do(Cordon("n0", True), Cordon("n1", True))
