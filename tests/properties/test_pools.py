@@ -5,6 +5,7 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpu_scheduler.control.node_messages import Cordon
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.errors import QuotaTooSmall
 from gpu_scheduler.model.job import Job, Pool
@@ -37,9 +38,14 @@ def batch_jobs(draw: st.DrawFn) -> list[Job]:
 
 
 @settings(max_examples=15, deadline=None)
-@given(batch=batch_jobs(), later=batch_jobs(), percent=st.integers(10, 90))
+@given(
+    batch=batch_jobs(),
+    later=batch_jobs(),
+    percent=st.integers(10, 90),
+    closed=st.sampled_from([0, 1, 2]),
+)
 def test_online_starts_within_one_grace_time_whatever_batch_holds(
-    batch: list[Job], later: list[Job], percent: int
+    batch: list[Job], later: list[Job], percent: int, closed: int
 ) -> None:
     pools = (
         PoolQuota(pool=Pool.ONLINE, percent=percent),
@@ -47,8 +53,9 @@ def test_online_starts_within_one_grace_time_whatever_batch_holds(
     )
     nodes = a_cluster(nodes=NODES, gpus=GPUS)
     lab = Lab(nodes=nodes, pools=pools, policy=preset("fair"), obedient=False)
+    lab.do(*(Cordon(f"n{ordinal}") for ordinal in range(closed)))
     submit(lab, batch)
-    sure = TOTAL * percent // 100
+    sure = min(TOTAL * percent // 100, TOTAL - closed * GPUS * 1000)
     online = [
         a_job(number=100 + n, gpus=1, pool=Pool.ONLINE, priority=0, tenant="c")
         for n in range(sure // 1000)

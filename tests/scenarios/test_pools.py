@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.messages import Cancel
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Command,
+    Fact,
+    NodeLost,
+    NodeSilent,
+    PauseDevice,
+)
+from gpu_scheduler.control.node_messages import Cordon, Drain, Uncordon
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
@@ -186,3 +194,107 @@ def test_what_is_taken_back_leaves_a_device_whole_if_some_part_of_it_can() -> No
     stopped = [stop.allocation_id for stop in lab.stops]
     assert stopped == ["j4.1"], "job 2 shares its GPU with one that stays"
     assert {lab.state("j5"), lab.state("j6")} == {JobState.RUNNING}
+
+
+def a_wide_lab(**changes: Any) -> Lab:
+    """Four nodes of eight GPUs, of which eight are sure for online work."""
+    nodes = tuple(a_node(ordinal=ordinal) for ordinal in range(4))
+    return a_lab(**({"nodes": nodes, "pools": shares(25, 75)} | changes))
+
+
+def lose(lab: Lab, node_id: str) -> None:
+    lab.do(NodeSilent(node_id), NodeLost(node_id))
+
+
+OUT_OF_USE = (
+    pytest.param((NodeSilent("n3"), NodeLost("n3")), id="lost"),
+    pytest.param((Cordon("n3"),), id="cordoned"),
+    pytest.param((Drain("n3"),), id="draining"),
+)
+
+
+@pytest.mark.parametrize("messages", OUT_OF_USE)
+def test_online_has_its_part_while_nodes_are_out_of_use(
+    messages: tuple[Command | Fact, ...],
+) -> None:
+    lab = a_wide_lab()
+    lab.do(*messages)
+    lab.submit(*(a_job(number=n, gpus=8) for n in (1, 2, 3)))
+    assert held(lab, Pool.BATCH) == 24
+    lab.submit(online(11, gpus=4))
+    assert lab.state("j11") is JobState.RUNNING
+    assert held(lab, Pool.BATCH) == 16
+    lab.submit(online(12, gpus=4))
+    assert lab.state("j12") is JobState.RUNNING
+    assert held(lab, Pool.BATCH) == 16, "the rest of that place was enough"
+
+
+def test_online_has_its_part_while_gpus_are_out_of_use() -> None:
+    lab = a_wide_lab()
+    lab.do(*(PauseDevice("n3", index) for index in range(8)))
+    lab.submit(*(a_job(number=n, gpus=8) for n in (1, 2, 3)))
+    lab.submit(online(11, gpus=4))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+def test_all_of_what_is_sure_for_online_fits_on_what_is_left() -> None:
+    lab = a_wide_lab()
+    lab.do(Cordon("n3"))
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 25)))
+    lab.submit(online(31, gpus=8, preemptible=False))
+    assert lab.state("j31") is JobState.RUNNING
+    lab.submit(online(32, preemptible=False))
+    assert lab.state("j32") is JobState.PENDING
+    assert held(lab, Pool.BATCH) == 16
+
+
+def test_what_is_held_on_a_lost_node_counts_for_who_holds_it() -> None:
+    lab = a_wide_lab()
+    lab.submit(*(a_job(number=n, gpus=8) for n in (1, 2, 3)))
+    lose(lab, lab.nodes_of("j1")[0])
+    lab.submit(online(11, gpus=8))
+    assert lab.state("j11") is JobState.RUNNING
+    assert lab.stopped() == [], "batch holds no more than its part, and a node was free"
+    lose(lab, lab.nodes_of("j11")[0])
+    lab.submit(online(12))
+    assert lab.state("j12") is JobState.PENDING, "online holds its part, on a node that may be well"
+    assert lab.stopped() == []
+
+
+def test_a_node_that_was_silent_for_a_moment_costs_nobody_a_place() -> None:
+    lab = a_wide_lab()
+    lab.submit(*(a_job(number=n, gpus=8) for n in (1, 2, 3)))
+    idle = ({"n0", "n1", "n2", "n3"} - {lab.nodes_of(f"j{n}")[0] for n in (1, 2, 3)}).pop()
+    lab.do(NodeSilent(idle))
+    lab.submit(online(11, gpus=4))
+    assert lab.stopped() == []
+    lab.do(NodeLost(idle))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+def test_a_node_that_comes_and_goes_stops_nobody_of_online() -> None:
+    lab = a_wide_lab()
+    lab.submit(*(online(n) for n in range(1, 9)), *(a_job(number=10 + n) for n in range(16)))
+    for turn in range(5):
+        lab.do(Cordon("n3"))
+        lab.submit(a_job(number=100 + turn, gpus=8, priority=5000))
+        lab.do(Uncordon("n3"))
+    assert held(lab, Pool.ONLINE) == 8
+
+
+def test_what_cannot_be_stopped_leaves_online_its_part_of_what_is_left() -> None:
+    lab = a_wide_lab()
+    lab.do(Cordon("n3"))
+    lab.submit(*(a_job(number=n, gpus=8, preemptible=False) for n in (1, 2, 3)))
+    assert held(lab, Pool.BATCH) == 16
+    lab.submit(online(11, gpus=8))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+def test_strict_batch_holds_its_part_of_what_can_be_used() -> None:
+    lab = a_wide_lab(pools=shares(25, 75, elastic=False))
+    lab.do(Cordon("n3"))
+    lab.submit(*(a_job(number=n, gpus=1) for n in range(1, 25)))
+    assert held(lab, Pool.BATCH) == 18
+    lab.do(Uncordon("n3"))
+    assert held(lab, Pool.BATCH) == 24

@@ -18,10 +18,11 @@ def pool_uses(book: Book) -> list[PoolUse]:
     for (_, _, pool), group in list(picture.queue.groups.items()):
         waits[pool] += group.size
     found = []
+    dues = picture.dues()
     for pool in Pool:
         quota = picture.pools.get(pool)
         held_milli = picture.holdings.pools.get(pool, 0)
-        due_milli = None if quota is None else picture.total_gpu_milli * quota.percent // 100
+        due_milli = dues.get(pool)
         borrowed = 0 if due_milli is None else max(0, held_milli - due_milli)
         found.append(
             PoolUse(

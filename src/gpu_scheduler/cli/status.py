@@ -155,10 +155,15 @@ def _pool_lines(cluster: dict[str, Any]) -> Iterator[str]:
     """How the GPUs are divided between online and batch work, if they are."""
     pools = [pool for pool in cluster.get("pools") or () if pool["percent"] is not None]
     for pool in pools:
+        part = cluster["total_gpus"] * pool["percent"] / 100
         text = (
             f"{pool['pool']} pool: holds {pool['held_gpus']:g} GPUs and is sure of "
-            f"{pool['sure_of_gpus']:g} ({pool['percent']} %)"
+            f"{pool['sure_of_gpus']:g}"
         )
+        if pool["sure_of_gpus"] < part:
+            text += f" instead of {part:g} ({pool['percent']} %), as GPUs are out of use"
+        else:
+            text += f" ({pool['percent']} %)"
         if pool["borrowed_gpus"]:
             text += f", {pool['borrowed_gpus']:g} of them borrowed"
         if pool["waiting_jobs"]:

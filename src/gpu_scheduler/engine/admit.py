@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from gpu_scheduler.engine.dues import dues_of
 from gpu_scheduler.engine.policy import DAY_MS, Policy
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -139,12 +140,14 @@ def never_admitted(picture: Picture, job: Job) -> Reason | None:
     """Why a quota or pool can never let the job start, whoever ends; None if one day it may."""
     if not picture.has_limits:
         return None
+    total_milli = picture.total_gpu_milli
+    pools = picture.pools if total_milli else {}
     admission = Admission(
         tenants=picture.tenants,
-        pools=picture.pools,
+        pools=pools,
         holdings=picture.holdings,
         standings=picture.tenant_standings,
-        total_gpu_milli=picture.total_gpu_milli,
+        dues=dues_of(pools, total_milli=total_milli, usable_milli=total_milli),
         user_standings=picture.user_standings,
         policy=picture.policy,
     )
@@ -161,19 +164,22 @@ class Admission:
         pools: dict[Pool, PoolQuota],
         holdings: Holdings,
         standings: dict[str, Standing],
-        total_gpu_milli: int,
+        dues: dict[Pool, int],
         waiting_tenants: frozenset[str] = frozenset(),
         user_standings: dict[tuple[str, str], Standing] | None = None,
         policy: Policy | None = None,
     ) -> None:
-        """`waiting_tenants` want what is theirs, so they lend nothing of it."""
+        """`waiting_tenants` want what is theirs, so they lend nothing of it.
+
+        `dues` is what each pool is sure of.
+        """
         self._user_standings = user_standings or {}
         self._policy = policy or Policy()
         self._user_quotas: dict[str, Quota] = {}
         self._tenants = tenants
         self._pools = pools
         self._standings = standings
-        self._total = total_gpu_milli
+        self._dues = dues
         self._waiting = waiting_tenants
         self.holdings = holdings
         self.online_waits_milli = 0
@@ -237,7 +243,7 @@ class Admission:
             if limit is not None and request > limit:
                 return self._user_reason(job, resource, (request, limit, current), unit)
         quota = self._pools.get(job.pool)
-        if quota is None or not self._total:
+        if quota is None:
             return None
         limit = self._due(quota)
         if quota.elastic and self._gives_back(job):
@@ -421,7 +427,7 @@ class Admission:
         return max(0, self.online_waits_milli) if quota.pool is Pool.ONLINE else 0
 
     def _due(self, quota: PoolQuota) -> int:
-        return self._total * quota.percent // 100
+        return self._dues[quota.pool]
 
     def _lending_pools(self, pool: Pool) -> list[PoolQuota]:
         return [other for other in self._pools.values() if other.pool is not pool and other.elastic]

@@ -47,7 +47,7 @@ class Limits:
             pools=picture.pools,
             holdings=self._holdings,
             standings=picture.tenant_standings,
-            total_gpu_milli=picture.total_gpu_milli,
+            dues=picture.dues(),
             waiting_tenants=picture.waiting_tenants(),
             user_standings=picture.user_standings,
             policy=picture.policy,

@@ -13,13 +13,14 @@ from sortedcontainers import SortedList
 from gpu_scheduler.engine.admit import Amounts, Holdings, job_amounts
 from gpu_scheduler.engine.apart import Apart
 from gpu_scheduler.engine.barren import BarrenNodes
+from gpu_scheduler.engine.dues import dues_of
 from gpu_scheduler.engine.index import NO_SLOT, Index
 from gpu_scheduler.engine.order import LEVEL_MS, level_of, order_key, static_class
 from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
 from gpu_scheduler.engine.queue import Entry, JobShape, Queue
 from gpu_scheduler.engine.scores import ScoreMemory, needs_vectors
 from gpu_scheduler.engine.shape import Shape
-from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
@@ -124,6 +125,7 @@ class Picture:
         self.tenant_standings: dict[str, Standing] = {}
         self.user_standings: dict[tuple[str, str], Standing] = {}
         self.total_gpu_milli = 0
+        self._out_of_use: dict[int, int] = {}
         self.stopping: dict[str, None] = {}
         self.class_nodes: dict[int, WorkNodes] = {}
         self.account_nodes: dict[tuple[str, Pool], WorkNodes] = {}
@@ -202,6 +204,7 @@ class Picture:
         self.barren_nodes.note_change(slot.bit)
         if is_new:
             self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
+        self._note_out_of_use(slot)
 
     def _widen(self, growth: int) -> None:
         """Bitmaps of nodes have so many more bits; those that outlive a cycle have to follow."""
@@ -213,7 +216,27 @@ class Picture:
         """A node that holds nothing is gone for good."""
         slot = self.index.slot(node_id)
         self.index.remove_node(node_id)
+        self._out_of_use.pop(slot.ordinal, None)
         self.total_gpu_milli -= slot.node.gpu_count * WHOLE_MILLI
+
+    @property
+    def usable_gpu_milli(self) -> int:
+        """The GPUs that can be used or are held now: all but those that are of use to nobody."""
+        return self.total_gpu_milli - sum(self._out_of_use.values())
+
+    def dues(self) -> dict[Pool, int]:
+        """What each pool with a part is sure of now."""
+        return dues_of(
+            self.pools, total_milli=self.total_gpu_milli, usable_milli=self.usable_gpu_milli
+        )
+
+    def _note_out_of_use(self, slot: Slot) -> None:
+        """A node has changed, or what is held there has."""
+        devices = slot.out_of_use
+        if devices:
+            self._out_of_use[slot.ordinal] = slot.idle_milli(devices)
+        else:
+            self._out_of_use.pop(slot.ordinal, None)
 
     def set_tenant(self, tenant: Tenant) -> None:
         """A tenant appeared or changed; its waiting jobs get their new place in the order."""
@@ -425,6 +448,8 @@ class Picture:
             hold = index.slot(placement.node_id).hold_from(placement)
             index.take(hold)
             holds.append(hold)
+            if hold.slot.ordinal in self._out_of_use:
+                self._note_out_of_use(hold.slot)
         amounts = job_amounts(job, self.limit_ms(job), len(allocation.placements))
         tenant = self.tenant(job.tenant)
         entry = RunningEntry(running, holds, amounts, static_class(job, tenant))
@@ -450,6 +475,8 @@ class Picture:
         for hold in entry.holds:
             self.index.give(hold)
             self.by_node[hold.slot.ordinal].pop(allocation_id, None)
+            if hold.slot.ordinal in self._out_of_use:
+                self._note_out_of_use(hold.slot)
         self.ends.remove(entry.end_key)
         alike = self.by_class[entry.static_class]
         del alike[allocation_id]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gpu_scheduler.engine.kind import Kind
 from gpu_scheduler.engine.shape import Fit, Part, Shape
 from gpu_scheduler.model.allocation import DeviceShare, Placement
-from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.node import Node, NodeState
 from gpu_scheduler.model.request import (
     SHARE_STEP_MILLI,
     WHOLE_MILLI,
@@ -150,6 +150,24 @@ class Slot:
             if self.usable >> position & 1:
                 free += share
         return free
+
+    @property
+    def out_of_use(self) -> int:
+        """The devices that take no work; all if the node is closed, or silent for long."""
+        node = self.node
+        if node.closed is not None or node.state in {NodeState.LOST, NodeState.DEAD}:
+            return self.kind.everything
+        return self.kind.everything & ~self.usable
+
+    def idle_milli(self, devices: int) -> int:
+        """What nobody holds of these devices, whether it can be used or not."""
+        idle = (devices & ~(self.busy & ~self.kind.split)).bit_count() * WHOLE_MILLI
+        for position, (share, _, _) in self.shared.items():
+            idle += share * (devices >> position & 1)
+        for position, device in enumerate(self.kind.devices):
+            for profile, count in device.mig_slices if devices >> position & 1 else ():
+                idle -= (count - self.mig[position, profile]) * mig_share_milli(profile)
+        return idle
 
     def free_slices(self, profile: str) -> int:
         """The MIG slices of a profile on usable devices that nobody holds."""

@@ -323,7 +323,7 @@ class Removed(Struct):
 
 
 class PoolUse(Struct):
-    """What a kind of work holds, in GPUs, and what it is sure of (None: there is no such part).
+    """What a kind of work holds, in GPUs, and what it is sure of now (None: it has no part).
 
     `borrowed_gpus` is what it holds of the other's part, and gives back when that wants it.
     """

@@ -13,6 +13,7 @@ from gpu_scheduler.cli.jobs_view import place_text
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.gpu_rules import Action, GpuRules
 from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent, Started
+from gpu_scheduler.control.node_messages import Cordon
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
 from tests.unit.api.lab import ApiLab
 
@@ -230,6 +231,15 @@ def test_the_quota_of_online_work_can_be_changed(lab: ApiLab) -> None:
     assert lab.get("/cluster/status").json["pools"][0]["percent"] == 30
     assert lab.call("PUT", "/quota", whole).json == whole
     assert [pool["percent"] for pool in lab.get("/cluster/status").json["pools"]] == [None, None]
+
+
+def test_pools_tell_what_they_are_sure_of_while_a_node_is_closed(lab: ApiLab) -> None:
+    lab.call("PUT", "/quota", {"online_percent": 25, "batch_percent": 75})
+    assert [pool["sure_of_gpus"] for pool in lab.get("/cluster/status").json["pools"]] == [2, 6]
+    lab.start(lab.submit(gpu_count=4))
+    lab.tell(Cordon("n0"))
+    batch = lab.get("/cluster/status").json["pools"][1]
+    assert (batch["sure_of_gpus"], batch["borrowed_gpus"]) == (2, 2)
 
 
 # --- health and metrics

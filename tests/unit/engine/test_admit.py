@@ -9,6 +9,7 @@ from gpu_scheduler.engine.admit import (
     job_amounts,
     never_admitted,
 )
+from gpu_scheduler.engine.dues import dues_of
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import PoolQuota, Standing
@@ -42,8 +43,9 @@ def an_admission(
         "pools": {pool.pool: pool for pool in pools},
         "holdings": holdings,
         "standings": {},
-        "total_gpu_milli": round(total * 1000),
     }
+    total_milli = round(total * 1000)
+    values["dues"] = dues_of(values["pools"], total_milli=total_milli, usable_milli=total_milli)
     return Admission(**(values | changes))
 
 

@@ -1,11 +1,15 @@
 """The picture: every change keeps its indexes true, and it can be rebuilt from its snapshot."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.picture import SPARE_SHAPES, Picture
+from gpu_scheduler.model.allocation import DeviceShare, Placement
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.node import Closed, DeviceMode, NodeState
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.snapshot import PoolQuota, Standing
 from gpu_scheduler.model.tenant import Tier
@@ -106,6 +110,35 @@ def test_all_gpus_are_counted_as_nodes_come_and_go() -> None:
     assert picture.total_gpu_milli == 16_000
     picture.remove_node("n1")
     assert picture.total_gpu_milli == 8000
+
+
+def test_gpus_that_take_no_work_and_that_nobody_holds_are_out_of_use() -> None:
+    closed = Closed(since_ms=1)
+    split = {"mode": DeviceMode.MIG, "mig_slices": (("1g.10gb", 7),)}
+    nodes = [a_node(), a_node(ordinal=1), a_node(ordinal=2, gpus=1, device=split)]
+    a_slice = Placement(0, "n2", (DeviceShare(0, 142, 0, "1g.10gb"),), cpu_milli=0, memory_mb=0)
+    held = [
+        running(a_job(number=1, gpus=2), on("n0", [0, 1])),
+        running(a_job(number=2, gpus=0.3), on("n0", {2: 300})),
+        running(a_job(number=3, mig_profile="1g.10gb"), a_slice),
+    ]
+    picture = a_picture(nodes=nodes, held=held)
+    assert picture.usable_gpu_milli == picture.total_gpu_milli == 17_000
+    picture.set_node(replace(nodes[1], state=NodeState.SUSPECT))
+    assert picture.usable_gpu_milli == 17_000, "it may be back in a moment"
+    picture.set_node(replace(nodes[1], state=NodeState.LOST))
+    assert picture.usable_gpu_milli == 9000
+    picture.set_node(replace(nodes[2], closed=closed))
+    assert picture.usable_gpu_milli == 8142
+    picture.set_node(replace(nodes[0], closed=closed))
+    assert picture.usable_gpu_milli == 2442
+    assert Picture.from_snapshot(picture.snapshot(), picture.policy).usable_gpu_milli == 2442
+    for entry in list(picture.running):
+        picture.finish(entry)
+    assert picture.usable_gpu_milli == 0
+    picture.remove_node("n1")
+    picture.set_node(nodes[0])
+    assert (picture.usable_gpu_milli, picture.total_gpu_milli) == (8000, 9000)
 
 
 def test_victims_are_still_found_after_a_node_with_a_high_ordinal_came() -> None:

@@ -1,0 +1,44 @@
+"""What pools are due while GPUs are out of use."""
+
+import pytest
+
+from gpu_scheduler.engine.dues import dues_of
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.snapshot import PoolQuota
+
+
+def due(online: int, batch: int, usable: int, *, elastic: bool = True) -> tuple[int, int]:
+    """Of 32 GPUs, in GPUs."""
+    pools = {
+        Pool.ONLINE: PoolQuota(pool=Pool.ONLINE, percent=online, elastic=elastic),
+        Pool.BATCH: PoolQuota(pool=Pool.BATCH, percent=batch, elastic=elastic),
+    }
+    found = dues_of(pools, total_milli=32_000, usable_milli=usable * 1000)
+    return found[Pool.ONLINE] // 1000, found[Pool.BATCH] // 1000
+
+
+@pytest.mark.parametrize(
+    ("online", "batch", "usable", "expected"),
+    [
+        (25, 75, 32, (8, 24)),
+        (25, 75, 24, (8, 16)),
+        (25, 75, 4, (4, 0)),
+        (25, 50, 24, (8, 16)),
+        (25, 50, 16, (8, 8)),
+        (50, 50, 0, (0, 0)),
+    ],
+)
+def test_what_is_missing_is_missing_to_batch_work(
+    online: int, batch: int, usable: int, expected: tuple[int, int]
+) -> None:
+    assert due(online, batch, usable) == expected
+
+
+def test_where_nothing_is_lent_batch_work_keeps_its_part_of_what_is_left() -> None:
+    assert due(50, 50, 16, elastic=False) == (16, 8)
+
+
+def test_a_pool_without_the_other_has_its_part_as_far_as_there_is_so_much() -> None:
+    pools = {Pool.BATCH: PoolQuota(pool=Pool.BATCH, percent=50)}
+    assert dues_of(pools, total_milli=32_000, usable_milli=24_000) == {Pool.BATCH: 16_000}
+    assert dues_of({}, total_milli=32_000, usable_milli=24_000) == {}
