@@ -15,6 +15,7 @@ from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.plan import Eviction, Plan
 from gpu_scheduler.model.request import mig_memory_mb
+from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Quota, Tenant
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import (
@@ -51,7 +52,13 @@ STOP_MS = 90_000
 
 @st.composite
 def wave(
-    draw: st.DrawFn, name: str, most: int, tenants: tuple[str, ...], *, interactive: bool
+    draw: st.DrawFn,
+    name: str,
+    most: int,
+    tenants: tuple[str, ...],
+    *,
+    interactive: bool = False,
+    pool: Pool = Pool.BATCH,
 ) -> list[Step]:
     """Some jobs of one kind, at one moment or while others are being stopped."""
     steps = []
@@ -69,7 +76,7 @@ def wave(
         changes = {
             "interactive": interactive,
             "preemptible": draw(st.integers(0, 5)) > 0,
-            "pool": Pool.BATCH,
+            "pool": pool,
             "tenant": draw(st.sampled_from(tenants)),
         }
         pause_ms = draw(st.sampled_from((0, 0, STOP_MS // 3)))
@@ -80,9 +87,20 @@ def wave(
 @st.composite
 def shared(draw: st.DrawFn) -> Scenario:
     """A tenant that is at its limits gets interactive work, and then more batch work."""
-    first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER), interactive=False))
+    first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER)))
     second = draw(wave("b", 3, (CROWDED,), interactive=True))
-    third = draw(wave("c", 3, (CROWDED, OTHER), interactive=False))
+    third = draw(wave("c", 3, (CROWDED, OTHER)))
+    return draw(crowded((first, second, third)))
+
+
+@st.composite
+def crowded(
+    draw: st.DrawFn,
+    waves: tuple[list[Step], list[Step], list[Step]],
+    pools: tuple[PoolQuota, ...] = (),
+) -> Scenario:
+    """One wave after the other on one or two nodes, by a tenant with limits and one without."""
+    first, second, third = waves
     second[0] = replace(second[0], pause_ms=STEP_MS // 2)
     tenants = (
         Tenant(
@@ -104,7 +122,8 @@ def shared(draw: st.DrawFn) -> Scenario:
         )
         for ordinal in range(draw(st.integers(1, 2)))
     )
-    return Scenario(nodes=machines, steps=(*first, *second, *third), tenants=tenants)
+    steps = (*first, *second, *third)
+    return Scenario(nodes=machines, steps=steps, tenants=tenants, pools=pools)
 
 
 def wanted(job: Job, members: int) -> Counter[str]:
@@ -136,6 +155,8 @@ def is_over(held: Counter[str], more: Counter[str], quota: Quota) -> bool:
 class Witness:
     """Adds up what every tenant and user holds, from what was ordered alone."""
 
+    ground = "interactive"
+
     def __init__(self, tenants: tuple[Tenant, ...]) -> None:
         self.tenants = {tenant.id: tenant for tenant in tenants}
         self.stopped_for: dict[str, tuple[int, set[str]]] = {}
@@ -165,8 +186,8 @@ class Witness:
         more = wanted(job, job.min_members)
         is_users = is_over(self.held(rig, job.tenant, job.user), more, tenant.user_quota)
         if is_users or is_over(self.held(rig, job.tenant), more, tenant.quota):
-            assert eviction.ground == "interactive"
-            assert job.interactive
+            assert eviction.ground == self.ground
+            assert job.interactive == (self.ground == "interactive")
             assert victim.preemptible
             assert not victim.interactive
             assert victim.tenant == job.tenant

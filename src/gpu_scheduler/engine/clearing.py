@@ -14,7 +14,7 @@ from gpu_scheduler.engine.kind import lowest_bits
 from gpu_scheduler.engine.picture import RunningEntry
 from gpu_scheduler.engine.places import Places
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.relief import Relief
+from gpu_scheduler.engine.relief import LENT, Relief
 from gpu_scheduler.engine.shadows import Room, Shadows, Victims
 from gpu_scheduler.engine.shape import Part, Shape
 from gpu_scheduler.engine.slot import Hold, Slot
@@ -29,8 +29,6 @@ Found = tuple[list[Hold], list[Eviction]]
 """A place, and who must leave for it."""
 MOST_FINDS = 4_000
 """So many places are looked for at most to see who need not leave for a gang."""
-INTERACTIVE = "interactive"
-LENT = "lent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +132,7 @@ class Clearing:
         if self._relief is not None and not self._relief.is_enough():
             more = self._relief.cheapest()
             for victim in more or ():
-                self._chosen[victim.running.allocation.id] = (victim, INTERACTIVE)
+                self._chosen[victim.running.allocation.id] = (victim, self._relief.ground)
             return more is not None
         return True
 
@@ -235,7 +233,7 @@ class Clearing:
                 for hold in _on_node(victim, ordinal):
                     index.give(hold.on(shadow))
             relief.spare(leaving, lambda victim: self._is_needed(victim, shadow, shape))
-            found = [(victim, INTERACTIVE) for victim in leaving]
+            found = [(victim, relief.ground) for victim in leaving]
         if relief is not None:
             relief.stay_all(leaving)
         return found

@@ -356,8 +356,12 @@ class Cycle:
 
     def _may_stop_own(self, entry: Entry, refused: Reason) -> bool:
         """Tell whether batch work of its own tenant may leave so that it is within a limit."""
-        is_asked = entry.shape.interactive and self._preempts
-        return is_asked and refused.code is not ReasonCode.ARRAY_LIMIT
+        if not self._preempts or refused.code is ReasonCode.ARRAY_LIMIT:
+            return False
+        if entry.shape.interactive:
+            return True
+        by_class = self._policy.preemption is Preemption.CLASS
+        return by_class and self._limits.lent_milli(entry) > 0
 
     def _over_limit(
         self, entry: Entry, refused: Reason, old: Reservation | None, duration_ms: int
@@ -380,9 +384,10 @@ class Cycle:
         relief = self._own_work.relief(entry, refused)
         if isinstance(relief, Reason):
             return relief
-        if not self._tries.are_left(Lane.OWN_WORK):
+        lane = Lane.OWN_LENT if relief.lent_milli else Lane.OWN_WORK
+        if not self._tries.are_left(lane):
             return refused
-        self._tries.count(Lane.OWN_WORK)
+        self._tries.count(lane)
         value = self._value(entry)
         allowed = self._calendar.allowed(entry, duration_ms, value)
         place = None

@@ -75,6 +75,19 @@ class Limits:
         amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
         return self.admission.is_within_guarantee(job, amounts)
 
+    def lent_milli(self, entry: Entry) -> int:
+        """What batch work was lent, if this is online work within its part; else nothing.
+
+        Interactive work has a ground of its own.
+        """
+        job = entry.waiting.job
+        if job.pool is not Pool.ONLINE or entry.shape.interactive or not self._picture.pools:
+            return 0
+        amounts = job_amounts(job, self._picture.limit_ms(job), job.min_members)
+        if not self.admission.is_within_pool(job, amounts):
+            return 0
+        return self.admission.pool_borrowed_milli(Pool.BATCH)
+
     def refusal_of_holder(self, entry: Entry) -> Reason | None:
         """The same for a job for which a place was cleared.
 

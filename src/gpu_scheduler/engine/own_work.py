@@ -1,4 +1,6 @@
-"""Interactive work over a limit of its tenant: which batch work of the tenant may leave for it.
+"""Work over a limit of its tenant: which batch work of the tenant may leave for it.
+
+For interactive work, and for online work within its part of all GPUs if batch work was lent some.
 
 Says who may, or why that does not help. Never work of other tenants, and nobody in vain: neither
 if all of it were not enough, nor for a budget, which does not grow by stopping somebody.
@@ -7,12 +9,12 @@ if all of it were not enough, nor for a budget, which does not grow by stopping 
 from __future__ import annotations
 
 from gpu_scheduler.engine.admit import job_amounts
-from gpu_scheduler.engine.clearing import INTERACTIVE, LENT, Found, Search, evictions_for
+from gpu_scheduler.engine.clearing import Found, Search, evictions_for
 from gpu_scheduler.engine.limits import Limits
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.preempt import Preemptor
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.relief import Relief
+from gpu_scheduler.engine.relief import INTERACTIVE, LENT, Relief
 from gpu_scheduler.engine.slot import Hold
 from gpu_scheduler.model.plan import Eviction
 from gpu_scheduler.model.reasons import Reason, ReasonCode
@@ -59,11 +61,12 @@ class OwnWork:
             if admission.refusal(job, wanted) is None:
                 return refused.besides(UNDER_WAY)
             of_user = admission.is_over_user_limit(job, wanted)
-        if not self._preemptor.is_within_cap(job):
+        lent_milli = self._limits.lent_milli(entry)
+        if not lent_milli and not self._preemptor.is_within_cap(job):
             cap = self._picture.policy.interactive_gpu_milli / WHOLE_MILLI
             return refused.besides(OVER_CAP.format(user=job.user, cap=cap))
-        candidates = self._preemptor.own_batch(entry, of_user=of_user)
-        relief = Relief(admission, job, wanted, candidates, of_user=of_user)
+        candidates = self._preemptor.own_batch(entry, of_user=of_user, lent_milli=lent_milli)
+        relief = Relief(admission, job, wanted, candidates, of_user=of_user, lent_milli=lent_milli)
         count = len(relief.candidates.entries)
         with relief.tried(self._limits.of_leaving()):
             if count and relief.would_be_enough():
@@ -79,7 +82,7 @@ class OwnWork:
         with relief.tried(self._limits.of_leaving()):
             if place is None:
                 return self._preemptor.clear_own(entry, search, relief)
-            victims = [(victim, INTERACTIVE) for victim in relief.cheapest() or ()]
+            victims = [(victim, relief.ground) for victim in relief.cheapest() or ()]
             return (place, evictions_for(entry, victims)) if victims else None
 
     def no_room(self, refused: Reason, relief: Relief) -> Reason:

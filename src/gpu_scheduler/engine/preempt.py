@@ -2,7 +2,8 @@
 
 Grounds: a static class higher by at least the policy's gap; interactive work against batch work of
 the same tenant, up to a cap and never against what could stop it in turn, for want of room or
-because the tenant is at a limit; a place that was only lent (elastic quota) and is wanted back; a
+because the tenant is at a limit; a place that was only lent (elastic quota, or by online work to
+batch work, then at a limit of the tenant as well) and is wanted back; a
 backfilled job that overran its prediction and stands in the way of a due reservation; and, for the
 feedback policies, a lower level of attained service. Aging and fair share are no ground, so
 evictions cannot go in circles (docs/explanation/preemption.md).
@@ -13,13 +14,13 @@ from __future__ import annotations
 from operator import itemgetter
 
 from gpu_scheduler.engine.admit import job_amounts
-from gpu_scheduler.engine.clearing import INTERACTIVE, LENT, Clearing, Found, Search
+from gpu_scheduler.engine.clearing import Clearing, Found, Search
 from gpu_scheduler.engine.limits import Limits
 from gpu_scheduler.engine.order import level_of
 from gpu_scheduler.engine.picture import Picture, RunningEntry
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.relief import Candidates, Relief
+from gpu_scheduler.engine.relief import INTERACTIVE, LENT, Candidates, Relief
 from gpu_scheduler.engine.reserve import Calendar
 from gpu_scheduler.engine.shadows import Victims
 from gpu_scheduler.engine.shape import Shape
@@ -44,6 +45,7 @@ class Preemptor:
         self._others = True
         self._started_milli: dict[tuple[str, str], int] = {}
         self._only: Candidates | None = None
+        self._lent_milli = 0
         self._own_batch: dict[tuple[str, str, int, int], Candidates] = {}
 
     def clear_place(self, entry: Entry, search: Search, *, is_due: bool) -> Found | None:
@@ -54,6 +56,7 @@ class Preemptor:
         self._reclaims = self._reclaims_pool = False
         self._due = is_due
         self._only = None
+        self._lent_milli = 0
         if self._by_class:
             job = entry.waiting.job
             self._others = self._picture.tenant(job.tenant).can_preempt_others
@@ -67,16 +70,19 @@ class Preemptor:
         return self._cleared(entry, search, self._nodes_with_victims(entry))
 
     def clear_own(self, entry: Entry, search: Search, relief: Relief) -> Found | None:
-        """The same for an interactive job over a limit: nobody leaves but the candidates."""
-        self._turn_to_own(relief.candidates)
+        """The same for a job over a limit: nobody leaves but the candidates."""
+        self._turn_to_own(relief.candidates, relief.lent_milli)
         return self._cleared(entry, search, relief.candidates.nodes, relief)
 
-    def own_batch(self, entry: Entry, *, of_user: bool) -> Candidates:
-        """Batch work of the job's own tenant (or user) that may be stopped for it."""
-        self._turn_to_own(None)
+    def own_batch(self, entry: Entry, *, of_user: bool, lent_milli: int) -> Candidates:
+        """Batch work of the job's own tenant (or user) that may be stopped for it.
+
+        As interactive work does; or with `lent_milli`, as so much was lent by the job's pool.
+        """
+        self._turn_to_own(None, lent_milli)
         job = entry.waiting.job
         user = job.user if of_user else ""
-        above = _above_batch(entry, self._policy.preempt_gap)
+        above = -1 if lent_milli else _above_batch(entry, self._policy.preempt_gap)
         key = (job.tenant, user, above, len(self._calendar.leaving))
         found = self._own_batch.get(key)
         if found is None:
@@ -172,10 +178,15 @@ class Preemptor:
         """The picture that is looked at."""
         return self._picture
 
-    def _turn_to_own(self, only: Candidates | None) -> None:
-        """From here on an interactive job is the only ground; with `only`, against these."""
-        self._reclaims = self._reclaims_pool = self._due = self._others = False
-        self._interactive = True
+    def _turn_to_own(self, only: Candidates | None, lent_milli: int) -> None:
+        """From here on what was lent is the only ground, or else an interactive job.
+
+        With `only`, against these.
+        """
+        self._reclaims = self._due = self._others = False
+        self._reclaims_pool = lent_milli > 0
+        self._interactive = not lent_milli
+        self._lent_milli = lent_milli
         self._only = only
 
     def _cleared(
@@ -312,7 +323,9 @@ class Preemptor:
             return False
         if not self._picture.tenant(job.tenant).allow_preemption:
             return False
-        left = self._admission.pool_borrowed_milli(job.pool) - taken.get(job.pool, 0)
+        # While a relief is worked out, those who leave are not in the sums.
+        lent_milli = self._lent_milli or self._admission.pool_borrowed_milli(job.pool)
+        left = lent_milli - taken.get(job.pool, 0)
         return left > 0 if job.pool is Pool.BATCH else gpu_milli <= left
 
     def _is_worse(self, entry: Entry, victim: RunningEntry) -> bool:

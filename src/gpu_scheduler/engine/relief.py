@@ -1,6 +1,7 @@
-"""Own batch work that can leave, so that an interactive job is within its limits.
+"""Own batch work that can leave, so that interactive or online work is within its limits.
 
-Only work of the job's own tenant; where the limit is one of the user, only work of that user. A
+Only work of the job's own tenant; where the limit is one of the user, only work of that user. For
+online work, only as long as batch work holds what its pool was lent. A
 budget of GPU-hours gets no larger by stopping somebody. Sums are changed while a relief is worked
 out, and are as before when `tried` ends.
 """
@@ -13,8 +14,10 @@ from contextlib import contextmanager
 from gpu_scheduler.engine.admit import Admission, Amounts, Holdings
 from gpu_scheduler.engine.picture import RunningEntry
 from gpu_scheduler.engine.queue import GroupKey
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, Pool
 
+INTERACTIVE = "interactive"
+LENT = "lent"
 Sums = list[tuple[Job, Amounts]]
 """What accounts hold together, each with any job of the account."""
 
@@ -69,13 +72,19 @@ class Relief:
         candidates: Candidates,
         *,
         of_user: bool,
+        lent_milli: int = 0,
     ) -> None:
-        """Nobody leaves yet. `of_user` says that all candidates are of the job's own user."""
+        """Nobody leaves yet. `of_user` says that all candidates are of the job's own user.
+
+        With `lent_milli` they leave because so much was lent to batch work by the job's pool.
+        """
         self._admission = admission
         self._job = job
         self._wanted = wanted
         self._left: dict[str, RunningEntry] = {}
         self.candidates = candidates
+        self.lent_milli = lent_milli
+        self.ground = LENT if lent_milli else INTERACTIVE
         self.whose = f"user {job.user}" if of_user else f"tenant {job.tenant}"
 
     @contextmanager
@@ -93,6 +102,10 @@ class Relief:
 
     def would_be_enough(self) -> bool:
         """Tell whether it is when all leave that may be stopped for it."""
+        if self.lent_milli:
+            is_enough = self.complete([])
+            self.reset()
+            return is_enough
         with without(self._admission.holdings, self.candidates.sums):
             return self.is_enough()
 
@@ -129,10 +142,16 @@ class Relief:
         for entry in self.candidates.entries:
             if self.is_enough():
                 return True
+            if not self._may_more_leave():
+                break
             if entry.running.allocation.id not in self._left:
                 self.leave(entry)
                 leaving.append(entry)
         return self.is_enough()
+
+    def _may_more_leave(self) -> bool:
+        """Tell whether the pool of the job still misses something that it has lent."""
+        return not self.lent_milli or self._admission.pool_borrows(Pool.BATCH)
 
     def spare(self, leaving: list[RunningEntry], is_needed: Callable[[RunningEntry], bool]) -> None:
         """Let stay who need not leave, the dearest first; `is_needed` asks for other grounds."""

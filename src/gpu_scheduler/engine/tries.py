@@ -21,6 +21,8 @@ class Lane(Enum):
     """Interactive work at a limit."""
     ONLINE = auto()
     """Online work within the part that is sure for it."""
+    OWN_LENT = auto()
+    """The same at a limit."""
     SURE = auto()
     """Work within what its tenant is sure of, which may have been lent."""
 

@@ -1,0 +1,63 @@
+"""Promise: for a limit of its own, online work within its part stops only what its pool has lent.
+
+That is batch work of its own tenant. No limit is exceeded by it, and nobody is stopped in vain.
+"""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.plan import Eviction
+from gpu_scheduler.model.snapshot import PoolQuota
+from tests.properties.rig import Rig
+from tests.properties.strategies import Scenario
+from tests.properties.test_interactive_quota import (
+    CROWDED,
+    OTHER,
+    PHYSICS,
+    POLICY,
+    Witness,
+    crowded,
+    wave,
+)
+
+
+@st.composite
+def shared(draw: st.DrawFn) -> Scenario:
+    """A tenant that is at its limits gets online work, and then more batch work."""
+    first = draw(wave("a", 5, (CROWDED, CROWDED, OTHER)))
+    second = draw(wave("b", 3, (CROWDED,), pool=Pool.ONLINE))
+    third = draw(wave("c", 3, (CROWDED, OTHER)))
+    percent = draw(st.sampled_from((25, 50, 75)))
+    pools = (
+        PoolQuota(pool=Pool.ONLINE, percent=percent),
+        PoolQuota(pool=Pool.BATCH, percent=100 - percent),
+    )
+    return draw(crowded((first, second, third), pools))
+
+
+class PoolWitness(Witness):
+    """Looks at the pools besides."""
+
+    ground = "lent"
+
+    def judge(self, rig: Rig, eviction: Eviction) -> None:
+        super().judge(rig, eviction)
+        if eviction.ground == self.ground:
+            victim = rig.core.book.life(eviction.job_id).job
+            job = rig.core.book.life(eviction.for_job_id).job
+            assert victim.pool is not job.pool
+
+
+@settings(max_examples=100)
+@given(scenario=shared(), physics=st.sampled_from(tuple(PHYSICS)))
+def test_for_a_limit_of_its_own_online_work_stops_only_what_was_lent_and_never_in_vain(
+    scenario: Scenario, physics: str
+) -> None:
+    witness = PoolWitness(scenario.tenants)
+    rig = Rig(scenario, POLICY, PHYSICS[physics], watch=witness)
+
+    while rig.advance():
+        witness.check_nobody_was_stopped_in_vain(rig)
+
+    assert rig.waiting() == []

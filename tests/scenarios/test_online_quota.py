@@ -1,0 +1,141 @@
+"""Online work of a tenant that is at its own limit, of which batch work holds what was lent."""
+
+from typing import Any
+
+import pytest
+
+from gpu_scheduler.engine.explain import explain
+from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.tenant import Quota
+from tests.builders import DAY, HOUR, a_cluster, a_job, a_tenant
+from tests.scenarios.lab import Lab
+
+POOLS = (PoolQuota(pool=Pool.ONLINE, percent=25), PoolQuota(pool=Pool.BATCH, percent=75))
+
+
+def a_lab(**changes: Any) -> Lab:
+    """Four nodes of eight GPUs, eight of them sure for online work; `vision` may hold all."""
+    values = {
+        "policy": preset("fair"),
+        "nodes": a_cluster(nodes=4),
+        "pools": POOLS,
+        "tenants": [a_tenant(id="vision", gpus=32), a_tenant(id="nlp")],
+    }
+    return Lab(**(values | changes))
+
+
+def batch(number: int, gpus: float = 8, **changes: Any) -> Job:
+    return a_job(**({"number": number, "gpus": gpus, "user": "ben", "estimate_ms": DAY} | changes))
+
+
+def online(number: int, gpus: float = 4, **changes: Any) -> Job:
+    return a_job(number=number, gpus=gpus, pool=Pool.ONLINE, **({"user": "ann"} | changes))
+
+
+def why(lab: Lab, job_id: str) -> str:
+    """What `tgpu explain` says of a job that waits."""
+    assert lab.last_plan is not None
+    book = lab.core.book
+    return str(explain(book.picture, lab.last_plan, book.life(job_id).job.number))
+
+
+def test_online_work_takes_back_what_its_own_tenant_borrowed_up_to_its_quota() -> None:
+    lab = a_lab()
+    lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
+    lab.at(HOUR)
+    lab.submit(online(11))
+    assert lab.state("j11") is JobState.RUNNING
+    assert len(lab.stopped()) == 1
+    evicting = [row.data for _, row in lab.store.events() if row.kind == "evicting"]
+    assert evicting == [(("for", "j11"), ("ground", "lent"))]
+    lab.submit(online(12), online(13))
+    assert lab.running() == ["j11", "j12", "j2", "j3", "j4"], "online has its part, and no more"
+    assert len(lab.stopped()) == 1, "the rest of that place and quota was enough"
+
+
+def test_it_starts_when_they_are_gone_and_nobody_else_uses_up_the_quota() -> None:
+    lab = a_lab(obedient=False)
+    lab.submit(*(batch(n) for n in (1, 2, 3, 4)))
+    lab.submit(online(11, gpus=8))
+    (stopped,) = [name.partition(".")[0] for name, _ in lab.stopped()]
+    assert "on what was only lent" in why(lab, "j11") or "stops job" in why(lab, "j11")
+    lab.submit(batch(20, gpus=1), batch(21, gpus=1, tenant="nlp"))
+    lab.cycle()
+    assert len(lab.stopped()) == 1
+    lab.ends(stopped, exit_code=None, signal=15)
+    assert lab.state("j11") is JobState.RUNNING
+    assert lab.state(stopped) is JobState.PENDING
+
+
+def test_only_work_of_its_own_tenant_leaves_for_a_limit_of_the_tenant() -> None:
+    lab = a_lab(tenants=[a_tenant(id="vision", gpus=16), a_tenant(id="nlp")])
+    lab.submit(batch(1, tenant="nlp"), batch(2, tenant="nlp"), batch(3), batch(4))
+    lab.at(HOUR)
+    lab.submit(online(11))
+    assert lab.state("j11") is JobState.RUNNING
+    assert lab.stopped() == [("j3.1", "preempted")]
+
+
+def test_only_work_of_the_user_leaves_for_a_limit_of_users() -> None:
+    lab = a_lab(tenants=[a_tenant(id="vision", user_quota=Quota(gpu_milli=16_000))])
+    lab.submit(batch(1), batch(2), batch(3, user="ann"), batch(4, user="ann"))
+    lab.at(HOUR)
+    lab.submit(online(11))
+    assert lab.state("j11") is JobState.RUNNING
+    assert lab.stopped() == [("j3.1", "preempted")]
+
+
+@pytest.mark.parametrize("more", [{"preemptible": False}, {"gpus": 0, "cpus": 1}])
+def test_nobody_leaves_who_stands_on_nothing_that_was_lent(more: dict[str, Any]) -> None:
+    """The tenant runs as many jobs as it may, and batch work stays within its part."""
+    lab = a_lab(tenants=[a_tenant(id="vision", concurrent_jobs=3)])
+    lab.submit(*(batch(n, **more) for n in (1, 2, 3)))
+    lab.submit(online(11))
+    assert lab.state("j11") is JobState.PENDING
+    assert lab.stopped() == []
+
+
+def test_nobody_leaves_if_all_that_was_lent_is_not_enough() -> None:
+    """What is over the limit is CPU, and one job on what was lent has little of it."""
+    lab = a_lab(tenants=[a_tenant(id="vision", cpu_milli=35_000)])
+    lab.submit(*(batch(n, cpus=10, preemptible=False) for n in (1, 2, 3)), batch(4, cpus=1))
+    assert len(lab.running()) == 4
+    lab.submit(online(11, cpus=20))
+    assert lab.state("j11") is JobState.PENDING
+    assert lab.stopped() == []
+    assert "would not be enough" in why(lab, "j11")
+
+
+def test_no_more_leave_than_were_lent() -> None:
+    """Four GPUs are lent, and so many jobs may leave; for the CPU it would have to be five."""
+    lab = a_lab(tenants=[a_tenant(id="vision", cpu_milli=28_000)])
+    lab.submit(*(batch(n, gpus=1, cpus=1) for n in range(1, 29)))
+    lab.submit(online(31, cpus=5))
+    assert lab.state("j31") is JobState.PENDING
+    assert lab.stopped() == []
+    lab.submit(online(32, cpus=4))
+    assert lab.state("j32") is JobState.RUNNING
+    assert len(lab.stopped()) == 4
+
+
+def test_a_budget_does_not_grow_by_stopping_somebody() -> None:
+    lab = a_lab(tenants=[a_tenant(id="vision", gpus=32, gpu_milli_ms=32_000 * 8 * DAY)])
+    lab.submit(*(batch(n, max_runtime_ms=8 * DAY) for n in (1, 2, 3, 4)))
+    assert len(lab.running()) == 4
+    lab.submit(online(11, max_runtime_ms=HOUR))
+    assert lab.state("j11") is JobState.PENDING
+    assert lab.stopped() == []
+
+
+def test_what_was_stopped_does_not_stop_online_work_in_turn() -> None:
+    lab = a_lab()
+    lab.submit(*(batch(n, priority=10_000) for n in (1, 2, 3, 4)))
+    lab.at(HOUR)
+    lab.submit(online(11, gpus=8, priority=0))
+    for hour in range(2, 30):
+        lab.at(hour * HOUR // 2)
+    assert lab.state("j11") is JobState.RUNNING
+    assert len(lab.stopped()) == 1
