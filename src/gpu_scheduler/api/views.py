@@ -92,6 +92,7 @@ class JobViews:
         launch = self._store.launch(job.id) or _NO_LAUNCH
         form = self._form(row, job, launch)
         form.allocation = self._places(row)
+        form.placed_members = _placed(job, form.allocation)
         form.expected_end = self._expected_end(row)
         form.measured = self.measured(row)
         if job.array is None and row.state is JobState.RUNNING:
@@ -102,6 +103,8 @@ class JobViews:
         """A job in one line; of others only what everybody may know."""
         job = row.job
         sees = self._caller.may_see(job.user, job.tenant)
+        held = self._places(row) if row.state in HOLDING else []
+        members = job.members[: _placed(job, held)]
         return JobLine(
             id=job.id,
             name=job.name if sees else "",
@@ -109,8 +112,8 @@ class JobViews:
             tenant_id=job.tenant,
             state=row.state.value,
             reason=(row.reason or self._why_it_waits(row)) if sees else "",
-            gpus=per(job.gpu_milli, WHOLE_MILLI) or 0,
-            members=len(job.members),
+            gpus=per(sum(member.gpu_milli for member in members), WHOLE_MILLI) or 0,
+            members=len(members),
             priority=job.priority if sees else 0,
             interactive=job.interactive and sees,
             hold=job.hold and sees,
@@ -118,7 +121,7 @@ class JobViews:
             submitted_at=write_time(job.submit_ms),
             started_at=write_time(row.start_ms),
             max_runtime_minutes=(per(job.max_runtime_ms, MINUTE_MS) or None) if sees else None,
-            places=_short_places(self._places(row)) if row.state in HOLDING else [],
+            places=_short_places(held),
             may_change=self._caller.may_touch(job.user, job.tenant),
             expected_end=self._expected_end(row),
         )
@@ -132,6 +135,7 @@ class JobViews:
         for name, empty in _EMPTY.items():
             setattr(form, name, empty())
         form.allocation = self._places(row)
+        form.placed_members = _placed(row.job, form.allocation)
         for place in form.allocation:
             place.task = None
         if row.job.array is not None:
@@ -209,6 +213,7 @@ class JobViews:
         form.measured = self.measured(row, number)
         form.state = task_state(row, number).value
         form.allocation = [place for place in form.allocation if place.task == number]
+        form.placed_members = len(form.allocation) if row.job.is_gang and form.allocation else None
         form.attempt = form.preemptions = 0
         form.started_at = form.ended_at = form.exit_code = form.signal = form.expected_end = None
         for task in self._store.tasks(row.job.id, only=IntervalSet.of([number])):
@@ -376,6 +381,11 @@ def places(placements: tuple[Placement, ...], task: int | None = None) -> list[P
         )
         for placement in placements
     ]
+
+
+def _placed(job: Job, held: list[Place]) -> int | None:
+    """How many members of a gang have a place; tasks of an array may differ in that."""
+    return len(held) if job.is_gang and job.array is None and held else None
 
 
 def _short_places(held: list[Place]) -> list[str]:

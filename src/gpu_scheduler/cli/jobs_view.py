@@ -122,14 +122,27 @@ def end_text(job: Mapping[str, Any], now: float) -> str:
 
 
 def gpus_text(job: Mapping[str, Any]) -> str:
-    """`2`, `0.5`, or for a gang `4x2`; all GPUs together where members differ."""
+    """`2`, `0.5`, or for a gang `4x2`; all GPUs together where members differ.
+
+    Of an elastic gang that runs, or ran, with fewer members than it may have: what those hold.
+    """
     total = job.get("gpu_count") or 0
     members = job.get("members")
     count = len(members) if isinstance(members, list) else members
     if not isinstance(count, int) or count < 2:
         return f"{total:g}"
+    if is_shrunk(job):
+        count = job["placed_members"]
+        held = (gpu for part in job["allocation"] for gpu in part.get("gpus", []))
+        total = round(sum(gpu["share"] for gpu in held), 2)
     each = round(total / count, 2)
     return f"{count}x{each:g}" if round(each * count, 2) == total else f"{total:g}"
+
+
+def is_shrunk(job: Mapping[str, Any]) -> bool:
+    """Tell whether an elastic gang has places for fewer members than it may have."""
+    placed = job.get("placed_members")
+    return placed is not None and placed < job["members"]
 
 
 def place_text(job: Mapping[str, Any]) -> str:

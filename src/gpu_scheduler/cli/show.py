@@ -69,11 +69,11 @@ def _of_somebody_else(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What everybody may know of a job."""
     from gpu_scheduler.cli.durations import size_text
     from gpu_scheduler.cli.history import local_time
-    from gpu_scheduler.cli.jobs_view import gpus_text, place_text
+    from gpu_scheduler.cli.jobs_view import place_text
 
     yield "user", str(job.get("user") or "")
     yield "tenant", str(job.get("tenant_id") or "")
-    yield "GPUs", gpus_text(job)
+    yield "GPUs", _gpus(job)
     yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
     yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
     yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
@@ -81,6 +81,14 @@ def _of_somebody_else(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "submitted", local_time(job.get("submitted_at"))
     yield "started", local_time(job["started_at"]) if job.get("started_at") else ""
     yield "expected end", local_time(job["expected_end"]) if job.get("expected_end") else ""
+
+
+def _gpus(job: dict[str, Any]) -> str:
+    """How many; of a gang also with how many members, if these are not all."""
+    from gpu_scheduler.cli.jobs_view import gpus_text, is_shrunk
+
+    told = f" ({job['placed_members']} of {job['members']} members)" if is_shrunk(job) else ""
+    return gpus_text(job) + told
 
 
 def _limit(job: dict[str, Any]) -> str:
@@ -96,9 +104,8 @@ def _limit(job: dict[str, Any]) -> str:
 
 def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from gpu_scheduler.cli.durations import size_text
-    from gpu_scheduler.cli.jobs_view import gpus_text
 
-    yield "GPUs", gpus_text(job)
+    yield "GPUs", _gpus(job)
     yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
     yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
     yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""

@@ -129,6 +129,8 @@ class MeasureForm(Struct):
 class JobForm(Struct):
     """A job as its owner sees it. `gpu_count` and the other amounts are over all members.
 
+    `placed_members` is how many members of a gang run, or ran last; an elastic one has perhaps
+    fewer than `members` (None: it is no gang, or nothing of it was placed).
     With `redacted` it is somebody else's: only who has it, its size, where it runs and its expected
     end are told; all else is empty and means nothing.
     """
@@ -185,6 +187,7 @@ class JobForm(Struct):
     allow_idle: bool = False
     measured: MeasureForm | None = None
     time_limit_minutes: float | None = None
+    placed_members: int | None = None
 
 
 class SweepForm(Struct):
@@ -410,7 +413,10 @@ class GpuList(Struct):
 
 
 class JobLine(Struct):
-    """A job in one line of a screen. `gpus` is over all members, `places` as in `box[0,1]`."""
+    """A job in one line of a screen. `gpus` is over all members, `places` as in `box[0,1]`.
+
+    Of an elastic gang that runs, over those that do.
+    """
 
     id: str
     name: str

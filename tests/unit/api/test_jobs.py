@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.api.service import Bounds
+from gpu_scheduler.cli.jobs_view import gpus_text
 from gpu_scheduler.control.messages import Started
 from gpu_scheduler.store.questions import Cutoffs
 from tests.unit.api.lab import ApiLab
@@ -57,6 +58,20 @@ def test_a_job_shows_what_was_asked_and_what_became_of_it(lab: ApiLab) -> None:
 def test_a_job_without_a_limit_tells_the_one_that_holds_for_it(lab: ApiLab) -> None:
     job = lab.get(f"/jobs/{lab.submit(name='x')}").json
     assert (job["max_runtime_minutes"], job["time_limit_minutes"]) == (None, 7 * 24 * 60)
+
+
+def test_an_elastic_gang_tells_with_how_many_members_it_runs(lab: ApiLab) -> None:
+    job_id = lab.submit(gpu_count=3, members=4, min_members=2)
+    job = lab.get(f"/jobs/{job_id}").json
+    assert (job["gpu_count"], job["members"]) == (12, 4), "what was asked for"
+    assert (job["placed_members"], len(job["allocation"])) == (2, 2)
+    assert (gpus_text(job), gpus_text(job | {"placed_members": None})) == ("2x3", "4x3")
+    (line,) = lab.get("/overview").json["jobs"]
+    assert (line["gpus"], line["members"]) == (6, 2)
+    waits = lab.get(f"/jobs/{lab.submit(gpu_count=3, members=4, min_members=2)}").json
+    assert (waits["placed_members"], gpus_text(waits)) == (None, "4x3")
+    plain = lab.get(f"/jobs/{lab.submit(gpu_count=1)}").json
+    assert plain["placed_members"] is None
 
 
 def test_pages_go_on_where_the_last_one_ended(lab: ApiLab) -> None:

@@ -211,6 +211,17 @@ def test_show_tells_everything(server: FakeServer, tell: Tell) -> None:
     assert json.loads(tell("show", "--json", "1"))["id"] == "job-1"
 
 
+def test_an_elastic_gang_shows_what_it_runs_with(server: FakeServer, tell: Tell) -> None:
+    submitted(server, gpu_count=4)
+    places = [{"node": node, "gpus": [{"index": 0, "share": 1}]} for node in ("a", "b", "c")]
+    server.change("job-1", state="running", started_at=WHEN, allocation=places)
+    server.change("job-1", members=4, placed_members=3)
+    assert "GPUs 3x1 (3 of 4 members)" in " ".join(tell("show", "1").split())
+    assert "\t3x1\t" in tell("list")
+    server.change("job-1", placed_members=None, allocation=[], state="pending")
+    assert "GPUs 4x1 " in " ".join(tell("show", "1").split())
+
+
 def test_control_characters_in_a_name_do_not_reach_the_terminal(
     server: FakeServer, tell: Tell
 ) -> None:
@@ -719,6 +730,10 @@ def test_a_job_without_both_code_and_signal_has_failed() -> None:
     assert gpus_text({"gpu_count": 8, "members": 4}) == "4x2"
     assert gpus_text({"gpu_count": 20, "members": 3}) == "20"
     assert gpus_text({"gpu_count": 0, "members": 2}) == "2x0"
+    two = [{"gpus": [{"share": 1}, {"share": 0.5}]}, {"gpus": [{"share": 1}, {"share": 0.5}]}]
+    shrunk = {"gpu_count": 6, "members": 4, "placed_members": 2, "allocation": two}
+    assert gpus_text(shrunk) == "2x1.5"
+    assert gpus_text(shrunk | {"placed_members": 1, "allocation": two[:1]}) == "1x1.5"
     assert place_text({"state": "failed", "allocation": [{"node": "a"}]}) == "a"
     assert place_text({"state": "running"}) == ""
 
