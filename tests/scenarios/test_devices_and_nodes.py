@@ -12,11 +12,13 @@ from gpu_scheduler.control.messages import (
     NodeSilent,
     PauseDevice,
     ResumeDevice,
+    SetNode,
     Submit,
 )
 from gpu_scheduler.control.node_messages import (
     Drain,
 )
+from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.errors import NeverFits, UnknownThing
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.node import Device
@@ -150,6 +152,25 @@ def test_a_job_with_an_image_waits_until_some_node_has_a_container_engine() -> N
     assert lab.row("j1").reason.startswith("no node has a container engine")
     lab.do(found(labels=(("tgpu.runner.container", "yes"),)))
     assert lab.running() == ["j1"]
+
+
+def test_a_job_with_an_image_says_what_it_misses_and_not_how_nodes_are_found_for_it() -> None:
+    engine = (("tgpu.runner.container", "yes"),)
+    lab = Lab(nodes=[a_node(gpus=1, labels=engine)])
+    lab.do(in_a_container(1), in_a_container(2))
+    assert why(lab, 2) == "waiting for 1 GPU; the one node: too few free GPUs"
+    lab.do(SetNode(a_node(gpus=1, ordinal=1, labels=(("disk", "ssd"),))))
+    assert why(lab, 2) == (
+        "waiting for 1 GPU; of 2 nodes: 1 x too few free GPUs, 1 x without a container engine"
+    )
+    lab.do(in_a_container(3, gpus=0, cpus=1, node_labels=(("disk", "ssd"),)))
+    told = "no node offers 1 CPU core, labels disk=ssd, with a container engine; "
+    assert told in lab.row("j3").reason
+
+
+def why(lab: Lab, number: int) -> str:
+    assert lab.last_plan is not None
+    return str(explain(lab.core.book.picture, lab.last_plan, number))
 
 
 def test_a_job_with_an_image_that_is_too_large_is_refused_all_the_same() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpu_scheduler.control.lost import LEASE_LABEL
 from gpu_scheduler.control.messages import NodeFound
-from gpu_scheduler.model.launch import TERMINAL_LABEL, runner_label
 from gpu_scheduler.model.node import Adapter
+from gpu_scheduler.model.own_labels import TERMINAL_LABEL, runner_label
 from gpu_scheduler.wire import agent_pb2 as pb
 from gpu_scheduler.wire.orders import devices_of
 from gpu_scheduler.wire.versions import TERMINALS

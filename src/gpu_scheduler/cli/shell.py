@@ -116,7 +116,7 @@ def submitted(client: Client, body: dict[str, Any], *, quiet: bool) -> str:
 def only_reachable(client: Client, body: dict[str, Any]) -> None:
     """Let the job go only to nodes whose terminals the server can reach."""
     from gpu_scheduler.cli.attach import is_near
-    from gpu_scheduler.model.launch import TERMINAL_LABEL
+    from gpu_scheduler.model.own_labels import TERMINAL_LABEL
 
     nodes = client.nodes()
     old = [node for node in nodes if node["labels"].get(TERMINAL_LABEL) != "yes"]

@@ -27,8 +27,9 @@ from gpu_scheduler.model.errors import (
     SchedulerError,
 )
 from gpu_scheduler.model.job import Job, called, over_nodes
-from gpu_scheduler.model.launch import EVERYWHERE, RUNNER_LABEL, Runner, runner_label
+from gpu_scheduler.model.launch import EVERYWHERE, Runner
 from gpu_scheduler.model.moments import moment_text
+from gpu_scheduler.model.own_labels import RUNNER_LABEL, runner_label
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, LaunchRow

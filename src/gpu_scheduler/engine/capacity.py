@@ -12,8 +12,9 @@ from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import JobShape
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Slot
-from gpu_scheduler.model.named_nodes import ONLY, in_words, names_nodes
+from gpu_scheduler.model.named_nodes import ONLY, asked_for, in_words, names_nodes
 from gpu_scheduler.model.node import Health, Node, NodeState
+from gpu_scheduler.model.own_labels import offer_of
 from gpu_scheduler.model.request import MB_PER_GB, Request
 
 MOST_NAMED = 5
@@ -42,9 +43,10 @@ def ever_fits(picture: Picture, job_shape: JobShape) -> str:
     return verdict
 
 
-def described(shape: Shape) -> str:
-    """A request in a few words."""
+def described(shape: Shape, *, as_asked: bool = False) -> str:
+    """A request in a few words; `as_asked`, without what a node must offer to run it at all."""
     request = shape.request
+    labels = asked_for(request.node_labels) if as_asked else request.node_labels
     words = []
     if request.gpu_count or request.gpu_extra_milli:
         amount = f"{request.gpu_milli / 1000:g} GPU" + ("s" if request.gpu_milli > 1000 else "")
@@ -63,7 +65,7 @@ def described(shape: Shape) -> str:
         words.append(f"{request.cpu_milli / 1000:g} CPU core" + "s" * (request.cpu_milli > 1000))
     if request.memory_mb:
         words.append(f"{_size(request.memory_mb)} of memory")
-    of_node = in_words(request.node_labels)
+    of_node = in_words(labels)
     if of_node and not words:
         words.append("a place")
     return ", ".join([*words, *of_node]) or "nothing"
@@ -120,6 +122,9 @@ def _unlabelled(index: Index, shape: Shape) -> str:
             if strange:
                 return f"no node is called {' or '.join(strange[:MOST_NAMED])}; "
         elif not names_nodes(name) and (name, value) not in known:
+            offer = offer_of(name)
+            if offer:
+                return f"no node has {offer}; "
             others = sorted(has for label, has in known if label == name)[:MOST_NAMED]
             there_is = f"; there is {', '.join(others)}" if others else ""
             return f"no node has label {name}={value}{there_is}; "
@@ -163,7 +168,7 @@ def _chosen_by(labels: tuple[tuple[str, str], ...]) -> str:
     words = ", ".join(in_words(labels))
     if any(names_nodes(name) for name, _ in labels):
         return f"may be used ({words})"
-    return f"have {words.removeprefix('labels ')}"
+    return f"have {words.removeprefix('labels ').removeprefix('with ')}"
 
 
 def _where_it_fails(empty: Index, job_shape: JobShape) -> str:

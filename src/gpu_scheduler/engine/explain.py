@@ -105,13 +105,13 @@ def _expanded(picture: Picture, entry: Entry) -> Reason:
 def _needs(entry: Entry, shape: Shape | None = None) -> str:
     """What is wanted, and for how many members in how many places."""
     job_shape = entry.shape
-    shape = shape or job_shape.members[0]
+    needs = described(shape or job_shape.members[0], as_asked=True)
     count = len(job_shape.members)
     if count == 1:
-        return described(shape)
+        return needs
     least = job_shape.min_members
     many = f"{count} members" if least == count else f"{least} to {count} members"
-    return f"{described(shape)} for each of {many}" + (" in one rack" * job_shape.same_rack)
+    return f"{needs} for each of {many}" + (" in one rack" * job_shape.same_rack)
 
 
 def _by_rack(picture: Picture, entry: Entry) -> str:

@@ -21,19 +21,8 @@ class Runner(StrEnum):
 
 ROOTFS = "rootfs:"
 """Before the path of a root file system that stands in the place of an image."""
-RUNNER_LABEL = "tgpu.runner."
-"""Nodes have a label for each way of running jobs that they offer."""
-TERMINAL_LABEL = "tgpu.terminals"
-"""Nodes have this one if the terminals of their jobs can be reached through the server."""
-
-
 EVERYWHERE = frozenset({Runner.PROCESS, Runner.TERMINAL})
 """Ways of running that need nothing but the agent."""
-
-
-def runner_label(runner: str) -> str:
-    """The label of nodes that can run jobs in this way."""
-    return f"{RUNNER_LABEL}{runner}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

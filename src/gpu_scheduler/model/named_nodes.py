@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.own_labels import offer_of
 
 ONLY = "tgpu.only-nodes"
 NOT = "tgpu.not-nodes"
@@ -52,15 +53,20 @@ def in_words(wanted: Labels) -> list[str]:
     found = dict(wanted)
     only, excluded = found.pop(ONLY, ""), found.pop(NOT, "")
     words = []
-    if found:
-        words.append(
-            "labels " + ", ".join(f"{name}={value}" for name, value in wanted if name in found)
-        )
+    asked = [f"{name}={value}" for name, value in found.items() if not offer_of(name)]
+    if asked:
+        words.append("labels " + ", ".join(asked))
+    words += [f"with {offer}" for name in found if (offer := offer_of(name))]
     if only:
         words.append(f"on {only.replace(',', ' or ')}")
     if excluded:
         words.append(f"not on {excluded.replace(',', ' or ')}")
     return words
+
+
+def asked_for(wanted: Labels) -> Labels:
+    """Those that somebody asked for, without our own."""
+    return tuple(label for label in wanted if not offer_of(label[0]))
 
 
 def names_nodes(label: str) -> bool:
@@ -72,4 +78,6 @@ def ruled_out_by(label: tuple[str, str]) -> str:
     """Why a node does not do that does not suit one label."""
     if label[0] == ONLY:
         return "not named by --nodelist"
-    return "excluded by name" if label[0] == NOT else f"without label {label[0]}={label[1]}"
+    if label[0] == NOT:
+        return "excluded by name"
+    return f"without {offer_of(label[0]) or f'label {label[0]}={label[1]}'}"

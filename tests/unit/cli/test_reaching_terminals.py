@@ -10,7 +10,7 @@ from gpu_scheduler.cli.shell import only_reachable
 from gpu_scheduler.client.address import Address
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import WrongState
-from gpu_scheduler.model.launch import TERMINAL_LABEL
+from gpu_scheduler.model.own_labels import TERMINAL_LABEL
 
 NEAR = Address(path="/run/server.sock")
 FAR = Address(host="head.lab", port=8080, tls=True)

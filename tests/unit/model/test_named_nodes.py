@@ -3,7 +3,14 @@
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.named_nodes import in_words, labels_of_names, ruled_out_by, suits
+from gpu_scheduler.model.named_nodes import (
+    asked_for,
+    in_words,
+    labels_of_names,
+    ruled_out_by,
+    suits,
+)
+from gpu_scheduler.model.own_labels import TERMINAL_LABEL, runner_label
 
 
 @pytest.mark.parametrize(
@@ -46,3 +53,16 @@ def test_why_a_node_does_not_do_is_said_as_it_was_asked() -> None:
     (only,), (excluded,) = labels_of_names(["a"], []), labels_of_names([], ["b"])
     told = [ruled_out_by(label) for label in (only, excluded, ("disk", "ssd"))]
     assert told == ["not named by --nodelist", "excluded by name", "without label disk=ssd"]
+
+
+def test_what_we_ask_for_in_a_job_s_name_is_told_in_words() -> None:
+    engine, terminals = (runner_label("container"), "yes"), (TERMINAL_LABEL, "yes")
+    told = [ruled_out_by(label) for label in (engine, (runner_label("tmux"), "yes"), terminals)]
+    assert told == [
+        "without a container engine",
+        "without tmux",
+        "without terminals through the server",
+    ]
+    wanted = (("disk", "ssd"), engine)
+    assert in_words(wanted) == ["labels disk=ssd", "with a container engine"]
+    assert in_words(asked_for(wanted)) == ["labels disk=ssd"]
