@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from gpu_scheduler.api.service import Service
 from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.expectations import expected_end_ms
 from gpu_scheduler.control.gangs import preparing
 from gpu_scheduler.control.lost import on_lost_node
 from gpu_scheduler.engine.doubt import guesses_before
@@ -28,7 +29,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import Running, Waiting
-from gpu_scheduler.predict.socket import Predictor, is_guess
+from gpu_scheduler.predict.socket import is_guess
 
 MOST_FORECAST_S = 0.1
 """A forecast that takes longer is given up; then only a reservation says when a job starts."""
@@ -226,17 +227,6 @@ def ran_so_far_ms(running: Running, now_ms: int) -> int:
     return running.attained_ms + max(0, now_ms - running.allocation.start_ms)
 
 
-def left_of_running_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
-    """How much longer it should run. What has run for longer than expected does not end just now.
-
-    Cycles correct that too, but none comes while nothing happens.
-    """
-    if running.expected_end_ms > now_ms or running.stopping:
-        return max(0, running.expected_end_ms - now_ms)
-    ran_ms = ran_so_far_ms(running, now_ms)
-    return max(0, predictor.exceed(running.job, ran_ms, now_ms) - ran_ms)
-
-
 class _OutOfTime(Exception):
     """The forecast takes too long."""
 
@@ -267,7 +257,8 @@ class _RunTimes:
             raise _OutOfTime
         known = self._running.get((job.number, ran_ms))
         if known is not None:
-            return ran_ms + left_of_running_ms(self._predictor, known, self.now_ms)
+            end_ms = expected_end_ms(self._predictor, known, self.now_ms)
+            return ran_ms + max(0, end_ms - self.now_ms)
         entry = self._entries.get(job.number)
         return ran_ms if entry is None else entry.waiting.expected_ms
 

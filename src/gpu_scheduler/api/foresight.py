@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpu_scheduler.api.explain import Explainer, Outlook, left_of_running_ms, ran_so_far_ms
+from gpu_scheduler.api.explain import Explainer, Outlook, ran_so_far_ms
 from gpu_scheduler.api.service import Service
+from gpu_scheduler.control.expectations import expected_end_ms
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.engine.capacity import open_room
 from gpu_scheduler.engine.forecast import MOST_GUESSES
@@ -161,7 +162,7 @@ def end_of_running(service: Service, running: Running) -> Foreseen:
     predictor = service.core.book.predictor
     if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):
         return Foreseen(None, "", f"it {NOT_KNOWN}")
-    return Foreseen(now_ms + left_of_running_ms(predictor, running, now_ms), FORECAST)
+    return Foreseen(max(now_ms, expected_end_ms(predictor, running, now_ms)), FORECAST)
 
 
 def _is_heard_of(service: Service, running: Running) -> bool:

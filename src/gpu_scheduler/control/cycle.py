@@ -18,6 +18,7 @@ from gpu_scheduler.control.eligible import (
     with_tasks,
 )
 from gpu_scheduler.control.estimates import fulfil
+from gpu_scheduler.control.expectations import corrected_end_ms
 from gpu_scheduler.control.gangs import BEGUN, PREPARED, give_up, resized, set_start_timers
 from gpu_scheduler.control.limits import spent
 from gpu_scheduler.control.lost import with_leases
@@ -36,10 +37,6 @@ from gpu_scheduler.store.rows import EventRow
 
 LIMIT = "limit"
 TICK = "tick"
-LEAST_STEP_MS = 1_000
-LEAST_STEP_PERCENT = 1
-"""An expectation that was exceeded grows by at least so much, so that it is not exceeded again
-at the next moment, however short-sighted the predictor is."""
 
 
 def run_cycle(book: Book, now_ms: int, outcome: Outcome) -> None:
@@ -286,14 +283,7 @@ def _correct_expectations(book: Book, now_ms: int) -> bool:
     is_revised = False
     while picture.ends and picture.ends[0][0] < now_ms:
         running = picture.running[picture.ends[0][3]].running
-        elapsed_ms = max(0, now_ms - running.allocation.start_ms)
-        total_ms = running.attained_ms + elapsed_ms
-        end_ms = now_ms + LEAST_STEP_MS
-        if elapsed_ms >= LEAST_STEP_MS:
-            # Before that there is no use in asking, and very short jobs would ask all the time.
-            expected_ms = book.predictor.exceed(running.job, total_ms, now_ms)
-            least_ms = max(LEAST_STEP_MS, elapsed_ms * LEAST_STEP_PERCENT // 100)
-            end_ms = now_ms + max(least_ms, expected_ms - total_ms)
+        end_ms = corrected_end_ms(book.predictor, running, now_ms)
         picture.revise(replace(running, expected_end_ms=end_ms, overrun=True))
         is_revised = True
     policy = book.policy

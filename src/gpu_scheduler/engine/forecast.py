@@ -3,7 +3,8 @@
 The roll-out uses the engine's own cycle: decisions are made with what the scheduler believes
 (limits, expectations), while jobs run as long as `run_ms_of` says. What will be submitted later is
 not known and not guessed. A start that hangs on the end of a job of which nobody knows how long it
-runs is marked as such. What is expected to run for ever never ends.
+runs is marked as such. What is expected to run for ever never ends, nor does what is on a node of
+which nothing is heard: it holds what it has until somebody knows more.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gpu_scheduler.engine.draft import Draft
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.slot import Hold
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.service import BEYOND_MS
 
 RunTime = Callable[[Job, int], int]
@@ -149,7 +151,7 @@ class _Roll:
             just_ended = self._end_all(at_ms)
 
     def _of_what_runs(self) -> list[_End]:
-        """What runs now, by when it should end; what runs for ever is left out."""
+        """What runs now, by when it should end; what does not is left out."""
         ends: list[_End] = []
         now_ms = self._now_ms
         for order, key in enumerate(self._picture.ends):
@@ -161,7 +163,7 @@ class _Roll:
                 end_ms = now_ms
             elif self._run_ms_of is not None:
                 end_ms = now_ms + self._run_ms_of(running.job, ran_ms) - ran_ms
-            if end_ms - now_ms < BEYOND_MS:
+            if end_ms - now_ms < BEYOND_MS and not _is_out_of_reach(entry.holds):
                 guesses = _NOBODY if running.stopping else self._guessed(running.job, ran_ms)
                 ends.append(_End(max(end_ms, now_ms + 1), order, key[3], entry.holds, guesses))
         heapify(ends)
@@ -207,6 +209,10 @@ class _Roll:
         if self._is_guess is None or not self._is_guess(job, ran_ms):
             return _NOBODY
         return frozenset((job.number,))
+
+
+def _is_out_of_reach(holds: Iterable[Hold]) -> bool:
+    return any(hold.slot.node.state in {NodeState.LOST, NodeState.DEAD} for hold in holds)
 
 
 def _ordinals(holds: Iterable[Hold]) -> list[int]:

@@ -1,8 +1,10 @@
 """About when a job far back in the queue may start: by the work ahead of it, not by a roll-out.
 
-All that runs and all that stands before it is GPU time; the cluster does so much of it at once.
+All that runs and all that stands before it is GPU time; the cluster does so much of it at once, and
+a tenant or user no more of its own than its quota of GPUs.
 Lines of like jobs are sampled, so the answer costs little however long the queue is. It knows
-nothing of who fits where, of caps or of reservations: it is rough, and should be shown as such.
+nothing of who fits where, of other limits or of reservations: it is rough, and should be shown as
+such.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
+from gpu_scheduler.engine.admit import user_quota_of
 from gpu_scheduler.engine.forecast import Guess
 from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import Entry
@@ -25,16 +28,33 @@ def rough_start_ms(picture: Picture, number: int, now_ms: int) -> int | None:
     entry = picture.queue.entries.get(number)
     if entry is None:
         return None
-    total_milli = max(WHOLE_MILLI, picture.total_gpu_milli)
-    work = _running_work(picture, now_ms) + _work_before(picture, entry)
-    return now_ms + max(1, work // total_milli)
+    waits_ms = [1]
+    for tenant, user, at_once_milli in _shares_of(picture, entry):
+        work = _running_work(picture, now_ms, tenant, user)
+        work += _work_before(picture, entry, tenant, user)
+        waits_ms.append(work // max(WHOLE_MILLI, at_once_milli))
+    return now_ms + max(waits_ms)
 
 
-def _running_work(picture: Picture, now_ms: int) -> int:
+def _shares_of(picture: Picture, entry: Entry) -> Iterator[tuple[str, str, int]]:
+    """How much is done at once of all work, and of that of the tenant and user who are limited."""
+    yield "", "", picture.total_gpu_milli
+    job = entry.waiting.job
+    tenant = picture.tenants.get(job.tenant)
+    if tenant is not None and tenant.quota.gpu_milli is not None and not tenant.elastic:
+        yield job.tenant, "", tenant.quota.gpu_milli
+    of_user = user_quota_of(tenant, picture.policy.user_quota).gpu_milli
+    if of_user is not None:
+        yield job.tenant, job.user, of_user
+
+
+def _running_work(picture: Picture, now_ms: int, tenant: str, user: str) -> int:
     return sum(
         entry.amounts.gpu_milli * max(0, entry.running.expected_end_ms - now_ms)
         for entry in picture.running.values()
         if not entry.running.stopping
+        and tenant in {"", entry.running.job.tenant}
+        and user in {"", entry.running.job.user}
     )
 
 
@@ -55,20 +75,24 @@ def guesses_ahead(picture: Picture, number: int, now_ms: int, is_guess: Guess) -
     return frozenset(found)
 
 
-def _work_before(picture: Picture, entry: Entry) -> int:
+def _work_before(picture: Picture, entry: Entry, tenant: str, user: str) -> int:
     """GPU time of all that goes before, line by line of every account and shape."""
     work = 0
-    for sample, before in _samples_before(picture, entry):
+    for sample, before in _samples_before(picture, entry, tenant, user):
         seen = sum(_work_of(picture, number) for number in sample)
         work += seen * before // len(sample)
     return work
 
 
-def _samples_before(picture: Picture, entry: Entry) -> Iterator[tuple[list[int], int]]:
-    """Of every line some jobs that go before, and how many do."""
+def _samples_before(
+    picture: Picture, entry: Entry, tenant: str = "", user: str = ""
+) -> Iterator[tuple[list[int], int]]:
+    """Of every line (of a tenant, or user) some jobs that go before, and how many do."""
     standings = Standings(picture)
     value = entry.key + standings.penalty_ms(entry.group.key)
     for group in picture.queue.groups.values():
+        if tenant not in {"", group.key[0]} or user not in {"", group.key[1]}:
+            continue
         bound = (value - standings.penalty_ms(group.key), entry.number)
         for line in group.by_shape.values():
             before = bisect_left(line, bound)

@@ -11,7 +11,7 @@ from gpu_scheduler.control.messages import Cancel, NodeLost, NodeSilent
 from gpu_scheduler.control.node_messages import Cordon
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
 from gpu_scheduler.predict.history import History
-from tests.builders import HOUR, MINUTE, a_cluster, a_job, a_node
+from tests.builders import HOUR, MINUTE, SECOND, a_cluster, a_job, a_node, a_tenant
 from tests.scenarios.lab import Lab
 
 
@@ -60,6 +60,36 @@ def test_what_runs_longer_than_all_before_it_is_not_said_to_end_now_all_the_time
     for found in (end_of(lab, "long"), start_of(lab, "waits")):
         assert found.at_ms is not None
         assert found.at_ms > lab.now_ms + MINUTE
+
+
+def test_who_waits_for_a_quota_is_not_told_now_while_it_is_used_for_longer_than_expected() -> None:
+    lab = Lab(nodes=[a_node()], tenants=[a_tenant(gpus=4)], predictor=History())
+    lab.submit(a_job(number=9, gpus=4, estimate_ms=0))
+    lab.at(MINUTE)
+    lab.ends("j9", exit_code=0)
+    lab.submit(a_job(number=11, gpus=4, estimate_ms=0), a_job(number=12))
+    assert (start_of(lab, "j12").at_ms or 0) // SECOND == 120
+    for minutes in (3, 4, 10, 60):
+        # No cycle comes between: nothing that waits has a reservation.
+        timer_ms = lab.core.next_timer_ms()
+        assert timer_ms is None or timer_ms > minutes * MINUTE
+        lab.now_ms = minutes * MINUTE
+        start, end = start_of(lab, "j12"), end_of(lab, "j11")
+        assert start.at_ms == end.at_ms
+        assert start.at_ms is not None
+        assert start.at_ms > lab.now_ms + SECOND
+
+
+def test_who_waits_for_a_quota_that_is_used_on_a_lost_node_is_told_no_start() -> None:
+    lab = Lab(
+        nodes=a_cluster(nodes=2), tenants=[a_tenant(gpus=4)], predictor=History(), obedient=False
+    )
+    lab.submit(a_job(number=1, gpus=4, max_runtime_ms=HOUR))
+    (node_id,) = lab.nodes_of("j1")
+    lab.do(NodeSilent(node_id), NodeLost(node_id), Cancel("j1"))
+    lab.submit(a_job(number=2, max_runtime_ms=HOUR))
+    found = start_of(lab, "j2")
+    assert (found.at_ms, found.why_not) == (None, "nothing that is expected to end lets it start")
 
 
 def test_a_gang_that_open_nodes_could_not_hold_is_told_no_start() -> None:

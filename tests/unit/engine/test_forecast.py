@@ -1,6 +1,7 @@
 """Until when: the picture rolled forward, and left as it was."""
 
 from gpu_scheduler.engine.forecast import Foresight, forecast, forecast_start, foresee
+from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.service import ENDLESS_MS
 from tests.builders import (
     HOUR,
@@ -13,6 +14,7 @@ from tests.builders import (
     an_array,
     on,
     running,
+    waiting,
 )
 
 
@@ -41,6 +43,16 @@ def test_a_job_that_is_overdue_is_expected_to_end_at_any_moment() -> None:
         queue=[a_job(number=1)],
     )
     assert forecast_start(picture, 2 * HOUR, 1) == 2 * HOUR + 1
+
+
+def test_nothing_is_expected_of_a_node_that_is_lost() -> None:
+    nodes = [a_node(gpus=1, state=NodeState.LOST), a_node(ordinal=1, gpus=1)]
+    stopping = running(a_job(number=9), on("n0", [0]), end_ms=HOUR, stopping=True)
+    picture = a_picture(nodes=nodes, tenants=[a_tenant(gpus=1)], held=[stopping])
+    picture.enqueue(waiting(a_job(number=1)))
+    found = Foresight()
+    foresee(picture, 0, found)
+    assert (found.starts, found.is_whole) == ({}, True)
 
 
 def test_a_job_that_no_end_helps_has_no_answer() -> None:

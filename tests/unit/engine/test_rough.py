@@ -4,7 +4,8 @@ from contextlib import suppress
 
 from gpu_scheduler.engine.forecast import forecast
 from gpu_scheduler.engine.rough import SAMPLED, rough_start_ms
-from tests.builders import a_job, a_node, a_picture, a_policy, an_array, on, running
+from gpu_scheduler.model.tenant import Quota, Tenant
+from tests.builders import a_job, a_node, a_picture, a_policy, a_tenant, an_array, on, running
 
 H = 3_600_000
 
@@ -21,6 +22,21 @@ def test_what_runs_counts_with_what_is_left_of_it() -> None:
     held = running(a_job(number=1, gpus=8), on("n0", range(8)), end_ms=2 * H)
     picture = a_picture(nodes=[a_node(gpus=8)], held=[held], queue=[a_job(number=2)])
     assert rough_start_ms(picture, 2, H) == 2 * H
+
+
+def test_a_tenant_and_a_user_do_no_more_at_once_than_they_may() -> None:
+    jobs = [a_job(number=n, gpus=1, submit_ms=n) for n in range(1, 9)]
+    jobs.append(a_job(number=9, gpus=8, tenant="nlp", submit_ms=0))
+    nodes = [a_node(gpus=8), a_node(ordinal=1)]
+
+    def rough(tenant: Tenant) -> int | None:
+        return rough_start_ms(a_picture(nodes=nodes, queue=jobs, tenants=[tenant]), 8, 0)
+
+    by_cluster = (8 + 7) * H // 16
+    assert rough(a_tenant()) == by_cluster
+    assert rough(a_tenant(gpus=2)) == 7 * H // 2
+    assert rough(a_tenant(gpus=2, user_quota=Quota(gpu_milli=1_000))) == 7 * H
+    assert rough(a_tenant(gpus=2, elastic=True)) == by_cluster, "it may be lent more"
 
 
 def test_an_array_counts_with_all_its_tasks() -> None:
