@@ -41,6 +41,19 @@ class PoolWitness(Witness):
 
     ground = "lent"
 
+    def check_nobody_was_stopped_in_vain(self, rig: Rig) -> None:
+        """As there; or the job waits for another place that is being cleared, as two changed."""
+        claims = {
+            number
+            for number, reservation in rig.core.book.picture.reservations.items()
+            if reservation.claim
+        }
+        for job_id in list(self.stopped_for):
+            life = rig.core.book.lives.get(job_id)
+            if life is not None and life.job.number in claims and rig.core.book.picture.stopping:
+                del self.stopped_for[job_id]
+        super().check_nobody_was_stopped_in_vain(rig)
+
     def judge(self, rig: Rig, eviction: Eviction) -> None:
         super().judge(rig, eviction)
         if eviction.ground == self.ground:

@@ -196,6 +196,20 @@ def test_what_is_taken_back_leaves_a_device_whole_if_some_part_of_it_can() -> No
     assert {lab.state("j5"), lab.state("j6")} == {JobState.RUNNING}
 
 
+def test_who_would_only_borrow_stops_nobody_within_the_part_of_the_other_pool() -> None:
+    """A job that holds memory of a GPU, and no share, keeps others off the whole of it."""
+    lab = a_lab(nodes=(a_node(gpus=2),))
+    lab.submit(online(1, priority=5000))
+    lab.submit(a_job(number=2, gpus=0, gpu_memory_mb=9_000, priority=250))
+    assert (len(lab.running()), held(lab, Pool.BATCH)) == (2, 0)
+    lab.at(MINUTE)
+    lab.submit(online(3, priority=5000))
+    assert lab.state("j3") is JobState.PENDING
+    assert lab.stopped() == [], "batch work would take it back at once"
+    lab.ends("j2", exit_code=0)
+    assert lab.state("j3") is JobState.RUNNING
+
+
 def a_wide_lab(**changes: Any) -> Lab:
     """Four nodes of eight GPUs, of which eight are sure for online work."""
     nodes = tuple(a_node(ordinal=ordinal) for ordinal in range(4))

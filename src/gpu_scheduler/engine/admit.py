@@ -288,10 +288,16 @@ class Admission:
         return self.holdings.pools.get(job.pool, 0) + job.gpu_milli <= self._due(quota)
 
     def is_sure(self, job: Job, gpu_milli: int, taken_milli: int) -> bool:
-        """Tell whether a running online job is part of what is sure for online work."""
-        if job.pool is not Pool.ONLINE or job.pool not in self._pools:
+        """Tell whether a running job is part of what is sure for its pool."""
+        if job.pool not in self._pools:
             return False
-        return gpu_milli > self.pool_borrowed_milli(job.pool) - taken_milli
+        left = self.pool_borrowed_milli(job.pool) - taken_milli
+        return left <= 0 or gpu_milli > left
+
+    def would_borrow(self, job: Job, wanted: Amounts) -> bool:
+        """Tell whether the job would have to borrow from the other pool."""
+        quota = self._pools.get(job.pool)
+        return quota is not None and quota.elastic and not self.is_within_pool(job, wanted)
 
     def is_within_guarantee(self, job: Job, wanted: Amounts) -> bool:
         """Tell whether the tenant would hold no more than it is sure of."""

@@ -178,7 +178,7 @@ class Clearing:
         if room is None:
             return None
         found = (sum(self._preemptor.cost(victim) for victim, _ in room), room)
-        if all(_is_lasting(victim, ground) for victim, ground in room):
+        if all(self._preemptor.is_lasting(victim, ground) for victim, ground in room):
             known[ordinal] = found
         return found
 
@@ -304,11 +304,6 @@ def evictions_for(entry: Entry, victims: Victims) -> list[Eviction]:
         Eviction(victim.running.allocation.id, victim.running.job.id, entry.waiting.job.id, ground)
         for victim, ground in victims
     ]
-
-
-def _is_lasting(victim: RunningEntry, ground: str) -> bool:
-    """Tell whether the ground does not depend on what is taken back from others."""
-    return ground != LENT and victim.running.job.pool is Pool.BATCH
 
 
 def _take_back(taken: dict[str | Pool, int], victim: RunningEntry) -> None:

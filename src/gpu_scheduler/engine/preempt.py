@@ -41,7 +41,7 @@ class Preemptor:
         self._admission = limits.admission
         self._now_ms = now_ms
         self._by_class = picture.policy.preemption is Preemption.CLASS
-        self._interactive = False
+        self._interactive = self._would_borrow = False
         self._others = True
         self._started_milli: dict[tuple[str, str], int] = {}
         self._only: Candidates | None = None
@@ -53,7 +53,7 @@ class Preemptor:
 
         `is_due` says that the job has a reservation whose time has come, as first promised.
         """
-        self._reclaims = self._reclaims_pool = False
+        self._reclaims = self._reclaims_pool = self._would_borrow = False
         self._due = is_due
         self._only = None
         self._lent_milli = 0
@@ -65,6 +65,7 @@ class Preemptor:
                 wanted = job_amounts(job, self._picture.limit_ms(job), job.min_members)
                 self._reclaims = self._others and self._admission.is_within_guarantee(job, wanted)
                 self._reclaims_pool = self._admission.is_within_pool(job, wanted)
+                self._would_borrow = self._admission.would_borrow(job, wanted)
             if not (self._others or self._interactive or self._reclaims_pool):
                 return None
         return self._cleared(entry, search, self._nodes_with_victims(entry))
@@ -183,7 +184,7 @@ class Preemptor:
 
         With `only`, against these.
         """
-        self._reclaims = self._due = self._others = False
+        self._reclaims = self._due = self._others = self._would_borrow = False
         self._reclaims_pool = lent_milli > 0
         self._interactive = not lent_milli
         self._lent_milli = lent_milli
@@ -250,15 +251,14 @@ class Preemptor:
         """
         if not self._by_class or self._reclaims or self._reclaims_pool or self._interactive:
             return False
+        if self._would_borrow:
+            return False
         return not self._due or entry.waiting.job.array is None
 
     def _class_ground(
         self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]
     ) -> str:
-        job = victim.running.job
-        if job.pool is not entry.waiting.job.pool and self._admission.is_sure(
-            job, victim.amounts.gpu_milli, taken.get(job.pool, 0)
-        ):
+        if self._is_sure_for_other_pool(entry, victim, taken):
             return ""
         if self._interactive and self._is_batch_of(entry, victim):
             return INTERACTIVE
@@ -276,6 +276,26 @@ class Preemptor:
         ):
             return "overrun"
         return ""
+
+    def _is_sure_for_other_pool(
+        self, entry: Entry, victim: RunningEntry, taken: dict[str | Pool, int]
+    ) -> bool:
+        """Tell whether the victim stands on what the other pool is sure of.
+
+        From online work nobody takes that. From batch work nobody does who would only borrow it:
+        batch work would take it back at once, and so on without end.
+        """
+        job = victim.running.job
+        if job.pool is entry.waiting.job.pool:
+            return False
+        if job.pool is Pool.BATCH and not self._would_borrow:
+            return False
+        gpu_milli, taken_milli = victim.amounts.gpu_milli, taken.get(job.pool, 0)
+        return self._admission.is_sure(job, gpu_milli, taken_milli)
+
+    def is_lasting(self, victim: RunningEntry, ground: str) -> bool:
+        """Tell whether a ground does not depend on what is taken back from others."""
+        return ground != LENT and victim.running.job.pool is Pool.BATCH and not self._would_borrow
 
     def _is_batch_of(self, entry: Entry, victim: RunningEntry) -> bool:
         """Tell whether the victim is batch work of the same tenant that could not do the same."""
