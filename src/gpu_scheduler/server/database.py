@@ -59,11 +59,11 @@ def upgrade(place: Place) -> int:
 
 
 def check(place: Place) -> Checked:
-    """Look whether all fits together; changes nothing but the form, which is made the newest."""
+    """Look whether all fits together, and change nothing; only the newest form can be looked at."""
     if isinstance(place, Path) and not place.exists():
         raise StoreUnavailable(f"there is no file {place}; name the database to check")
-    form = upgrade(place)
-    with _reading(place) as side:
+    with _looking(place) as side:
+        form = int(side.ask("SELECT schema_version FROM meta")[0][0])
         facts = _facts(place, side)
         return Checked(side.name, form, facts, sizes(side), tuple(problems(side)))
 
@@ -96,6 +96,14 @@ def _facts(place: Place, side: Side) -> dict[str, str]:
     encrypted = side.ask("SELECT ssl, version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
     facts["encrypted"] = str(encrypted[0][1]) if encrypted and encrypted[0][0] else "no"
     return facts
+
+
+def _looking(place: Place) -> AbstractContextManager[Side]:
+    if isinstance(place, Path):
+        return sqlite_side.looking_side(place)
+    from gpu_scheduler.store.postgres.side import looking_side  # noqa: PLC0415
+
+    return looking_side(place)
 
 
 def _reading(place: Place) -> AbstractContextManager[Side]:

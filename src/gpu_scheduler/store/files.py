@@ -23,6 +23,8 @@ CHECKPOINT_PAGES = 4000
 WAL_KEPT_BYTES = 64 * 1024 * 1024
 CACHE_KIB = 16 * 1024
 STATEMENTS = 256
+LOOK_MS = 5_000
+"""So long a look at a file waits for others that hold it locked."""
 
 Steps = list[tuple[int, str]]
 """Migrations: the version each leads to, and its script."""
@@ -48,6 +50,22 @@ def open_reader(path: Path, *, busy_ms: int) -> sqlite3.Connection:
     """A connection that only reads."""
     with said_plainly(path):
         return _connect(path, "ro", busy_ms)
+
+
+def open_unchanged(path: Path, steps: Steps) -> sqlite3.Connection:
+    """A connection that only reads, to a file that is whole and of the newest form already."""
+    with said_plainly(path):
+        _check_header(path)
+        # Without a log nobody has it open. A plain reader would make one and leave it behind.
+        mode = "ro" if _logs(path)[0].exists() else "ro&immutable=1"
+        connection = _connect(path, mode, busy_ms=LOOK_MS)
+        try:
+            _check(connection, path)
+            _check_newest(connection, path, steps[-1][0])
+        except BaseException:
+            connection.close()
+            raise
+    return connection
 
 
 def _make(path: Path, steps: Steps) -> None:
@@ -139,18 +157,33 @@ _LARGE = frozenset({"archived_jobs", "history", "attempts", "attempt_measures", 
 """Too much to read at every start; damage inside is met when it is read."""
 
 
+def _check_newest(connection: sqlite3.Connection, path: Path, newest: int) -> None:
+    version = _version(connection, path, newest)
+    if version < newest:
+        raise StoreUnavailable(
+            f"the store {path} has form {version} and this program needs {newest}; nothing was "
+            "changed. 'tgpu db upgrade' brings it to that form, and so does a start of the server"
+        )
+
+
 def _migrate(connection: sqlite3.Connection, path: Path, steps: Steps) -> None:
-    (version,) = connection.execute("SELECT schema_version FROM meta").fetchone()
     newest = steps[-1][0]
+    version = _version(connection, path, newest)
+    todo = [step for step in steps if step[0] > version]
+    if todo:
+        _copy(connection, path.with_name(f"{path.name}.before-{newest}"))
+        _run(connection, todo)
+
+
+def _version(connection: sqlite3.Connection, path: Path, newest: int) -> int:
+    """The form of a file, which may be older than the newest."""
+    version: int = connection.execute("SELECT schema_version FROM meta").fetchone()[0]
     if version > newest:
         raise StoreTooNew(
             f"the store {path} has form {version} and this program knows forms up to {newest}; "
             f"install the newer gpu-scheduler again, or put back {path.name}.before-{version}"
         )
-    todo = [step for step in steps if step[0] > version]
-    if todo:
-        _copy(connection, path.with_name(f"{path.name}.before-{newest}"))
-        _run(connection, todo)
+    return version
 
 
 def _copy(connection: sqlite3.Connection, target: Path) -> None:

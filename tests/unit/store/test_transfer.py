@@ -19,6 +19,7 @@ from gpu_scheduler.settings.groups import Settings
 from gpu_scheduler.settings.places import Paths
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.postgres.store import PostgresStore
+from gpu_scheduler.store.queries import migrations
 from gpu_scheduler.store.questions import AuditQuery, JobQuery
 from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Write
 from gpu_scheduler.store.sqlite import SqliteStore
@@ -185,6 +186,44 @@ def test_what_is_not_there_is_not_checked_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="there is no file"):
         check(tmp_path / "typo.db")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_check_changes_nothing_and_says_what_an_empty_or_older_database_needs(
+    tmp_path: Path, postgres: str
+) -> None:
+    address, server = address_of(postgres), shared_server()
+    tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+    with pytest.raises(StoreUnavailable, match=r"is empty.*'tgpu db upgrade' makes them"):
+        check(address)
+    assert server.execute(tables, postgres) == [(0,)]
+    PostgresStore(address, steps=migrations("postgres")[:1]).close()
+    with pytest.raises(StoreUnavailable, match="has form 1 and this program needs"):
+        check(address)
+    assert server.execute("SELECT schema_version FROM meta", postgres) == [(1,)]
+
+    path = tmp_path / "a.db"
+    SqliteStore(path, steps=migrations()[:1]).close()
+    before = path.read_bytes()
+    with pytest.raises(StoreUnavailable, match=r"has form 1 .*'tgpu db upgrade' brings it"):
+        check(path)
+    assert path.read_bytes() == before
+    SqliteStore(path).close()
+    before, there = path.read_bytes(), sorted(tmp_path.iterdir())
+    assert check(path).form == migrations()[-1][0]
+    assert (path.read_bytes(), sorted(tmp_path.iterdir())) == (before, there)
+
+
+def test_a_check_sees_what_a_running_server_has_just_written(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    filled(store, [])
+    assert check(tmp_path / "a.db").rows["audit"] == 1
+    store.close()
+
+
+def test_somebody_elses_database_is_not_called_empty(postgres: str) -> None:
+    shared_server().execute("CREATE TABLE customers (id bigint)", postgres)
+    with pytest.raises(StoreDamaged, match="none of gpu-scheduler's"):
+        check(address_of(postgres))
 
 
 def _reading(place: Any) -> Any:

@@ -78,10 +78,16 @@ def check(connection: Connection, address: Address, known: Steps | None = None) 
             f"the database {address} has form {found} and this program knows forms up to {newest}; "
             "install the newer gpu-scheduler again, or restore a backup of the older form"
         )
+    if found == 0:
+        _check_empty(connection, address)
+        raise StoreUnavailable(
+            f"the database {address} is empty: it has no tables yet. 'tgpu db upgrade' makes them, "
+            "and so does the first start of a server"
+        )
     if found < newest:
         raise StoreUnavailable(
-            f"the database {address} has form {found} and this program needs {newest}; run "
-            "'tgpu db upgrade'"
+            f"the database {address} has form {found} and this program needs {newest}; nothing was "
+            "changed. 'tgpu db upgrade' brings it to that form, and so does a start of the server"
         )
 
 

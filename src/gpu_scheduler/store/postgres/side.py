@@ -11,11 +11,13 @@ from gpu_scheduler.store.postgres.adapting import read
 from gpu_scheduler.store.postgres.address import Address
 from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.faults import said_plainly
+from gpu_scheduler.store.postgres.schema import check
 from gpu_scheduler.store.postgres.store import upgrade
 from gpu_scheduler.store.transfer.copying import Counters, Row
 
 COPIER = "gpu-scheduler copy"
 ROWS_AT_ONCE = 5_000
+_AS_OF_ONE_MOMENT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _COLUMNS = """
 SELECT columns.table_name, columns.column_name
 FROM information_schema.columns
@@ -89,9 +91,17 @@ class PostgresSide:
 
 
 @contextmanager
+def looking_side(address: Address) -> Iterator[PostgresSide]:
+    """A database to look at, as of one moment; refused if it is not of the newest form."""
+    with _within(address, _AS_OF_ONE_MOMENT) as (side, connection):
+        check(connection, address)
+        yield side
+
+
+@contextmanager
 def reading_side(address: Address) -> Iterator[PostgresSide]:
     """A database to copy from, as of one moment."""
-    with _side(address, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") as side:
+    with _side(address, _AS_OF_ONE_MOMENT) as side:
         yield side
 
 
@@ -105,6 +115,12 @@ def writing_side(address: Address) -> Iterator[PostgresSide]:
 @contextmanager
 def _side(address: Address, begin: str) -> Iterator[PostgresSide]:
     upgrade(address)
+    with _within(address, begin) as (side, _):
+        yield side
+
+
+@contextmanager
+def _within(address: Address, begin: str) -> Iterator[tuple[PostgresSide, Connection]]:
     with said_plainly(address), connect(address, COPIER) as connection:
         # A copy of much takes its time, and waits for the other side within its transaction.
         connection.execute("SET statement_timeout = 0")
@@ -112,7 +128,7 @@ def _side(address: Address, begin: str) -> Iterator[PostgresSide]:
         connection.patience_s = float("inf")
         connection.execute(begin.encode())
         try:
-            yield PostgresSide(connection, address)
+            yield PostgresSide(connection, address), connection
         except BaseException:
             connection.rollback()
             raise

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gpu_scheduler.model.errors import AlreadyExists, StoreUnavailable
 from gpu_scheduler.store.faults import damaged, said_plainly
-from gpu_scheduler.store.files import PRIVATE
+from gpu_scheduler.store.files import PRIVATE, open_unchanged
+from gpu_scheduler.store.queries import migrations
 from gpu_scheduler.store.sqlite import SqliteStore
 from gpu_scheduler.store.transfer.copying import Counters, Row
 
@@ -79,6 +80,14 @@ def reading_side(path: Path) -> Iterator[SqliteSide]:
         raise StoreUnavailable(f"there is no file {path}; name the database to copy from")
     with _side(path, "BEGIN") as side:
         yield side
+
+
+@contextmanager
+def looking_side(path: Path) -> Iterator[SqliteSide]:
+    """A file to look at, as of one moment; refused if it is not of the newest form."""
+    with said_plainly(path), closing(open_unchanged(path, migrations())) as connection:
+        connection.execute("BEGIN")
+        yield SqliteSide(connection, path)
 
 
 @contextmanager
