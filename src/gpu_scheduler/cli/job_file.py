@@ -100,10 +100,21 @@ def _value(key: str, field: str, value: Any) -> Any:
     """The value as the REST API wants it."""
     if field in ("command", "args") and isinstance(value, list):
         return [str(word) for word in value]
+    if field == "dependencies":
+        return _dependencies(key, value if isinstance(value, list) else [value])
     reader = _READERS.get(key) or _READERS.get(field)
     if reader is None or isinstance(value, list):
         return _checked(key, KINDS.get(field), value)
     return reader(str(value))
+
+
+def _dependencies(key: str, entries: list[Any]) -> list[Any]:
+    """Each as on the command line, or as the REST API wants it."""
+    found: list[Any] = []
+    for entry in entries:
+        is_object = isinstance(entry, dict)
+        found += [entry] if is_object else dependencies_of([str(entry)], key)
+    return found
 
 
 def _checked(key: str, kind: Any, value: Any) -> Any:
@@ -119,7 +130,6 @@ def _checked(key: str, kind: Any, value: Any) -> Any:
 _READERS: dict[str, Callable[[str], Any]] = {
     "command": lambda text: ["/bin/sh", "-c", text],
     "priority": priority_of,
-    "dependencies": lambda text: dependencies_of([text]),
     "time": duration("time"),
     "estimate": duration("estimate"),
     "grace": duration("grace", plain="s"),

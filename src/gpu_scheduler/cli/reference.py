@@ -69,7 +69,8 @@ command.
 A **job file** has the fields of the REST API, and short ones: `gpus` or `num_gpus`, `time`,
 `memory`, `gpu_memory`, `cpus`, `tenant`, `env`, `dependency`, `begin`, `estimate`, `grace`. A
 `command` that is one string is a line for a shell. A list of such objects is many jobs, submitted
-all or none.
+all or none. A `dependency` may name your last jobs, as in `afterok:last`; it does so too on the
+command line and in `#TGPU` lines.
 
 ```yaml
 command: python train.py

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpu_scheduler.model.errors import InvalidInput
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ def read_directives(parser: Parser, path: str, text: str) -> Namespace:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             raise InvalidInput(f"{error}", file=path, line=number) from error
-        args = parser.read(words, into=args)
+        try:
+            args = parser.read(words, into=args)
+        except InvalidRequest as error:
+            raise InvalidInput(str(error), file=path, line=number) from None
     parser.place = ""
     return args

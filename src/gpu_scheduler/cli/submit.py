@@ -15,7 +15,9 @@ from gpu_scheduler.cli.submit_body import (
     body_of,
     command_of,
     default_name,
+    is_recent,
     missing_program,
+    named_dependencies,
 )
 from gpu_scheduler.cli.submit_options import add_options
 from gpu_scheduler.client.forms import API
@@ -65,7 +67,6 @@ def run(args: Namespace) -> int:
 
 def submissions(args: Namespace) -> list[dict[str, Any]]:
     """What is to be submitted: usually one body, several for a sweep or a file of jobs."""
-    _name_recent_jobs(args)
     words = args.words
     first = words[0] if words else ""
     is_lone = len(words) == 1 and not args.after_dashes
@@ -82,6 +83,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
         from gpu_scheduler.cli.llm_option import add_model
 
         add_model(bodies, args)
+    _name_recent_jobs(bodies, args)
     _say_what_stays_behind(args)
     for body in bodies:
         add_surroundings(body, args)
@@ -109,22 +111,14 @@ def _swept(bodies: list[dict[str, Any]], args: Namespace) -> list[dict[str, Any]
     return [filled(body, values, sweep) for body in bodies for values in found]
 
 
-def _name_recent_jobs(args: Namespace) -> None:
+def _name_recent_jobs(bodies: list[dict[str, Any]], args: Namespace) -> None:
     """`afterok:last` and `afterok:@~1` become the ids of the jobs that are meant."""
-    given = args.dependency or []
-    if not any("last" in word or "@" in word for word in given):
+    asking = [body for body in bodies if any(map(is_recent, body.get("dependencies", [])))]
+    if not asking:
         return
-    import re
-
-    from gpu_scheduler.cli.references import one_reference
-
     with client_for(args) as client:
-
-        def meant(match: re.Match[str]) -> str:
-            return one_reference(client, match[0]).job_id
-
-        recent = r"(?<![\w-])last\b|@(?:~\d{1,9})?"
-        args.dependency = [re.sub(recent, meant, word, flags=re.ASCII) for word in given]
+        for body in asking:
+            body["dependencies"] = named_dependencies(client, body["dependencies"])
 
 
 def _from_words(args: Namespace) -> dict[str, Any]:

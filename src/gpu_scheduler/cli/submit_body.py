@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
+    from gpu_scheduler.client.client import Client
+
 PLAIN_FIELDS = {
     "nodelist": "nodes",
     "exclude": "exclude_nodes",
@@ -52,6 +54,7 @@ PLAIN_FIELDS = {
     "notify": "notify",
 }
 """Options that are sent as they are, under the name of the REST API."""
+RECENT = r"last|@(?:~\d{1,9})?"
 SHORT_SCALE_TOP = 10
 SHORT_SCALE_STEP = 150
 _INTERPRETERS = r"(python[\d.]*|bash|sh|zsh|Rscript|julia|node|perl|ruby)$"
@@ -121,21 +124,45 @@ def pairs_of(option: str, words: list[str]) -> dict[str, str]:
     return found
 
 
-def dependencies_of(words: list[str]) -> list[str]:
-    """`afterok:1:2,afterany:job-3` as one entry for each job; a bare id means afterok."""
+def dependencies_of(words: list[str], option: str = "--dependency") -> list[str]:
+    """`afterok:1:2,afterany:job-3` as one entry for each job; a bare id means afterok.
+
+    `last` and `@~1` stay: the server has to be asked which jobs they are.
+    """
     found = []
     for part in ",".join(words).split(","):
         kind, *ids = part.strip().split(":")
         if not ids:
             kind, ids = "afterok", [kind]
         for name in ids:
-            match = re.fullmatch(r"(?:job-)?(\d+)", name)
+            match = re.fullmatch(rf"(?:job-)?(\d+)|{RECENT}", name, re.ASCII)
             if kind not in ("afterok", "afterany", "afternotok") or match is None:
                 raise InvalidRequest(
-                    f"--dependency has '{part}'; write afterok:12, afterany:3:4 or afternotok:5"
+                    f"{option} has '{part}'; write afterok:12, afterany:3:4, afternotok:5 or "
+                    "afterok:last"
                 )
-            found.append(f"{kind}:job-{match[1]}")
+            found.append(f"{kind}:job-{match[1]}" if match[1] else f"{kind}:{name}")
     return found
+
+
+def is_recent(dependency: object) -> bool:
+    """Whether it names one of the caller's last jobs by its place among them."""
+    name = dependency.partition(":")[2] if isinstance(dependency, str) else ""
+    return re.fullmatch(RECENT, name, re.ASCII) is not None
+
+
+def named_dependencies(client: Client, dependencies: list[Any]) -> list[Any]:
+    """The same, with the ids of the jobs that `afterok:last` and `afterok:@~1` mean."""
+    from gpu_scheduler.cli.references import one_reference
+
+    named = []
+    for entry in dependencies:
+        if is_recent(entry):
+            kind, _, name = entry.partition(":")
+            named.append(f"{kind}:{one_reference(client, name).job_id}")
+        else:
+            named.append(entry)
+    return named
 
 
 def command_of(words: list[str]) -> list[str]:

@@ -7,6 +7,7 @@ whether one was given must be known.
 from __future__ import annotations
 
 from gpu_scheduler.cli.durations import duration, moment, number, size_mb, whole
+from gpu_scheduler.cli.submit_body import dependencies_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _add_time(parser: ArgumentParser) -> None:
         "-d",
         "--dependency",
         action="append",
+        type=_dependency,
         metavar="KIND:ID",
         help="afterok:12, afterany:3:4, afterok:last",
     )
@@ -172,6 +174,12 @@ def _add_sweep(parser: ArgumentParser) -> None:
     add("--param-file", metavar="FILE", help="one job for each row of a CSV file")
     add("--sweep", metavar="NAME", help="name of the sweep; default: one of its own")
     add("--dry-run", action="store_true", help="show and check it, and submit nothing")
+
+
+def _dependency(text: str) -> str:
+    """Dependencies as they were written; a wrong one is refused with the line of a script."""
+    dependencies_of([text])
+    return text
 
 
 def _names(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from gpu_scheduler.cli.durations import duration, moment, number, size_mb, whole
 from gpu_scheduler.cli.output import print_json
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.references import references
-from gpu_scheduler.cli.submit_body import dependencies_of, priority_of
+from gpu_scheduler.cli.submit_body import dependencies_of, named_dependencies, priority_of
 from gpu_scheduler.model.errors import InvalidRequest
 
 FIELDS = {
@@ -61,6 +61,8 @@ def run(args: Namespace) -> int:
     if not changes:
         raise InvalidRequest("nothing to change; give for example --priority high or --time 4h")
     with client_for(args) as client:
+        if args.dependency:
+            changes["dependencies"] = named_dependencies(client, changes["dependencies"])
         changed = []
         for reference in references(client, args.jobs):
             changed.append(client.update(str(reference), **changes))

@@ -384,13 +384,15 @@ def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> N
 
 
 def test_a_waiting_job_is_changed(server: FakeServer, tell: Tell) -> None:
-    submitted(server)
+    submitted(server, 2)
     words = ["-p", "high", "-t", "4h", "-G", "0.5", "-J", "n", "-d", "3", "--memory", "1G"]
     assert tell("update", "1", *words) == "job-1 changed\n"
     job = server.jobs["job-1"]
     assert (job["priority"], job["max_runtime_seconds"], job["gpu_count"]) == (1500, 14400, 0.5)
     assert (job["dependencies"], job["memory_mb"]) == (["afterok:job-3"], 1024)
     assert json.loads(tell("update", "1", "--json", "-p", "0"))["priority"] == 0
+    tell("update", "1", "-d", "afterany:last")
+    assert server.jobs["job-1"]["dependencies"] == ["afterany:job-2"]
     assert "nothing to change" in tell("update", "1", code=2)
 
 

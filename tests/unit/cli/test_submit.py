@@ -199,6 +199,10 @@ def test_a_wrong_line_in_a_script_is_named(refused: Callable[..., str], tmp_path
     )
     script.write_text("#!/bin/bash\n#TGPU --name 'x\n")
     assert "line 2: No closing quotation" in refused(str(script))
+    script.write_text("#!/bin/bash\n#TGPU --gpus two\n")
+    assert "line 2: --gpus is 'two'" in refused(str(script))
+    script.write_text("#!/bin/bash\n#TGPU -d after:3\n")
+    assert "line 2: --dependency has 'after:3'" in refused(str(script))
     script.write_bytes(b"#!/bin/bash\n\xff\n")
     assert "is not UTF-8" in refused(str(script))
     script.write_bytes(b"#!/bin/bash\n" + b"#" * 600_000)
@@ -242,6 +246,8 @@ def test_a_job_file_may_hold_several_jobs(
         ("command: x\nnum_gpus: two\n", "line 2: num_gpus is 'two'; write a number such as 2"),
         ("command: x\nretries: 1.5\n", "line 2: retries is '1.5'; write a whole number"),
         ("command: x\nhold: maybe\n", "line 2: hold is 'maybe'; write true or false"),
+        ("command: x\ndependency: after:3\n", "line 2: dependency has 'after:3'; write afterok"),
+        ("command: x\ndependencies: [a]\n", "line 2: dependencies has 'a'; write afterok:12"),
         ("command: [x\n", "this is no YAML"),
         ("command: x\nenv: [a]\n", "line 2: variables are written as"),
         ("command: x\nenv: {a: [b]}\n", "a single value belongs here"),
@@ -639,3 +645,19 @@ def test_a_dependency_may_name_the_last_jobs(
         *("afterok:job-3", "afterok:job-2", "afterany:job-3", "afternotok:job-1"),
     ]
     assert main(["submit", "-d", "afterok:@~99", "--", "true"]) != 0
+
+
+def test_files_and_scripts_may_name_the_last_jobs_too(
+    server: FakeServer, submitted: Submit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.cli.references.mine", lambda: USER)
+    submitted("--", "true")
+    path = tmp_path / "job.yaml"
+    path.write_text("command: x\ndependency: afterok:last\n")
+    assert submitted(str(path))["dependencies"] == ["afterok:job-1"]
+    path.write_text("command: x\ndependencies: [afterany:@~1, 1, {type: afterok, job_id: 1}]\n")
+    named = ["afterany:job-1", "afterok:job-1", {"type": "afterok", "job_id": 1}]
+    assert submitted(str(path))["dependencies"] == named
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n#TGPU -d afterok:last\n")
+    assert submitted(str(script))["dependencies"] == ["afterok:job-3"]
