@@ -15,6 +15,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 
+from gpu_scheduler.cli.durations import text
 from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates, read_address
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.server.directories import running
@@ -35,7 +36,9 @@ NOT_PERMITTED = 5
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--state-dir", metavar="DIR", help="of the server to stop")
+    parser.add_argument(
+        "--state-dir", type=text("--state-dir"), metavar="DIR", help="of the server to stop"
+    )
     parser.add_argument(
         "--server",
         metavar="ADDRESS",

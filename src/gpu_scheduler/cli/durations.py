@@ -1,4 +1,4 @@
-"""Times, sizes and numbers as people write them, to seconds and MiB, and back.
+"""Times, sizes, numbers and words as people write them, to seconds and MiB, and back.
 
 | written | means |
 |---|---|
@@ -103,6 +103,17 @@ def whole(option: str, *, least: int = 0) -> Callable[[str], int]:
         if not (word.isascii() and word.isdigit()) or int(word) < least:
             raise InvalidRequest(f"{option} is '{text}'; write a whole number from {least}")
         return int(word)
+
+    return read
+
+
+def text(option: str) -> Callable[[str], str]:
+    """A reader of words; who gives none has probably forgotten to set a variable."""
+
+    def read(word: str) -> str:
+        if not word.strip():
+            raise InvalidRequest(f"{option} is empty; is a variable not set? Else leave it out")
+        return word
 
     return read
 

@@ -61,7 +61,7 @@ _INTERPRETERS = r"(python[\d.]*|bash|sh|zsh|Rscript|julia|node|perl|ruby)$"
 
 
 def body_of(args: Namespace) -> dict[str, Any]:
-    """The fields that the options say; what was not given, or is empty, is left out."""
+    """The fields that the options say; what was not given, or an empty name, is left out."""
     body: dict[str, Any] = {
         field: getattr(args, option)
         for option, field in PLAIN_FIELDS.items()

@@ -6,12 +6,13 @@ whether one was given must be known.
 
 from __future__ import annotations
 
-from gpu_scheduler.cli.durations import duration, moment, number, size_mb, whole
+from gpu_scheduler.cli.durations import duration, moment, number, size_mb, text, whole
 from gpu_scheduler.cli.submit_body import dependencies_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser
+    from collections.abc import Callable
 
 EXAMPLES = """\
 examples:
@@ -64,9 +65,26 @@ def _add_resources(parser: ArgumentParser) -> None:
         metavar="SIZE",
         help="of each of its GPUs",
     )
-    add("--gpu-model", metavar="NAME", help="models that will do, as A100 or A100,H100")
-    add("--mig", "--mig-profile", dest="mig", metavar="PROFILE", help="a MIG slice, as 3g.40gb")
-    add("--allowed-gpus", metavar="LIST", help="only these devices, as 0-3 or 0,2")
+    add(
+        "--gpu-model",
+        type=text("--gpu-model"),
+        metavar="NAME",
+        help="models that will do, as A100 or A100,H100",
+    )
+    add(
+        "--mig",
+        "--mig-profile",
+        dest="mig",
+        type=text("--mig"),
+        metavar="PROFILE",
+        help="a MIG slice, as 3g.40gb",
+    )
+    add(
+        "--allowed-gpus",
+        type=text("--allowed-gpus"),
+        metavar="LIST",
+        help="only these devices, as 0-3 or 0,2",
+    )
     add("--exclusive", action="store_true", default=None, help="share its node with nobody")
     add(
         "-c",
@@ -88,15 +106,25 @@ def _add_resources(parser: ArgumentParser) -> None:
         help="memory of the host",
     )
     add("--label", action="append", metavar="NAME=VALUE", help="only nodes with this label")
-    add("-w", "--nodelist", type=_names, metavar="NODE,...", help="only these nodes")
-    add("-x", "--exclude", type=_names, metavar="NODE,...", help="any nodes but these")
+    add("-w", "--nodelist", type=_names("--nodelist"), metavar="NODE,...", help="only these nodes")
+    add("-x", "--exclude", type=_names("--exclude"), metavar="NODE,...", help="any nodes but these")
     add("--topology", choices=("any", "prefer_island", "require_island"), help="NVLink islands")
     add("--contiguous", action="store_true", default=None, help="neighbouring device numbers")
     add("-N", "--members", type=whole("--members", least=1), metavar="N", help="a gang of N")
     add("--min-members", type=whole("--min-members"), metavar="N", help="start with so many")
     add("--same-rack", action="store_true", default=None, help="all members in one rack")
-    add("--llm", metavar="MODEL", help="GPUs as this model needs: qwen2.5-7b[,context=32k,...]")
-    add("--llm-config", metavar="FILE", help="GPUs by model; default llm_config.json, if there")
+    add(
+        "--llm",
+        type=text("--llm"),
+        metavar="MODEL",
+        help="GPUs as this model needs: qwen2.5-7b[,context=32k,...]",
+    )
+    add(
+        "--llm-config",
+        type=text("--llm-config"),
+        metavar="FILE",
+        help="GPUs by model; default llm_config.json, if there",
+    )
     add("--max-processes", type=whole("--max-processes"), metavar="N", help="processes at most")
 
 
@@ -115,10 +143,20 @@ def _add_time(parser: ArgumentParser) -> None:
         help="afterok:12, afterany:3:4, afterok:last",
     )
     add("-H", "--hold", action="store_true", default=None, help="wait until it is released")
-    add("--signal", metavar="SIG@SECONDS", help="signal before the limit or an eviction: USR1@120")
+    add(
+        "--signal",
+        type=text("--signal"),
+        metavar="SIG@SECONDS",
+        help="signal before the limit or an eviction: USR1@120",
+    )
     add("--grace", type=duration("--grace", plain="s"), metavar="TIME", help="from TERM to KILL")
     add("--retries", type=whole("--retries"), metavar="N", help="try again so often if it fails")
-    add("--retry-exit-codes", metavar="LIST", help="only after these exit codes, as 1,137")
+    add(
+        "--retry-exit-codes",
+        type=text("--retry-exit-codes"),
+        metavar="LIST",
+        help="only after these exit codes, as 1,137",
+    )
     add("--requeue-on-node-loss", action="store_true", default=None, help="start again elsewhere")
 
 
@@ -130,8 +168,16 @@ def _add_order(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="name; default: that of the program",
     )
-    add("-p", "--priority", metavar="P", help="how urgent it is")
-    add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="tenant, by id or name")
+    add("-p", "--priority", type=text("--priority"), metavar="P", help="how urgent it is")
+    add(
+        "-T",
+        "--tenant",
+        "--tenant-id",
+        dest="tenant",
+        type=text("--tenant"),
+        metavar="T",
+        help="tenant, by id or name",
+    )
     add("--pool", choices=("online", "batch"), help="the kind of work")
     add("--interactive", action="store_true", default=None, help="somebody waits for it")
     add("--allow-idle", action="store_true", default=None, help="its GPUs may stay unused")
@@ -139,6 +185,7 @@ def _add_order(parser: ArgumentParser) -> None:
     add(
         "--notify",
         action="append",
+        type=text("--notify"),
         metavar="WHAT[:WHO]",
         help="start, end, fail, preempted, idle, memory, all, none; as end,fail:slack",
     )
@@ -146,17 +193,35 @@ def _add_order(parser: ArgumentParser) -> None:
 
 def _add_surroundings(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("what it runs in").add_argument
-    add("-D", "--chdir", metavar="DIR", help="directory; default: this one")
+    add("-D", "--chdir", type=text("--chdir"), metavar="DIR", help="directory; default: this one")
     add("-e", "--env", action="append", metavar="NAME=VALUE", help="set a variable")
-    add("--export", metavar="WHAT", help="variables to take along: ALL (default), NONE or A,B=c")
-    add("--conda", "--conda-env", dest="conda", metavar="ENV", help="run in this conda environment")
+    add(
+        "--export",
+        type=text("--export"),
+        metavar="WHAT",
+        help="variables to take along: ALL (default), NONE or A,B=c",
+    )
+    add(
+        "--conda",
+        "--conda-env",
+        dest="conda",
+        type=text("--conda"),
+        metavar="ENV",
+        help="run in this conda environment",
+    )
     add(
         "--runner",
         choices=("process", "terminal", "tmux", "screen", "container"),
         help="default: process",
     )
-    add("--image", metavar="IMAGE", help="run in this container image")
-    add("--mount", action="append", metavar="SRC:DST[:ro]", help="a directory for the container")
+    add("--image", type=text("--image"), metavar="IMAGE", help="run in this container image")
+    add(
+        "--mount",
+        action="append",
+        type=text("--mount"),
+        metavar="SRC:DST[:ro]",
+        help="a directory for the container",
+    )
     add("--snapshot", action="store_true", default=None, help="run a copy of the code as it is now")
     add(
         "--snapshot-limit",
@@ -164,24 +229,50 @@ def _add_surroundings(parser: ArgumentParser) -> None:
         metavar="SIZE",
         help="largest copy; default 512M",
     )
-    add("-o", "--output", metavar="FILE", help="write the output there, not to the log")
+    add(
+        "-o",
+        "--output",
+        type=text("--output"),
+        metavar="FILE",
+        help="write the output there, not to the log",
+    )
 
 
 def _add_sweep(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("many at once").add_argument
-    add("-a", "--array", metavar="TASKS", help="tasks, as 0-99 or 0-99%%10 (ten at once)")
+    add(
+        "-a",
+        "--array",
+        type=text("--array"),
+        metavar="TASKS",
+        help="tasks, as 0-99 or 0-99%%10 (ten at once)",
+    )
     add("--param", action="append", metavar="NAME=A,B,...", help="one job for each combination")
-    add("--param-file", metavar="FILE", help="one job for each row of a CSV file")
-    add("--sweep", metavar="NAME", help="name of the sweep; default: one of its own")
+    add(
+        "--param-file",
+        type=text("--param-file"),
+        metavar="FILE",
+        help="one job for each row of a CSV file",
+    )
+    add(
+        "--sweep",
+        type=text("--sweep"),
+        metavar="NAME",
+        help="name of the sweep; default: one of its own",
+    )
     add("--dry-run", action="store_true", help="show and check it, and submit nothing")
 
 
-def _dependency(text: str) -> str:
+def _dependency(words: str) -> str:
     """Dependencies as they were written; a wrong one is refused with the line of a script."""
-    dependencies_of([text])
-    return text
+    dependencies_of([text("--dependency")(words)])
+    return words
 
 
-def _names(text: str) -> list[str]:
-    """Names of nodes, separated by commas."""
-    return [name.strip() for name in text.split(",") if name.strip()]
+def _names(option: str) -> Callable[[str], list[str]]:
+    """A reader of names of nodes, separated by commas."""
+
+    def read(words: str) -> list[str]:
+        return [name.strip() for name in text(option)(words).split(",") if name.strip()]
+
+    return read

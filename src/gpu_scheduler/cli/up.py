@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 
+from gpu_scheduler.cli.durations import text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -34,23 +36,22 @@ DAEMON_LOG = "server.log"
 
 def register(parser: ArgumentParser) -> None:
     """The options of `tgpu up`."""
-    parser.add_argument("--config", metavar="FILE", help="settings; see 'tgpu config sample'")
-    parser.add_argument("--state-dir", metavar="DIR", help="where all state is kept")
-    parser.add_argument(
-        "--simulate", metavar="GPUS", help="declare GPUs, such as 8xA100-80GB; jobs are real"
-    )
-    parser.add_argument("--http-port", metavar="PORT", type=int, help="0 takes a free one")
-    parser.add_argument("--metrics-port", metavar="PORT", type=int, help="0 takes a free one")
-    parser.add_argument("--policy", metavar="NAME", help="who comes first, such as fair or fifo")
-    parser.add_argument("--node-name", metavar="NAME", help="default: the host name")
-    parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
-    parser.add_argument(
-        "--runner", choices=("process", "tmux", "screen"), help="of jobs that do not name one"
-    )
-    parser.add_argument(
-        *("--screen",), dest="runner", action="store_const", const="screen", help="--runner screen"
-    )
-    parser.add_argument("--daemon", action="store_true", help="return once it is up")
+    add = parser.add_argument
+
+    def add_text(option: str, metavar: str, about: str) -> None:
+        add(option, type=text(option), metavar=metavar, help=about)
+
+    add_text("--config", "FILE", "settings; see 'tgpu config sample'")
+    add_text("--state-dir", "DIR", "where all state is kept")
+    add_text("--simulate", "GPUS", "declare GPUs, such as 8xA100-80GB; jobs are real")
+    add("--http-port", metavar="PORT", type=int, help="0 takes a free one")
+    add("--metrics-port", metavar="PORT", type=int, help="0 takes a free one")
+    add_text("--policy", "NAME", "who comes first, such as fair or fifo")
+    add_text("--node-name", "NAME", "default: the host name")
+    add_text("--log-level", "LEVEL", "DEBUG, INFO, WARNING or ERROR")
+    add("--runner", choices=("process", "tmux", "screen"), help="of jobs that do not name one")
+    add("--screen", dest="runner", action="store_const", const="screen", help="--runner screen")
+    add("--daemon", action="store_true", help="return once it is up")
 
 
 def run(args: Namespace) -> int:
@@ -237,9 +238,9 @@ def _run_as_daemon(args: Namespace, where: Paths) -> int:
         )
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        text = pipe.read()
-    if text:
-        show(json.loads(text))
+        answer = pipe.read()
+    if answer:
+        show(json.loads(answer))
         print(f"  log      {log}")
         return 0
     code = server.wait()

@@ -130,6 +130,20 @@ def test_an_empty_name_is_none(submitted: Submit) -> None:
     assert submitted("--name", "", "--", "python", "train.py")["name"] == "train.py"
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--array", "--tenant", "--gpu-model", "--allowed-gpus", "--nodelist", "--exclude"),
+        *("--image", "--conda", "--chdir", "--output", "--dependency", "--mig", "--export"),
+        *("--signal", "--retry-exit-codes", "--llm", "--param-file", "--priority", "--sweep"),
+    ],
+)
+def test_an_empty_word_is_taken_for_a_variable_that_is_not_set(
+    refused: Callable[..., str], option: str
+) -> None:
+    assert f"{option} is empty; is a variable not set?" in refused(option, "", "--", "true")
+
+
 def test_a_variable_that_is_no_text_is_left_out_and_named(
     submitted: Submit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

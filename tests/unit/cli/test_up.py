@@ -77,6 +77,12 @@ def test_gpus_that_cannot_be_declared_are_refused_at_once(
     assert not state.exists()
 
 
+@pytest.mark.parametrize("option", ["--simulate", "--state-dir", "--config", "--policy"])
+def test_an_empty_word_is_no_wish(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", option, ""]) == 2
+    assert f"{option} is empty; is a variable not set?" in capsys.readouterr().err
+
+
 def test_an_agent_without_its_token_file_says_which_one_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
