@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNITS_S = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 LONGEST_S = 3_650 * 86_400
+LEAST_LIMIT_S = 0.001
 SIZES_MB = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}
 _PARTS = (
     r"(\d+(?:\.\d+)?)"
@@ -46,6 +47,23 @@ def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
         if seconds is None or seconds > LONGEST_S:
             raise InvalidRequest(
                 f"{option} is '{text}'; write a time such as 90m, 2h, 1d12h, 02:30:00 or 1-12:00:00"
+            )
+        return seconds
+
+    return read
+
+
+def limit(option: str) -> Callable[[str], float]:
+    """A reader of a job's time limit in seconds."""
+    read_duration = duration(option)
+
+    def read(text: str) -> float:
+        seconds = read_duration(text)
+        if seconds < LEAST_LIMIT_S:
+            raise InvalidRequest(
+                f"{option} is '{text}', and no job can run for no time; leave it out for the "
+                f"server's default, which is 7 days unless set otherwise, or write up to "
+                f"{LONGEST_S // 86_400}d"
             )
         return seconds
 

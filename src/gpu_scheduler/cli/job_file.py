@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from gpu_scheduler.cli.durations import duration, moment, size_mb
+from gpu_scheduler.cli.durations import duration, limit, moment, size_mb
 from gpu_scheduler.cli.submit_body import dependencies_of, priority_of
 from gpu_scheduler.client.fields import JobFields
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
@@ -130,7 +130,7 @@ def _checked(key: str, kind: Any, value: Any) -> Any:
 _READERS: dict[str, Callable[[str], Any]] = {
     "command": lambda text: ["/bin/sh", "-c", text],
     "priority": priority_of,
-    "time": duration("time"),
+    "time": limit("time"),
     "estimate": duration("estimate"),
     "grace": duration("grace", plain="s"),
     "begin_at": moment("begin_at"),

@@ -40,7 +40,8 @@ that belongs neither to root nor to you is not trusted.
 **Times** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `2 hours`, `02:30:00`,
 `1-12:00:00` (a day and a half), `1-12`. A plain number is minutes for limits and estimates (as with
 Slurm), and seconds for `--timeout`, `--grace` and `--interval`. `10:30` is refused, as it could
-mean two things.
+mean two things, and so is a limit of 0: without `--time` it is the server's default, 7 days unless
+set otherwise.
 **Moments** are written as `2026-01-31T18:00` (your own clock unless an offset is given), `18:00` or
 `9am` (the next one), `tomorrow`, `tomorrow 9am`, `fri 18:00`, `+2h`, `in 2 hours`, `now`.
 **Sizes** are `512M`, `40G`, `1.5T`; a plain number is MiB.

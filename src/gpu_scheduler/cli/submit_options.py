@@ -6,7 +6,7 @@ whether one was given must be known.
 
 from __future__ import annotations
 
-from gpu_scheduler.cli.durations import duration, moment, number, size_mb, text, whole
+from gpu_scheduler.cli.durations import duration, limit, moment, number, size_mb, text, whole
 from gpu_scheduler.cli.submit_body import dependencies_of
 
 TYPE_CHECKING = False
@@ -130,7 +130,7 @@ def _add_resources(parser: ArgumentParser) -> None:
 
 def _add_time(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("when").add_argument
-    add("-t", "--time", type=duration("--time"), metavar="TIME", help="limit; it is enforced")
+    add("-t", "--time", type=limit("--time"), metavar="TIME", help="limit; it is enforced")
     add("--estimate", type=duration("--estimate"), metavar="TIME", help="likely run time")
     add("--begin", type=moment("--begin"), metavar="WHEN", help="not before 18:00, +2h, ...")
     add("--deadline", type=moment("--deadline"), metavar="WHEN", help="should have ended by then")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from gpu_scheduler.cli.durations import duration, moment, number, size_mb, whole
+from gpu_scheduler.cli.durations import duration, limit, moment, number, size_mb, whole
 from gpu_scheduler.cli.output import print_json
 from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.references import references
@@ -31,7 +31,7 @@ def register(parser: ArgumentParser) -> None:
     add("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, last, @~1, all")
     add("-p", "--priority", metavar="P", help="as with submit")
     add("-J", "--name", metavar="NAME", help="another name")
-    add("-t", "--time", type=duration("--time"), metavar="TIME", help="another limit")
+    add("-t", "--time", type=limit("--time"), metavar="TIME", help="another limit")
     add("-G", "--gpus", type=number("--gpus"), metavar="N", help="another number of GPUs")
     add("--gpu-memory", type=size_mb("--gpu-memory"), metavar="SIZE", help="of all its GPUs")
     add("-c", "--cpus", type=number("--cpus"), metavar="N", help="CPU cores")

@@ -134,8 +134,8 @@ class JobRequest(MemberRequest, forbid_unknown_fields=True, omit_defaults=True):
     pool: Pool = Pool.BATCH
     interactive: bool = False
     preemptible: bool = True
-    max_runtime_minutes: Minutes = 0
-    max_runtime_seconds: Seconds = 0
+    max_runtime_minutes: Minutes | UnsetType = UNSET
+    max_runtime_seconds: Seconds | UnsetType = UNSET
     estimate_seconds: Seconds = 0
     deadline: Moment | None = None
     begin_at: Moment | None = None

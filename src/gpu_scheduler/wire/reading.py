@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
@@ -37,6 +38,7 @@ from gpu_scheduler.model.named_nodes import labels_of_names
 from gpu_scheduler.model.notice import read_rules
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.wire.jobs import (
+    MAX_SECONDS,
     MOST_ARGUMENT,
     MOST_ARGUMENTS,
     MOST_NAME,
@@ -273,8 +275,9 @@ def read_patch(asked: JobPatch, job: Job) -> tuple[tuple[str, Any], ...]:
     if "priority" in given:
         changes["priority"] = _priority(given["priority"])
     if "max_runtime_minutes" in given or "max_runtime_seconds" in given:
-        minutes = given.get("max_runtime_minutes", 0)
-        changes["max_runtime_ms"] = _max_runtime_ms(minutes, given.get("max_runtime_seconds", 0))
+        changes["max_runtime_ms"] = _max_runtime_ms(
+            asked.max_runtime_minutes, asked.max_runtime_seconds
+        )
     if "estimate_seconds" in given:
         changes["estimate_ms"] = round(given["estimate_seconds"] * 1000)
     for name, target in (("deadline", "deadline_ms"), ("begin_at", "begin_ms")):
@@ -404,10 +407,24 @@ def _priority(value: int | str) -> int:
     return value if isinstance(value, int) else read_priority(value)
 
 
-def _max_runtime_ms(minutes: float, seconds: float) -> int:
-    if minutes and seconds:
+def _max_runtime_ms(minutes: float | UnsetType, seconds: float | UnsetType) -> int:
+    """The limit; 0 if none was given, which means the default."""
+    if minutes is not UNSET and seconds is not UNSET:
         raise InvalidRequest("the run time was given in minutes and in seconds; give one of them")
-    return round(minutes * 60_000) or round(seconds * 1000)
+    for name, amount, unit_ms in (
+        ("max_runtime_minutes", minutes, 60_000),
+        ("max_runtime_seconds", seconds, 1_000),
+    ):
+        if amount is UNSET:
+            continue
+        limit_ms = round(amount * unit_ms)
+        if not limit_ms:
+            raise InvalidRequest(
+                f"{name} is {amount:g}, and no job can run for no time; leave it out for the "
+                f"default (scheduler.job_timeout_s), or give up to {MAX_SECONDS * 1000 // unit_ms}"
+            )
+        return limit_ms
+    return 0
 
 
 def _moment(value: str | float | None, name: str) -> int:

@@ -101,6 +101,15 @@ def test_run_times_come_in_minutes_or_seconds_but_not_in_both() -> None:
         job(max_runtime_minutes=1, max_runtime_seconds=1)
 
 
+@pytest.mark.parametrize("given", [{"max_runtime_minutes": 0}, {"max_runtime_seconds": 0.0001}])
+def test_a_limit_of_no_time_is_not_taken_for_the_default(given: dict[str, float]) -> None:
+    assert job().max_runtime_ms == 0
+    with pytest.raises(InvalidRequest, match="leave it out for the default"):
+        job(**given)
+    with pytest.raises(InvalidRequest, match="leave it out for the default"):
+        patched(job(), **given)
+
+
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
     [
