@@ -82,6 +82,9 @@ def _job(
         try:
             if field == "environment":
                 body[field] = _variables(file, value_node)
+            elif field in ("command", "args") and isinstance(value_node, yaml.SequenceNode):
+                # As they stand there: `yes` is no boolean, and `1.10` no number.
+                body[field] = [_scalar(file, word) for word in value_node.value]
             else:
                 body[field] = _value(key, field, _constructed(loader, value_node))
         except InvalidRequest as error:
@@ -98,8 +101,6 @@ def _constructed(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
 
 def _value(key: str, field: str, value: Any) -> Any:
     """The value as the REST API wants it."""
-    if field in ("command", "args") and isinstance(value, list):
-        return [str(word) for word in value]
     if field == "dependencies":
         return _dependencies(key, value if isinstance(value, list) else [value])
     reader = _READERS.get(key) or _READERS.get(field)

@@ -33,7 +33,7 @@ from gpu_scheduler.model.errors import ClusterError
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from gpu_scheduler.client.fields import Job, JobFields
+    from gpu_scheduler.client.fields import Job, JobFields, Word
 
 _PAGE = 1000
 _PIECE = 1 << 18
@@ -96,7 +96,7 @@ class AsyncClient:
         """Nothing is kept open between calls."""
 
     async def submit(
-        self, command: Sequence[str] | None = None, **job: Unpack[JobFields]
+        self, command: Sequence[Word] | None = None, **job: Unpack[JobFields]
     ) -> AsyncJobHandle:
         """Submit one job. A command that is one string is given to a shell."""
         answer = await self.call("POST", f"{API}/jobs", submission(command, job))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any, Self, Unpack
 
-    from gpu_scheduler.client.fields import Job, JobFields
+    from gpu_scheduler.client.fields import Job, JobFields, Word
 
 _PAGE = 1000
 
@@ -91,7 +91,7 @@ class Client:
 
     # --- jobs
 
-    def submit(self, command: Sequence[str] | None = None, **job: Unpack[JobFields]) -> JobHandle:
+    def submit(self, command: Sequence[Word] | None = None, **job: Unpack[JobFields]) -> JobHandle:
         """Submit one job. A command that is one string is given to a shell."""
         answer = self.call("POST", f"{API}/jobs", submission(command, job))
         return JobHandle(self, answer["job_id"], answer.get("tasks", 1))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any, TypedDict
 
 Job = dict[str, Any]
 """A job as the server describes it; docs/reference/rest.md names the keys."""
+
+
+Word = str | PathLike[str]
+"""One word of a command."""
 
 
 class JobFields(TypedDict, total=False):

@@ -11,11 +11,14 @@ import os
 from gpu_scheduler.client.errors import Unreadable, error_of
 from gpu_scheduler.client.http1 import as_utf8, quoted
 from gpu_scheduler.client.surroundings import capture
+from gpu_scheduler.model.errors import InvalidRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
+
+    from gpu_scheduler.client.fields import Word
 
 API = "/api/v1"
 ENDED = frozenset({"completed", "failed", "cancelled"})
@@ -48,18 +51,35 @@ def job_path(job: str | int, *more: str) -> str:
     return "/".join([f"{API}/jobs/{quoted(job_id(job))}", *more])
 
 
-def submission(command: Sequence[str] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+def submission(command: Sequence[Word] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a submission: the command, the fields, and the surroundings of the caller."""
-    if isinstance(command, str):
-        command = ["/bin/sh", "-c", command]
-    body: dict[str, Any] = {} if command is None else {"command": [str(word) for word in command]}
+    body: dict[str, Any] = {} if command is None else {"command": _words(command)}
     for name, value in fields.items():
-        if name != "capture" and value is not None:
+        if name not in ("capture", "command") and value is not None:
             body[_RENAMED.get(name, name)] = value
     if fields.get("capture", True):
         for name, value in capture().items():
             body.setdefault(name, value)
     return body
+
+
+def _words(command: Any) -> list[str]:
+    """The command as strings; one string is a line for a shell. Nothing is turned into text."""
+    if isinstance(command, str):
+        if not command.strip():
+            raise InvalidRequest("command is an empty line; write what a shell should run")
+        return ["/bin/sh", "-c", command]
+    if isinstance(command, bytes) or not hasattr(command, "__iter__"):
+        raise InvalidRequest(f"command is {command!r}; write a list of strings, or one string")
+    words = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in command]
+    for place, word in enumerate(words):
+        if not isinstance(word, str):
+            raise InvalidRequest(
+                f"command[{place}] is {word!r}, of type {type(word).__name__}; write a string"
+            )
+    if words and not words[0]:
+        raise InvalidRequest("command[0], the program, is an empty string; name a program")
+    return words
 
 
 def is_over(job: Mapping[str, Any]) -> bool:

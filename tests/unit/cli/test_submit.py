@@ -241,6 +241,15 @@ def test_a_job_file_is_read(submitted: Submit, tmp_path: Path) -> None:
     assert (body["dependencies"], body["begin_at"]) == (["afterok:job-3"], 86400)
 
 
+def test_the_words_of_a_command_in_a_job_file_are_taken_as_they_stand(
+    submitted: Submit, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [echo, yes, 1.10, null]\nargs: [0x10]\n")
+    body = submitted(str(path))
+    assert (body["command"], body["args"]) == (["echo", "yes", "1.10", "null"], ["0x10"])
+
+
 def test_a_job_file_may_hold_several_jobs(
     server: FakeServer, submitted: Submit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

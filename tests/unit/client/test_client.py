@@ -1,5 +1,6 @@
 """The client speaks to a server over a real socket, and says clearly what goes wrong."""
 
+import asyncio
 import os
 import shutil
 import socket
@@ -9,16 +10,18 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gpu_scheduler
-from gpu_scheduler import Client, JobFailed, NoServer, TimedOut
+from gpu_scheduler import AsyncClient, Client, JobFailed, NoServer, TimedOut
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,
     InvalidInput,
+    InvalidRequest,
     OutcomeUnknown,
     QuotaTooSmall,
     StoreUnavailable,
@@ -60,6 +63,43 @@ def test_a_job_is_submitted_with_the_surroundings_of_the_caller(
 def test_a_command_that_is_one_string_goes_to_a_shell(server: FakeServer, client: Client) -> None:
     client.submit("echo $HOME", capture=False)
     assert server.bodies == [{"command": ["/bin/sh", "-c", "echo $HOME"]}]
+
+
+WRONG_COMMANDS: list[tuple[Any, str]] = [
+    (["echo", None], r"command\[1\] is None, of type NoneType; write a string"),
+    (["echo", "x", 1.5], r"command\[2\] is 1\.5, of type float"),
+    (["echo", 3], r"command\[1\] is 3, of type int"),
+    ("", "command is an empty line"),
+    (" \n", "command is an empty line"),
+    (["", "x"], r"command\[0\], the program, is an empty string"),
+    (b"echo x", "write a list of strings, or one string"),
+    (5, "write a list of strings, or one string"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), WRONG_COMMANDS)
+def test_nothing_is_turned_into_text_to_make_a_command(
+    server: FakeServer, client: Client, command: Any, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        client.submit(command)
+    with pytest.raises(InvalidRequest, match=message):
+        client.submit_many([{"command": command}])
+
+    async def submit() -> None:
+        async with AsyncClient(server.directory) as waiting:
+            await waiting.submit(command)
+
+    with pytest.raises(InvalidRequest, match=message):
+        asyncio.run(submit())
+    assert server.bodies == []
+
+
+def test_a_path_is_a_word_of_a_command(server: FakeServer, client: Client) -> None:
+    client.submit([Path("/usr/bin/env"), "true"])
+    assert server.bodies[0]["command"] == ["/usr/bin/env", "true"]
+    client.submit_many([{"command": "echo $HOME"}])
+    assert server.bodies[1]["command"] == ["/bin/sh", "-c", "echo $HOME"]
 
 
 def test_many_jobs_are_one_request(server: FakeServer, client: Client) -> None:
