@@ -63,8 +63,17 @@ def short_name(job: Mapping[str, Any]) -> str:
     """The name, cut; a dash if it is nobody else's business."""
     if job.get("redacted"):
         return "-"
-    name = str(job.get("name") or "")
+    name = full_name(job)
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def full_name(job: Mapping[str, Any]) -> str:
+    """The name; that of the program if nobody gave it one, as programs often do not."""
+    if job.get("name") or not job.get("command"):
+        return str(job.get("name") or "")
+    from gpu_scheduler.cli.submit_body import default_name
+
+    return default_name([str(word) for word in job["command"]])
 
 
 def state_code(job: Mapping[str, Any]) -> str:

@@ -48,8 +48,11 @@ def run(args: Namespace) -> int:
 
 def print_job(job: dict[str, Any]) -> None:
     """One job, for people."""
-    name = f"  {visible(job['name'])}" if job.get("name") else ""
-    print(f"{painted(str(job['id']), 'bold')}{name}  {coloured_state(str(job['state']))}")
+    from gpu_scheduler.cli.jobs_view import full_name
+
+    name = visible(full_name(job))
+    named = f"  {name}" if name else ""
+    print(f"{painted(str(job['id']), 'bold')}{named}  {coloured_state(str(job['state']))}")
     if job.get("redacted"):
         print_pairs(_of_somebody_else(job))
         return

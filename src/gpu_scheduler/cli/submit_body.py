@@ -57,7 +57,8 @@ PLAIN_FIELDS = {
 RECENT = r"last|@(?:~\d{1,9})?"
 SHORT_SCALE_TOP = 10
 SHORT_SCALE_STEP = 150
-_INTERPRETERS = r"(python[\d.]*|bash|sh|zsh|Rscript|julia|node|perl|ruby)$"
+_SHELLS = r"(?:ba|da|k|z|fi|a|c|tc)?sh"
+_INTERPRETERS = r"python[\d.]*|Rscript|julia|node|perl|ruby"
 
 
 def body_of(args: Namespace) -> dict[str, Any]:
@@ -173,15 +174,22 @@ def command_of(words: list[str]) -> list[str]:
 
 
 def default_name(words: list[str]) -> str:
-    """The program's own name: `python -u train.py` is called train.py."""
+    """The program's own name: `python -u train.py` is called train.py.
+
+    Code on the command line has none: `python -c ...` is called python. A shell's line has that of
+    its first word.
+    """
     first = words[0].rpartition("/")[2]
-    if len(words) > 2 and words[1] == "-c" and first.endswith("sh"):
-        line = words[2].split()
-        return default_name(line) if line else first
-    if re.match(_INTERPRETERS, first):
-        for word in words[1:]:
-            if not word.startswith("-"):
-                return word.rpartition("/")[2]
+    is_shell = re.fullmatch(_SHELLS, first) is not None
+    if not is_shell and not re.fullmatch(_INTERPRETERS, first):
+        return first
+    code_follows = r"-\w*c" if is_shell or "python" in first else r"-\w*[eE]|--eval|--print"
+    for place, word in enumerate(words[1:], start=1):
+        if not word.startswith("-"):
+            return word.rpartition("/")[2]
+        if re.fullmatch(code_follows, word):
+            line = words[place + 1].split() if is_shell and words[place + 1 :] else []
+            return default_name(line) if line else first
     return first
 
 

@@ -143,6 +143,16 @@ def test_all_pages_are_read(
     assert len(tell("list", "-q", "--limit", "0").split()) == 5
 
 
+def test_a_job_that_nobody_named_is_shown_by_its_program(server: FakeServer, tell: Tell) -> None:
+    submitted(server, name="", command=["/bin/sh", "-c", "python train.py --lr 1"])
+    submitted(server, name="", command=[])
+    named = [line.split("\t")[1] for line in tell("list").splitlines()[1:]]
+    assert sorted(named) == ["", "train.py"]
+    assert tell("show", "1").startswith("job-1  train.py  ")
+    server.end("job-1")
+    assert "\ttrain.py\t" in tell("history")
+
+
 def test_history_shows_how_jobs_ended(server: FakeServer, tell: Tell) -> None:
     submitted(server, 3)
     server.end("job-1", started_at="2026-01-31T17:00:00.000Z")

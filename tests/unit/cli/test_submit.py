@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.cli.submit_body import SHORT_SCALE_TOP, priority_of
+from gpu_scheduler.cli.submit_body import SHORT_SCALE_TOP, default_name, priority_of
 from gpu_scheduler.model.job import read_priority
 from tests.unit.client.fake_server import USER, FakeServer, a_server
 
@@ -57,6 +58,28 @@ def test_the_command_after_two_dashes_is_taken_as_it_is(submitted: Submit) -> No
     assert body["command"] == ["python", "train.py", "--gpus", "9", "--", "x"]
     assert body["gpu_count"] == 2
     assert body["name"] == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("python3 -c 'import os; print(os)'", "python3"),
+        ("python -uc 'import os' x", "python"),
+        ("python -u train.py -c x", "train.py"),
+        ("python -m torch.run train.py", "torch.run"),
+        ("/usr/bin/perl -ne 'print if /x/' file", "perl"),
+        ("node --eval 'x()'", "node"),
+        ("bash -e run.sh", "run.sh"),
+        ("bash -lc 'python train.py'", "train.py"),
+        ("sh -c ''", "sh"),
+        ("sh -c", "sh"),
+        ("nvidia-smi -l 1", "nvidia-smi"),
+        ("ssh box train.py", "ssh"),
+        ("/usr/bin/python3", "python3"),
+    ],
+)
+def test_a_job_without_a_name_has_that_of_the_program(words: str, name: str) -> None:
+    assert default_name(shlex.split(words)) == name
 
 
 def test_the_dashes_may_be_left_out(submitted: Submit) -> None:
