@@ -46,6 +46,18 @@ def test_the_server_that_is_named_is_stopped_and_no_other(
     assert "no server answers at" in again.stderr
 
 
+def test_programs_are_told_in_json_what_was_started_and_stopped() -> None:
+    with a_state_dir() as state_dir:
+        house = RealServer(state_dir)
+        where = ("--state-dir", house.state_dir)
+        told = house.json("up", "--daemon", "--simulate", "1xA100", *where)
+        log = told.pop("log")
+        assert told == facts(house)
+        assert Path(log).is_file()
+        stopped = {"pid": told["pid"], "state": told["state"], "status": "stopped"}
+        assert house.json("down", *where) == stopped
+
+
 def test_a_state_directory_that_is_named_wins_over_the_variable(
     server: RealServer, tmp_path: Path
 ) -> None:
@@ -96,7 +108,9 @@ def test_a_server_of_another_user_is_refused(server: RealServer) -> None:
     if not child:
         os.setuid(NOBODY)
         try:
-            down.run(Namespace(state_dir=None, server=f"{server.state_dir}/server.sock"))
+            down.run(
+                Namespace(state_dir=None, server=f"{server.state_dir}/server.sock", json=False)
+            )
         except InvalidRequest as error:
             os.write(writing, str(error).encode())
         finally:

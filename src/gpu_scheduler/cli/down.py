@@ -16,6 +16,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 
 from gpu_scheduler.cli.durations import text
+from gpu_scheduler.cli.output import print_json
 from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates, read_address
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.server.directories import running
@@ -44,6 +45,7 @@ def register(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="of the server to stop, on this machine; default $TGPU_SERVER, your own server",
     )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(args: Namespace) -> int:
@@ -53,7 +55,7 @@ def run(args: Namespace) -> int:
     named = args.server or ("" if args.state_dir else os.environ.get(SERVER_VARIABLE, ""))
     if not named:
         where = paths(args.state_dir)
-        return _stop(where, f"works with {where.state}")
+        return _stop(where, f"works with {where.state}", as_json=args.json)
     addresses = candidates(named)
     if len(addresses) != 1:
         raise InvalidRequest(
@@ -65,10 +67,10 @@ def run(args: Namespace) -> int:
     if host is None:
         print(f"tgpu: no server answers at {address}", file=sys.stderr)
         return NONE_THERE
-    return _stop(_place_of(address, host), f"answers at {address}")
+    return _stop(_place_of(address, host), f"answers at {address}", as_json=args.json)
 
 
-def _stop(where: Paths, what: str) -> int:
+def _stop(where: Paths, what: str, *, as_json: bool = False) -> int:
     server = running(where)
     if server is None:
         print(f"tgpu: no server {what}", file=sys.stderr)
@@ -97,6 +99,9 @@ def _stop(where: Paths, what: str) -> int:
             print(f"tgpu: server {pid} has not stopped yet", file=sys.stderr)
             return 1
         time.sleep(LOOK_AGAIN_S)
+    if as_json:
+        print_json({"pid": pid, "state": where.state, "status": "stopped"})
+        return 0
     again = "tgpu server" if server.get("nodes") else "tgpu up"
     print(f"server {pid} has stopped; jobs that run go on, '{again}' finds them again")
     return 0

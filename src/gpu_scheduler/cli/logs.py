@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
@@ -13,6 +14,7 @@ from gpu_scheduler.model.errors import ClusterError, InvalidRequest
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
 
     from gpu_scheduler.client.client import Client
 
@@ -30,6 +32,7 @@ def register(parser: ArgumentParser) -> None:
     add("--member", type=whole("--member"), metavar="N", help="one member of a gang; default 0")
     add("--all-members", action="store_true", help="all of them, with [rank] before each line")
     add_server_options(parser, json=False)
+    add("--json", action="store_true", help="print each line as a JSON object")
 
 
 def run(args: Namespace) -> int:
@@ -41,13 +44,19 @@ def run(args: Namespace) -> int:
             if args.member is not None:
                 raise InvalidRequest("--all-members shows every member; leave out --member")
             query |= {"member": None, "merged": 1}
+        lines = _JsonLines(str(reference)) if args.json else None
+        write = _write if lines is None else lines.write
         written = 0
-        if args.follow and not args.all_members:
-            written = follow(client, str(reference), query)
-        else:
-            for piece in client.log_bytes(str(reference), follow=args.follow, **query):
-                _write(piece)
-                written += len(piece)
+        try:
+            if args.follow and not args.all_members:
+                written = follow(client, str(reference), query, write)
+            else:
+                for piece in client.log_bytes(str(reference), follow=args.follow, **query):
+                    write(piece)
+                    written += len(piece)
+        finally:
+            if lines is not None:
+                lines.end()
         if not written and args.tail != 0:
             _say_why_empty(client, str(reference))
     return 0
@@ -65,8 +74,15 @@ def _say_why_empty(client: Client, job: str) -> None:
 class Follower:
     """Copies output to stdout, and knows how far it got, so that it can go on later."""
 
-    def __init__(self, client: Client, job: str, query: dict[str, object]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        job: str,
+        query: dict[str, object],
+        write: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._client = client
+        self._write = _write if write is None else write
         self._job = job
         self._query = query
         self.copied = 0
@@ -87,7 +103,7 @@ class Follower:
                 answered, lost_at = True, 0.0
                 for piece in pieces:
                     self.copied += len(piece)
-                    _write(piece)
+                    self._write(piece)
                 return
             except ClusterError:
                 # Away, or back and not yet in touch with the node.
@@ -97,11 +113,41 @@ class Follower:
                 time.sleep(_PAUSE_S)
 
 
-def follow(client: Client, job: str, query: dict[str, object]) -> int:
+def follow(
+    client: Client,
+    job: str,
+    query: dict[str, object],
+    write: Callable[[bytes], None] | None = None,
+) -> int:
     """Copy the output to stdout until the job ends; how many bytes there were."""
-    follower = Follower(client, job, query)
+    follower = Follower(client, job, query, write)
     follower.copy()
     return follower.copied
+
+
+class _JsonLines:
+    """Bytes in, one object for each line out as soon as the line is complete."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._rest = b""
+
+    def write(self, piece: bytes) -> None:
+        """Print the lines that this completes."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            self._print(line)
+
+    def end(self) -> None:
+        """Print what is left, a line that nobody ended."""
+        if self._rest:
+            self._print(self._rest)
+        self._rest = b""
+
+    def _print(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace")
+        # Plain ASCII, whatever the terminal takes.
+        print(json.dumps({"job_id": self._job, "line": text}), flush=True)
 
 
 def _write(piece: bytes) -> None:

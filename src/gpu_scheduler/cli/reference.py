@@ -59,6 +59,16 @@ out. In a pipe all cells come whole, separated by tabs. `--json` prints what the
 States: PD pending, SC scheduled, R running, CD completed, F failed, TO failed by its time limit, CA
 cancelled, PR preempted.
 
+**JSON.** Nearly every command has `--json`. Errors stay a line on stderr, and the exit code is the
+same. `logs --json` prints an object for each line, as `{"job_id": "job-12", "line": "epoch 1"}`,
+with `-f` as it comes. `run --json` leaves the job's output as it is, says nothing else, and ends
+with one line on stderr: the job as `show --json` has it, unless you left it before its end.
+`up --json` prints what stands in `server.json`, with `--daemon` also the `log`; `down --json` the
+`pid` and `state` of what it stopped. Without `--json` are `shell`, `attach`, `jupyter` and `code`,
+which hand a terminal over to you, `server` and `agent`, which stay in the foreground and write a
+log (of JSON with `logging.structured`), `completions`, which prints a script, and `demo` and
+`test`, which are for people.
+
 **Exit codes** stand in [exit codes](exit-codes.md).
 """
 MORE = {

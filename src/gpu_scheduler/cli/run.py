@@ -6,6 +6,7 @@ Ctrl-C asks what to do with the job; without a terminal it cancels it, as it wou
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -44,6 +45,9 @@ def register(parser: ArgumentParser) -> None:
     parser.epilog = f"{parser.epilog}\n\n{ON_INPUT}"
     parser.add_argument("-q", "--quiet", action="store_true", help="only the output of the job")
     parser.add_argument(
+        "--json", action="store_true", help="--quiet, and the job as one JSON line on stderr"
+    )
+    parser.add_argument(
         "--pty", action="store_true", help="on a terminal, as 'tgpu shell': for what asks for keys"
     )
     add_terminal_options(parser)
@@ -51,6 +55,7 @@ def register(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Submit one job and stay with it."""
+    args.quiet = args.quiet or args.json
     if args.pty:
         return _on_a_terminal(args)
     body = _body(args)
@@ -78,11 +83,16 @@ def run(args: Namespace) -> int:
                 if decided is not None:
                     return decided
                 continue
-            code = exit_code_of(ended)
-            if code and not args.quiet:
-                reason = f": {ended['reason']}" if ended.get("reason") else ""
-                warn(f"{job} {ended['state']}{reason}")
-            return code
+            _say_its_end(args, job, ended)
+            return exit_code_of(ended)
+
+
+def _say_its_end(args: Namespace, job: str, ended: Mapping[str, Any]) -> None:
+    if args.json:
+        print(json.dumps(ended), file=sys.stderr, flush=True)
+    elif exit_code_of(ended) and not args.quiet:
+        reason = f": {ended['reason']}" if ended.get("reason") else ""
+        warn(f"{job} {ended['state']}{reason}")
 
 
 def _body(args: Namespace) -> dict[str, Any]:
@@ -168,6 +178,8 @@ def _has_its_turn(job: dict[str, Any]) -> bool:
 def _on_a_terminal(args: Namespace) -> int:
     from gpu_scheduler.cli.shell import open_terminal, shell_body
 
+    if args.json:
+        raise InvalidRequest("--json is for jobs whose output is copied; leave out --pty")
     if not args.words:
         raise InvalidRequest("there is nothing to run; 'tgpu shell' opens a shell")
     return open_terminal(args, shell_body(args))

@@ -52,6 +52,7 @@ def register(parser: ArgumentParser) -> None:
     add("--runner", choices=("process", "tmux", "screen"), help="of jobs that do not name one")
     add("--screen", dest="runner", action="store_const", const="screen", help="--runner screen")
     add("--daemon", action="store_true", help="return once it is up")
+    add("--json", action="store_true", help="print JSON instead of text once it is up")
 
 
 def run(args: Namespace) -> int:
@@ -69,7 +70,7 @@ def run(args: Namespace) -> int:
         warn_of_another(where)
     if args.daemon:
         return _run_as_daemon(args, where)
-    return serve(settings, where, _announcer(), is_daemon=is_daemon)
+    return serve(settings, where, _announcer(as_json=args.json), is_daemon=is_daemon)
 
 
 def warn_of_another(where: Paths) -> None:
@@ -149,11 +150,11 @@ def serve(
     return 0
 
 
-def _announcer() -> Callable[[dict[str, Any]], None]:
+def _announcer(*, as_json: bool) -> Callable[[dict[str, Any]], None]:
     """Tell whoever waits for us: a parent that made us a daemon, or the person at the terminal."""
     descriptor = os.environ.pop(READY_FD, "")
     if not descriptor:
-        return show
+        return _show_json if as_json else show
     # Nobody whom we start may keep the pipe open.
     os.set_inheritable(int(descriptor), False)
 
@@ -180,6 +181,14 @@ def show(facts: dict[str, Any]) -> None:
         f"  next     {_next_step(facts)}",
     ]
     print("\n".join(lines), flush=True)
+
+
+def _show_json(facts: dict[str, Any]) -> None:
+    """The same for programs: what stands in server.json."""
+    from gpu_scheduler.cli.output import print_json
+
+    print_json(facts)
+    sys.stdout.flush()
 
 
 def _next_step(facts: dict[str, Any]) -> str:
@@ -239,6 +248,9 @@ def _run_as_daemon(args: Namespace, where: Paths) -> int:
     os.close(writer)
     with os.fdopen(reader) as pipe:
         answer = pipe.read()
+    if answer and args.json:
+        _show_json(json.loads(answer) | {"log": log})
+        return 0
     if answer:
         show(json.loads(answer))
         print(f"  log      {log}")

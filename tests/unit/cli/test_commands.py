@@ -266,6 +266,30 @@ def test_logs_are_copied_as_they_are(
     assert server.requests[-1].endswith("/logs?attempt=1&tail=3")
 
 
+def test_logs_for_programs_are_an_object_for_each_line(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted(server)
+    server.write("job-1", "é 1\n\nlast".encode() + b"\xff")
+    server.end("job-1")
+    for words in (["logs", "--json", "1"], ["logs", "--json", "-f", "1"]):
+        assert main(words) == 0
+        told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [one["line"] for one in told] == ["é 1", "", "last\ufffd"]
+        assert {one["job_id"] for one in told} == {"job-1"}
+
+
+def test_a_line_of_a_log_that_comes_in_pieces_is_one_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = logs._JsonLines("job-1")
+    for piece in (b"caf\xc3", b"\xa9\nba", b"r", b"\n"):
+        lines.write(piece)
+    lines.end()
+    told = [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["café", "bar"]
+
+
 def test_a_job_without_output_that_has_not_begun_says_why(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -435,6 +459,19 @@ def test_run_shows_the_output_and_ends_as_the_job_does(
     server.when_submitted()
     assert main(["run", "-q", "true"]) == 0
     assert main(["run", "--dry-run", "true"]) == 0
+
+
+def test_run_for_programs_leaves_the_output_alone_and_ends_with_the_job(
+    server: FakeServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.when_submitted(exit_code=3, output=b"hello\n")
+    assert main(["run", "--json", "--", "sh"]) == 3
+    shown = capfd.readouterr()
+    assert shown.out == "hello\n"
+    (line,) = shown.err.splitlines()
+    assert (json.loads(line)["id"], json.loads(line)["exit_code"]) == ("job-1", 3)
+    assert main(["run", "--json", "--pty", "--", "sh"]) == 2
+    assert "leave out --pty" in capfd.readouterr().err
 
 
 def test_run_waits_also_for_a_job_whose_output_goes_to_a_file(
@@ -787,18 +824,6 @@ def test_the_help_of_every_command_can_be_read(
         main([name, "--help"])
     assert end.value.code == 0
     assert f"usage: tgpu {name}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "name", sorted(set(COMMANDS) - {"simulate", "completions", "demo", "test"})
-)
-def test_every_command_that_answers_speaks_json_or_needs_not(name: str) -> None:
-    from gpu_scheduler.cli.main import parser_for
-
-    silent = {"run", "shell", "jupyter", "code", "logs", "attach", "up", "down"}
-    silent |= {"server", "agent"}
-    _, parser = parser_for(name, COMMANDS[name])
-    assert ("--json" in parser._option_string_actions) == (name not in silent)
 
 
 def test_completions_are_scripts_that_the_shell_takes(

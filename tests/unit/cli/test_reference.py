@@ -1,8 +1,15 @@
 """The documents about the command line say what the commands say."""
 
+import re
 from pathlib import Path
 
-from gpu_scheduler.cli.main import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE
+from gpu_scheduler.cli.main import (
+    COMMANDS,
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    parser_for,
+)
 from gpu_scheduler.cli.reference import reference_page
 from gpu_scheduler.client.errors import (
     EXIT_NO_SERVER,
@@ -23,6 +30,17 @@ def test_the_page_is_made_from_the_commands() -> None:
 def test_every_command_has_a_section() -> None:
     page = reference_page()
     assert [name for name in COMMANDS if f"\n## tgpu {name}\n" not in page] == []
+
+
+def test_commands_without_json_are_named() -> None:
+    without = {
+        name
+        for name, command in COMMANDS.items()
+        if "--json" not in parser_for(name, command)[1].format_help()
+    }
+    told = re.search(r"Without `--json` are (.*?)\n\n", reference_page(), re.DOTALL)
+    assert told is not None
+    assert without == set(re.findall(r"`([a-z]+)`", told[1]))
 
 
 def test_every_exit_code_is_documented() -> None:
