@@ -24,7 +24,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called, read_priority
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import JobRow
-from gpu_scheduler.wire.answers import Changed, JobForm
+from gpu_scheduler.wire.answers import Changed, JobForm, TaskChanged
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest
 from gpu_scheduler.wire.names import read_tasks
 from gpu_scheduler.wire.reading import read_patch
@@ -91,6 +91,20 @@ async def reprioritise(context: Context, call: Call) -> Answer:
 
 async def cancel(context: Context, call: Call) -> Answer:
     """End a job, a task, or some tasks of an array."""
+    return answer(await _cancelled(context, call))
+
+
+async def cancel_task(context: Context, call: Call) -> Answer:
+    """The same, for who calls jobs tasks."""
+    done = await _cancelled(context, call)
+    return answer(
+        TaskChanged(
+            task_id=done.job_id, job_id=done.job_id, status=done.status, message=done.message
+        )
+    )
+
+
+async def _cancelled(context: Context, call: Call) -> Changed:
     row, task = context.job(call)
     query = context.query(call, "tasks")
     tasks = None if task is None else IntervalSet.of([task])
@@ -108,12 +122,10 @@ async def cancel(context: Context, call: Call) -> Answer:
     state = row.state if task is None else task_state(row, task)
     is_over = state in ENDED
     name = row.job.id if task is None else f"{row.job.id}_{task}"
-    return answer(
-        Changed(
-            job_id=name,
-            status="cancelled" if is_over else "cancelling",
-            message="Job cancelled" if is_over else "Job is being stopped",
-        )
+    return Changed(
+        job_id=name,
+        status="cancelled" if is_over else "cancelling",
+        message="Job cancelled" if is_over else "Job is being stopped",
     )
 
 
@@ -211,11 +223,11 @@ OPERATIONS = (
     Operation(
         method="DELETE",
         path=f"{V1}/tasks/{{job_id}}",
-        handler=cancel,
+        handler=cancel_task,
         name="cancel_task",
         summary="Cancel a job in the short form.",
         tag="tasks",
-        answer=Changed,
+        answer=TaskChanged,
         query=(Parameter(name="tasks", description="Only these tasks of an array."),),
         errors=_ERRORS,
     ),

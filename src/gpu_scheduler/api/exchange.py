@@ -207,7 +207,7 @@ def decode(decoder: msgspec.json.Decoder[Asked], data: bytes) -> Asked:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise bad_body(problem, decoder.type) from None
+        raise bad_body(problem, decoder.type, data) from None
     except RecursionError:
         raise InvalidRequest("Invalid request body: it is nested too deeply") from None
 

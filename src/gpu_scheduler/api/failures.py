@@ -153,9 +153,11 @@ def our_fault(request_id: str) -> ErrorForm:
     )
 
 
-def bad_body(problem: Exception, form: Any, *, index: int | None = None) -> InvalidRequest:
+def bad_body(
+    problem: Exception, form: Any, body: bytes, *, index: int | None = None
+) -> InvalidRequest:
     """A body that cannot be read as this form, said so that its writer can mend it."""
-    error = InvalidRequest(f"Invalid request body: {_told(problem, form)}")
+    error = InvalidRequest(f"Invalid request body: {_told(problem, form, body)}")
     error.index = index
     return error
 
@@ -163,7 +165,11 @@ def bad_body(problem: Exception, form: Any, *, index: int | None = None) -> Inva
 _COMMAND = re.compile(r"got `str` - at `\$(?:\[\d+\])?\.(command|args)`")
 
 
-def _told(problem: Exception, form: Any) -> str:
+_HALF_CHARACTER = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+"""The first half of a pair that stands for one character, without the second."""
+
+
+def _told(problem: Exception, form: Any, body: bytes) -> str:
     if isinstance(problem, UnicodeDecodeError):
         return "it is not UTF-8"
     text = str(problem)
@@ -174,5 +180,7 @@ def _told(problem: Exception, form: Any) -> str:
             'write for example ["python", "train.py"]'
         )
     if not isinstance(problem, msgspec.ValidationError):
+        if "surrogate" in text or _HALF_CHARACTER.search(body):
+            return "a string in it is no valid text: it has half of a character, such as \\ud800"
         return f"it is not JSON ({text})"
     return misfit(problem, form)

@@ -161,7 +161,7 @@ def _decoded(index: int, raw: bytes) -> JobRequest:
     try:
         return _JOB.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
-        raise bad_body(problem, JobRequest, index=index) from None
+        raise bad_body(problem, JobRequest, raw, index=index) from None
 
 
 def _series(

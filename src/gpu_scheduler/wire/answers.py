@@ -67,6 +67,15 @@ class Changed(Struct):
     message: str
 
 
+class TaskChanged(Struct):
+    """What was done to a task; `job_id` is the same, as a task is a job."""
+
+    task_id: str
+    job_id: str
+    status: str
+    message: str
+
+
 class HeldGpu(Struct):
     """A device, or a part of one: `share` 1 is all of it."""
 

@@ -68,6 +68,10 @@ def test_a_command_that_is_a_string_is_refused_with_what_to_write(lab: ApiLab) -
         (b"", "Invalid request body: it is not JSON"),
         (b'"text"', "Invalid request body: expected an object"),
         (b'{"command": ["\xff"]}', "Invalid request body: it is not UTF-8"),
+        (b'{"command":["\\ud800"]}', "a string in it is no valid text: it has half of a character"),
+        (b'{"command":["\\ud800 and more"]}', "a string in it is no valid text"),
+        (b'{"command":["\\udc00"]}', "a string in it is no valid text"),
+        (b'{"command":["\\ud83d\\ude00"', "Invalid request body: it is not JSON"),
         (b'{"command": ["a"], "gpus": 1}', "unknown field `gpus`"),
         (b'{"command": ["a"], "gpu_count": "8"}', "gpu_count: expected a number"),
         (b'{"command": ["a"], "gpu_count": -1}', "gpu_count: expected a number >= 0"),
@@ -260,6 +264,12 @@ def test_a_task_is_a_command_line(lab: ApiLab) -> None:
     lab.end(task_id)
     assert lab.get(f"/tasks/{task_id}").json["status"] == "success"
     assert task_id in {task["task_id"] for task in lab.get("/tasks?status=success").json["tasks"]}
+
+
+def test_a_task_that_is_cancelled_is_named_as_it_was_submitted(lab: ApiLab) -> None:
+    task_id = lab.post("/tasks", {"command": "x"}).json["task_id"]
+    told = lab.call("DELETE", f"/tasks/{task_id}").json
+    assert (told["task_id"], told["job_id"]) == (task_id, task_id)
 
 
 def test_a_task_that_is_cancelled_has_failed(lab: ApiLab) -> None:
