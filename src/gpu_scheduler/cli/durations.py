@@ -29,6 +29,7 @@ _PARTS = (
     r"(weeks?|w|days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)(?![a-z])"
 )
 _CLOCK = r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]?\d)(?::([0-5]?\d))?"
+_TWO_MEANINGS = r"(\d{1,4}):([0-5]?\d)"
 _DAYS = r"(\d{1,4})-(\d{1,2})"
 _SIZE = r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?"
 _PLAIN = r"\d+(?:\.\d+)?"
@@ -44,6 +45,12 @@ def duration(option: str, *, plain: str = "m") -> Callable[[str], float]:
 
     def read(text: str) -> float:
         seconds = seconds_of(text, plain)
+        if seconds is None and (match := _matched(_TWO_MEANINGS, text.strip())):
+            first, second = match.groups()
+            raise InvalidRequest(
+                f"{option} is '{text}', which could mean two things; write {first}m{second}s or "
+                f"{first}h{second}m"
+            )
         if seconds is None or seconds > LONGEST_S:
             raise InvalidRequest(
                 f"{option} is '{text}'; write a time such as 90m, 2h, 1d12h, 02:30:00 or 1-12:00:00"

@@ -20,6 +20,8 @@ from gpu_scheduler.cli.listing import pages, states_of
 from gpu_scheduler.cli.moments import moment_back
 from gpu_scheduler.cli.output import in_local_time, print_json, print_table
 from gpu_scheduler.cli.reach import add_server_options, client_for, mine, warn
+from gpu_scheduler.client.forms import ENDED
+from gpu_scheduler.model.errors import InvalidRequest
 
 PAGE = 50
 WH_PER_KWH = 1000
@@ -52,7 +54,7 @@ def register(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """List what has ended."""
     query: dict[str, object] = {
-        "state": ",".join(states_of(args.state) or ()),
+        "state": ",".join(_ends(args.state)),
         "user": None if args.everybody or args.user == "all" else args.user or mine(),
         "tenant_id": args.tenant,
         "name": args.name,
@@ -72,6 +74,18 @@ def run(args: Namespace) -> int:
     if total > len(jobs):
         warn(f"{len(jobs):,} of {total:,} jobs shown; --limit 0 shows all")
     return 0
+
+
+def _ends(text: str) -> tuple[str, ...]:
+    """The states that are meant, all of which must be ends."""
+    states = states_of("ended" if text == "all" else text) or ()
+    for state in states:
+        if state not in ENDED:
+            raise InvalidRequest(
+                f"--state has '{state}', which is no end; expected {', '.join(sorted(ENDED))}, "
+                "ended or all. 'tgpu list --state' shows jobs that wait or run"
+            )
+    return states
 
 
 def exit_text(job: dict[str, Any]) -> str:

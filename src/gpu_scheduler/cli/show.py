@@ -64,8 +64,10 @@ def print_job(job: dict[str, Any]) -> None:
         ("times", _times(job)),
         ("measured", _measured(job)),
     ):
-        print(painted(title, "bold"))
-        print_pairs(pairs)
+        told = [(name, text) for name, text in pairs if text]
+        if told:
+            print(painted(title, "bold"))
+            print_pairs(told)
 
 
 def _of_somebody_else(job: dict[str, Any]) -> Iterator[tuple[str, str]]:

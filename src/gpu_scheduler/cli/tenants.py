@@ -166,4 +166,6 @@ def _say(args: Namespace, tenant: dict[str, Any]) -> None:
 def _value_text(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "" if value is None else str(value)

@@ -66,6 +66,11 @@ def prepare(paths: Paths) -> None:
         probe = state / ".writable"
         probe.write_bytes(b"1")
         probe.unlink()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise StateUnusable(
+            f"{error.filename or state} cannot be used: it, or a part of its path, is a file and "
+            "no directory; choose another with --state-dir"
+        ) from error
     except OSError as error:
         what = error.filename or state
         raise StateUnusable(

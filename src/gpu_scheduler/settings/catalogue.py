@@ -210,5 +210,9 @@ def _figure(value: float | None) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    """As it stands in a file: `true`, not `True`."""
+    if isinstance(value, str | float):
+        text = repr(value)
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
     return text if len(text) <= 80 else f"{text[:77]}..."

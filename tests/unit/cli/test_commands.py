@@ -153,6 +153,21 @@ def test_a_job_that_nobody_named_is_shown_by_its_program(server: FakeServer, tel
     assert "\ttrain.py\t" in tell("history")
 
 
+def test_history_takes_only_states_that_are_ends(server: FakeServer, tell: Tell) -> None:
+    told = tell("history", "--state", "failed,PD", code=2)
+    assert "'pending', which is no end; expected cancelled, completed, failed" in told
+    submitted(server, 2)
+    server.end("job-1")
+    assert len(tell("history", "--state", "all").splitlines()) == 2
+
+
+def test_a_job_about_which_nothing_was_measured_has_no_such_heading(
+    server: FakeServer, tell: Tell
+) -> None:
+    submitted(server, gpu_count=0)
+    assert "measured" not in tell("show", "1")
+
+
 def test_history_shows_how_jobs_ended(server: FakeServer, tell: Tell) -> None:
     submitted(server, 3)
     server.end("job-1", started_at="2026-01-31T17:00:00.000Z")
@@ -680,6 +695,7 @@ def test_tenants_are_created_changed_and_deleted(server: FakeServer, tell: Tell)
     assert "0 / 16" in tell("tenants")
     assert "tenant vision updated" in tell("tenants", "update", "vision", "--max-gpus", "8")
     assert "max_gpus" in tell("tenants", "show", "vision")
+    assert "elastic            yes\n" in tell("tenants", "show", "vision")
     assert json.loads(tell("tenants", "show", "vision", "--json"))["max_gpus"] == 8
     assert json.loads(tell("tenants", "--json"))["tenants"][1]["id"] == "vision"
     tell("tenants", "update", "vision", "--max-gpus", "none", "--user-max-jobs", "None")

@@ -116,7 +116,7 @@ def test_the_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param("database: {url: mysql://a/b}", "begins with 'mysql'", id="database"),
         pytest.param(
             "agent: {execution_methods: [foo]}",
-            "agent.execution_methods is ['foo']; allowed is some of process, tmux",
+            'agent.execution_methods is ["foo"]; allowed is some of process, tmux',
             id="methods",
         ),
         pytest.param(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.server.directories import announce, prepare
+from gpu_scheduler.server.directories import StateUnusable, announce, prepare
 from gpu_scheduler.settings.places import Paths
 
 
@@ -42,3 +42,11 @@ def test_root_lets_others_through_to_what_is_theirs(
     assert modes(paths.state, paths.scratch) == [mode, "755"]
     assert modes(paths.agent, paths.attempts, paths.logs) == ["700"] * 3
     assert modes(paths.server_file) == ["600"]
+
+
+def test_a_file_where_the_state_should_be_is_called_one(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.touch()
+    for state in (str(file), f"{file}/below"):
+        with pytest.raises(StateUnusable, match=r"is a file and no directory; choose another"):
+            prepare(Paths(state, state))

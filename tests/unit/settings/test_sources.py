@@ -86,7 +86,7 @@ def test_a_wrong_type_or_range_names_the_line_the_value_and_what_is_allowed(conf
     assert "is 'high'; allowed is a number from 0 to 1" in refusal(
         config, "gpu:\n  load_threshold: high\n"
     )
-    assert "is True; allowed is a whole number" in refusal(config, "api: {http_port: yes}")
+    assert "is true; allowed is a whole number" in refusal(config, "api: {http_port: yes}")
     assert "is 1; allowed is true or false" in refusal(config, "policy: {elastic: 1}")
     assert "allowed is one of DEBUG, INFO" in refusal(config, "logging:\n  level: LOUD\n")
     assert "a list of strings" in refusal(config, "security:\n  allowed_script_paths: /tmp\n")
