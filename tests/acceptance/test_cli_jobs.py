@@ -198,6 +198,17 @@ def test_an_array_runs_every_task_once(server: RealServer, tmp_path: Path) -> No
     server.tgpu("logs", f"{job}_3")
 
 
+def test_every_task_writes_to_the_file_that_is_named_after_it(
+    server: RealServer, tmp_path: Path
+) -> None:
+    words = ("-a", "0-1", "-J", "x", "-o", "%x_%A_%a.txt", "--")
+    job = server.submit(*words, "sh", "-c", "echo $TGPU_ARRAY_INDEX", cwd=tmp_path)
+    server.tgpu("wait", "--timeout", 60, job)
+    number = job.removeprefix("job-")
+    for task in (0, 1):
+        assert (tmp_path / f"x_{number}_{task}.txt").read_text() == f"{task}\n"
+
+
 def test_a_sweep_runs_every_combination(server: RealServer, tmp_path: Path) -> None:
     words = ("--param", "lr=0.1,0.01", "--param", "bs=32,64", "--")
     ids = server.submit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gpu_scheduler.agent.work import Work, WorkTerminal
 from gpu_scheduler.wire import agent_pb2 as pb
 
 NO_ACCOUNT = Login()
+_MARK = re.compile("%([jAax%])")
 
 
 class NoSlice(Exception):
@@ -93,7 +95,7 @@ class Orders:
             warn_before_ms=start.warn_before_ms,
             grace_ms=start.grace_ms if start.HasField("grace_ms") else config.grace_ms,
             # By its own path alone it would be sought where the launcher stands.
-            log_path=os.path.join(workdir, start.output)  # noqa: PTH118
+            log_path=os.path.join(workdir, _output(start))  # noqa: PTH118
             if start.output
             else self.log_path(start.job_id, order.allocation_id, order.member),
             log_of_user=bool(start.output),
@@ -225,6 +227,20 @@ class Orders:
         if mine:
             self._chosen.set_slices(key, mine)
         return {index: one.uuid for index, one in mine.items()}
+
+
+def _output(start: pb.Start) -> str:
+    """The file that a job writes to, with its id, task and name where marks as Slurm's stand."""
+    number = start.job_id.removeprefix("job-")
+    task = str(start.task) if start.HasField("task") else ""
+    marks = {
+        "j": f"{number}_{task}" if task else number,
+        "A": number,
+        "a": task or "0",
+        "x": start.name.replace("/", "_"),
+        "%": "%",
+    }
+    return _MARK.sub(lambda mark: marks[mark[1]], start.output)
 
 
 def _terminal(start: pb.Start) -> WorkTerminal | None:

@@ -80,6 +80,10 @@ line of code are options; those of the command line win. One that ends in `.yaml
 is a job file, one that ends in `.txt` a list of jobs in the form of jobs.txt. Anything else is a
 command.
 
+In `--output`, `%j` becomes the number of the job (`12`, or `12_4` for a task of an array), `%A`
+that of the array, `%a` that of the task (0 without one), `%x` the name, and `%%` a percent sign;
+other marks stay as they are.
+
 A **job file** has the fields of the REST API, and short ones: `gpus` or `num_gpus`, `time`,
 `memory`, `gpu_memory`, `cpus`, `tenant`, `env`, `dependency`, `begin`, `estimate`, `grace`. A
 `command` that is one string is a line for a shell. A list of such objects is many jobs, submitted

@@ -234,7 +234,7 @@ def _add_surroundings(parser: ArgumentParser) -> None:
         "--output",
         type=text("--output"),
         metavar="FILE",
-        help="write the output there, not to the log",
+        help="write the output there, not to the log; %%j is the job",
     )
 
 

@@ -103,6 +103,28 @@ def test_a_file_that_makes_no_sense_stops_no_job(tmp_path: Path, text: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("output", "task", "path"),
+    [
+        ("out_%j.txt", None, "/w/out_12.txt"),
+        ("out_%j.txt", 4, "/w/out_12_4.txt"),
+        ("%A/%a.txt", 4, "/w/12/4.txt"),
+        ("%a", None, "/w/0"),
+        ("/logs/%x-%j", None, "/logs/a_b-12"),
+        ("50%%j.txt", None, "/w/50%j.txt"),
+        ("50%.%n", None, "/w/50%.%n"),
+    ],
+)
+def test_an_output_file_may_be_named_after_the_job(
+    tmp_path: Path, output: str, task: int | None, path: str
+) -> None:
+    start = pb.Start(
+        job_id="job-12", attempt=1, argv=["x"], workdir="/w", output=output, name="a/b", task=task
+    )
+    order = pb.Order(allocation_id="a", member=0, start=start)
+    assert an_agent(tmp_path).work(order).log_path == path
+
+
+@pytest.mark.parametrize(
     ("workdir", "output", "path"),
     [
         ("/home/ann/project", "out.txt", "/home/ann/project/out.txt"),
