@@ -80,6 +80,9 @@ line of code are options; those of the command line win. One that ends in `.yaml
 is a job file, one that ends in `.txt` a list of jobs in the form of jobs.txt. Anything else is a
 command.
 
+A `--deadline` makes a job more urgent and does not end it; one that is nearer than `--estimate`, or
+else `--time`, is warned of.
+
 In `--output`, `%j` becomes the number of the job (`12`, or `12_4` for a task of an array), `%A`
 that of the array, `%a` that of the task (0 without one), `%x` the name, and `%%` a percent sign;
 other marks stay as they are.

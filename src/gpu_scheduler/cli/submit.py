@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
+from gpu_scheduler.cli.durations import words_of
 from gpu_scheduler.cli.parser import Parser
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit_body import (
@@ -201,6 +203,7 @@ def _say_what_stays_behind(args: Namespace) -> None:
 
 def _check(body: dict[str, Any]) -> None:
     """Say at once what would only fail later."""
+    _say_if_late(body)
     program = missing_program(body.get("command", []), body)
     if program and "/" not in program and _is_file_here(program, body):
         warn(
@@ -215,6 +218,21 @@ def _check(body: dict[str, Any]) -> None:
     output = os.path.dirname(os.path.join(place, body.get("output", "")))  # noqa: PTH118, PTH120
     if body.get("output") and "{" not in output and "%" not in output and not os.path.isdir(output):  # noqa: PTH112
         warn(f"warning: there is no directory '{output}' here; the job's output will need it")
+
+
+def _say_if_late(body: dict[str, Any]) -> None:
+    """A deadline weighs and ends nothing: say so if the job may well run beyond it."""
+    deadline, begin = body.get("deadline"), body.get("begin_at")
+    longest_s = body.get("estimate_seconds") or body.get("max_runtime_seconds")
+    if not longest_s or not isinstance(deadline, float | int):
+        return
+    start = max(time.time(), begin if isinstance(begin, float | int) else 0)
+    if start + longest_s > deadline:
+        room = f"leaves {words_of(deadline - start)}" if deadline > start else "leaves no time"
+        warn(
+            f"warning: the deadline {room}, and the job may run for {words_of(longest_s)}; a "
+            "deadline makes it more urgent, and does not end it"
+        )
 
 
 def _is_file_here(name: str, body: dict[str, Any]) -> bool:

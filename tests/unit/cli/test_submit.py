@@ -696,6 +696,29 @@ def test_a_dependency_may_name_the_last_jobs(
     assert main(["submit", "-d", "afterok:@~99", "--", "true"]) != 0
 
 
+@pytest.mark.parametrize(
+    ("words", "warning"),
+    [
+        (
+            ["--deadline", "+1h", "-t", "2h"],
+            "the deadline leaves 60 min, and the job may run for 2 h",
+        ),
+        (["--deadline", "+3h", "--begin", "+2h", "-t", "2h"], "leaves 60 min"),
+        (["--deadline", "+1h", "--begin", "+2h", "-t", "2h"], "leaves no time"),
+        (["--deadline", "+1h", "-t", "2h", "--estimate", "30m"], ""),
+        (["--deadline", "+3h", "-t", "2h"], ""),
+        (["--deadline", "+1h"], ""),
+    ],
+)
+def test_a_deadline_that_comes_before_the_limit_is_warned_of(
+    submitted: Submit, capsys: pytest.CaptureFixture[str], words: list[str], warning: str
+) -> None:
+    submitted(*words, "--", "true")
+    shown = capsys.readouterr().err
+    assert warning in shown
+    assert ("deadline" in shown) == bool(warning)
+
+
 def test_files_and_scripts_may_name_the_last_jobs_too(
     server: FakeServer, submitted: Submit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
