@@ -82,14 +82,25 @@ def _job(
         try:
             if field == "environment":
                 body[field] = _variables(file, value_node)
-            elif field in ("command", "args") and isinstance(value_node, yaml.SequenceNode):
-                # As they stand there: `yes` is no boolean, and `1.10` no number.
-                body[field] = [_scalar(file, word) for word in value_node.value]
+            elif field == "command" or (
+                field == "args" and isinstance(value_node, yaml.SequenceNode)
+            ):
+                body[field] = _words(file, key, value_node)
             else:
                 body[field] = _value(key, field, _constructed(loader, value_node))
         except InvalidRequest as error:
             raise InvalidInput(str(error), file=file, line=line) from None
     return body
+
+
+def _words(file: str, key: str, node: yaml.Node) -> list[str]:
+    """A command as it stands there: `false` is no boolean, and `1.10` no number."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_scalar(file, word) for word in node.value]
+    line = _scalar(file, node)
+    if not line.strip():
+        raise InvalidRequest(f"{key} is empty; write what a shell should run")
+    return ["/bin/sh", "-c", line]
 
 
 def _constructed(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
@@ -129,7 +140,6 @@ def _checked(key: str, kind: Any, value: Any) -> Any:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    "command": lambda text: ["/bin/sh", "-c", text],
     "priority": priority_of,
     "time": limit("time"),
     "estimate": duration("estimate"),

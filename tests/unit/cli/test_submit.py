@@ -271,6 +271,10 @@ def test_the_words_of_a_command_in_a_job_file_are_taken_as_they_stand(
     path.write_text("command: [echo, yes, 1.10, null]\nargs: [0x10]\n")
     body = submitted(str(path))
     assert (body["command"], body["args"]) == (["echo", "yes", "1.10", "null"], ["0x10"])
+    path.write_text("command: false\n")
+    assert submitted(str(path))["command"] == ["/bin/sh", "-c", "false"]
+    path.write_text("command: |\n  cd x\n  ./y\n")
+    assert submitted(str(path))["command"] == ["/bin/sh", "-c", "cd x\n./y\n"]
 
 
 def test_a_job_file_may_hold_several_jobs(
@@ -295,6 +299,7 @@ def test_a_job_file_may_hold_several_jobs(
         ("command: x\nhold: maybe\n", "line 2: hold is 'maybe'; write true or false"),
         ("command: x\ndependency: after:3\n", "line 2: dependency has 'after:3'; write afterok"),
         ("command: x\ndependencies: [a]\n", "line 2: dependencies has 'a'; write afterok:12"),
+        ("name: x\ncommand:\n", "line 2: command is empty; write what a shell should run"),
         ("command: [x\n", "this is no YAML"),
         ("command: x\nenv: [a]\n", "line 2: variables are written as"),
         ("command: x\nenv: {a: [b]}\n", "a single value belongs here"),
