@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, cast
 
-from gpu_scheduler.agent.stream import NOT_THE_LEADER
 from gpu_scheduler.model.leadership import Lead, Member
 from gpu_scheduler.server.agent_door import AgentDoor
+from gpu_scheduler.wire.leader import leader_named
 
 LONG_S = 5.0
 ME = Member(name="a", address="http://a:1", agents="a:2")
@@ -37,7 +37,7 @@ async def said_to_an_agent(standing: Standing) -> str:
     door.standing = cast(Any, standing)
     async with asyncio.timeout(LONG_S):
         async for message in door.session(cast(Any, None), cast(Any, None)):
-            return message.goodbye.reason.removeprefix(NOT_THE_LEADER)
+            return leader_named(message.goodbye.reason)
     raise AssertionError("it was told nothing")
 
 
