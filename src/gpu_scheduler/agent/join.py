@@ -130,7 +130,7 @@ class Identity:
 
         Over TLS whoever answers there proves first that it is a server of this cluster.
         """
-        return not self.plain or is_local(target)
+        return is_local(target) if self.plain else not target.startswith("unix:")
 
     @property
     def is_expired(self) -> bool:

@@ -31,7 +31,7 @@ from gpu_scheduler.api.operations import Handler, Operation
 from gpu_scheduler.api.passing import pass_on
 from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
-from gpu_scheduler.api.standing import READING, Standing
+from gpu_scheduler.api.standing import PASSED_ALREADY, READING, Standing
 from gpu_scheduler.api.vouching import HEADER as VOUCHED
 from gpu_scheduler.api.vouching import Asked, vouch
 from gpu_scheduler.client.address import read_address
@@ -55,7 +55,6 @@ UPGRADED = 101
 PIECE = 1 << 18
 ALWAYS_LEADER = frozenset({"job_logs"})
 LEADER_WANTED = b"x-tgpu-read"
-PASSED_ALREADY = b"x-tgpu-passed-on"
 PASSED_ON = (b"content-type", b"accept", KEY, b"authorization")
 PASSED_BACK = (
     *("retry-after", "idempotency-replayed", "www-authenticate", "allow", "x-tgpu-role"),

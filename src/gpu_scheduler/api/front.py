@@ -31,12 +31,13 @@ from gpu_scheduler.api.failures import (
     error_form,
     our_fault,
 )
-from gpu_scheduler.api.forwarding import PASSED_ALREADY, Forwarder
+from gpu_scheduler.api.forwarding import Forwarder
 from gpu_scheduler.api.operations import Handler, Operation
 from gpu_scheduler.api.pace import Pace
 from gpu_scheduler.api.refusals import Refusals, is_kept
 from gpu_scheduler.api.repeats import HEADER as KEY
 from gpu_scheduler.api.sending import SOCKET_REFUSED, send_answer
+from gpu_scheduler.api.standing import PASSED_ALREADY
 from gpu_scheduler.api.terminals import ACTION as TERMINAL
 from gpu_scheduler.api.terminals import PATTERN as TERMINAL_PATTERN
 from gpu_scheduler.api.terminals import TerminalSockets

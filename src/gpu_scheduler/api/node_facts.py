@@ -37,12 +37,17 @@ def member_end(fact: pb.Fact, now_ms: int) -> MemberEnd:
         stopped_by=over.stopped_by if over.stopped_by in GROUNDS else "",
         detail=detail,
         at_ms=fact.at_ms,
-        ended_ms=now_ms - over.ago_ms,
+        ended_ms=now_ms - over.ago_ms if _is_known(over) else None,
         run_ms=over.run_ms,
         prolog_failed=over.prolog_failed,
         epilog_failed=over.epilog_failed,
         is_told=True,
     )
+
+
+def _is_known(over: pb.Over) -> bool:
+    """Tell whether its node saw the end. One that only found it over knows no time that counts."""
+    return not over.ran or over.HasField("exit_code") or over.HasField("signal")
 
 
 def device_read(reading: DeviceReading, trusted: int) -> DeviceRead:

@@ -19,6 +19,8 @@ from gpu_scheduler.wire.answers import ErrorForm
 HEALTH = frozenset({"/health", "/api/v1/health"})
 """Answered whatever the server is, as they say what it is."""
 ROLE, TERM, AGE = b"x-tgpu-role", b"x-tgpu-term", b"x-tgpu-age-ms"
+PASSED_ALREADY = b"x-tgpu-passed-on"
+"""The name of a header that a standby adds."""
 READING = frozenset({"GET", "HEAD"})
 
 Scope = Any
@@ -120,7 +122,7 @@ class Gate:
             await send(with_headers(message, self._headers()))
 
         if not is_free and not self._holds():
-            await refuse(scope, send, self._not_now())
+            await refuse(scope, send, self._not_now(scope))
             return
         try:
             with self._counted(scope):
@@ -156,10 +158,14 @@ class Gate:
     def _holds(self) -> bool:
         return self._standing.term == self._term and self._standing.is_held
 
-    def _not_now(self) -> ErrorForm:
-        """Why nothing is said: another server may lead, or the database does not let anybody."""
+    def _not_now(self, scope: Scope) -> ErrorForm:
+        """Why nothing is said: another server may lead, or the database does not let anybody.
+
+        A standby that passed the request on may reach the database, and waits for who leads next.
+        """
         trouble = self._standing.trouble
-        if trouble and self._standing.term == self._term:
+        is_passed_on = any(name == PASSED_ALREADY for name, _ in scope["headers"])
+        if trouble and self._standing.term == self._term and not is_passed_on:
             return ErrorForm(
                 error=f"{trouble}; so this server is not sure that it still leads, and does "
                 "nothing. Running jobs go on; try again when the database is back",
@@ -174,7 +180,7 @@ class Gate:
     def _unknown(self, scope: Scope) -> ErrorForm:
         """The work may have been done before the lead was lost: the next leader can say it."""
         if scope["type"] != "http" or scope["method"] in READING:
-            return self._not_now()
+            return self._not_now(scope)
         return ErrorForm(
             error="this server lost the lead while it worked on the request; whether it was done "
             "is not known here. Repeat it with the same Idempotency-Key, or look first",

@@ -46,7 +46,7 @@ def run_cycle(book: Book, now_ms: int, outcome: Outcome) -> None:
         place_again(book, now_ms, outcome)
     if book.changed and book.picture.windows:
         windows.mend(book, now_ms, outcome)
-    if _correct_expectations(book, now_ms):
+    if correct_expectations(book, now_ms):
         book.changed = True
     is_due = book.changed and len(book.picture.queue) > 0
     book.changed = False
@@ -273,7 +273,7 @@ def _handle_timer(book: Book, timer: Timer, now_ms: int, outcome: Outcome) -> No
         enqueue_if_ready(book, life, now_ms, outcome)
 
 
-def _correct_expectations(book: Book, now_ms: int) -> bool:
+def correct_expectations(book: Book, now_ms: int) -> bool:
     """Jobs that run longer than expected are expected to run longer.
 
     Says whether that can matter to a job that waits: where nothing is reserved and nobody is

@@ -102,12 +102,14 @@ class Relief:
 
     def would_be_enough(self) -> bool:
         """Tell whether it is when all leave that may be stopped for it."""
-        if self.lent_milli:
-            is_enough = self.complete([])
-            self.reset()
-            return is_enough
         with without(self._admission.holdings, self.candidates.sums):
-            return self.is_enough()
+            if not self.is_enough():
+                return False
+        if not self.lent_milli:
+            return True
+        is_enough = self.complete([])
+        self.reset()
+        return is_enough
 
     def leave(self, entry: RunningEntry) -> None:
         """This one leaves."""

@@ -86,7 +86,7 @@ class Launch:
     command as its arguments. `sweep` names the sweep that the job belongs to, `params` are its
     place in it. `probe` is how a replica of a service is asked whether it can be used. `conda_exe`
     is set by the rules of a site, and then enters the environment, whatever its submitter has.
-    Without `limits_cpu` the cores that it holds are counted, but it may use others as well.
+    Without `limits_cpu` a member that holds one core has asked for none: it may use others as well.
     """
 
     argv: tuple[str, ...] = ()

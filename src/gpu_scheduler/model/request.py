@@ -12,6 +12,7 @@ from enum import StrEnum
 from gpu_scheduler.model.errors import InvalidRequest
 
 WHOLE_MILLI = 1000
+ONE_CORE_MILLI = 1_000
 """One GPU in milli-GPU."""
 SHARE_STEP_MILLI = 10
 """The finest share that can be asked for: 0.01 GPU."""

@@ -25,7 +25,7 @@ from gpu_scheduler.api.standing import (
     with_headers,
 )
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.cycle import refresh_standings
+from gpu_scheduler.control.cycle import correct_expectations, refresh_standings
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
 from gpu_scheduler.control.restore import restore
@@ -43,6 +43,7 @@ MOST_AGE_S = 2.0
 WORTH = 10
 """Reading takes at most this part of the time: a large queue is read less often."""
 LOOK_FOR_EVENTS_S = 0.3
+LOOK_FOR_TOKENS_S = 0.5
 EVENTS_AT_ONCE = 1_000
 log = structlog.get_logger("standby")
 
@@ -76,6 +77,7 @@ class StandbyService:
         self._new_core = new_core
         self._now_ms = now_ms
         self._read_at = -1e9
+        self._tokens_after = 0.0
         self._took_s = 0.0
         self._reading: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
@@ -90,7 +92,14 @@ class StandbyService:
         return self._now_ms()
 
     def look_for_tokens(self) -> None:
-        """Take in what the leader has made since the core was read, and the tenants it is for."""
+        """Take in what the leader has made since the core was read, and the tenants it is for.
+
+        Once in a while only: whoever shows a wrong token has not shown who they are.
+        """
+        now = time.monotonic()
+        if now < self._tokens_after:
+            return
+        self._tokens_after = now + LOOK_FOR_TOKENS_S
         book = self.core.book
         for tenant in self.store.tenants():
             if tenant.id not in book.picture.tenants:
@@ -159,8 +168,14 @@ class StandbyService:
         """The state, and what would be decided on it."""
         core = self._read_core()
         book, now_ms = core.book, self._now_ms()
-        refresh_standings(book, now_ms)
-        return core, decide(book.picture, book.policy, now_ms)
+        try:
+            correct_expectations(book, now_ms)
+            refresh_standings(book, now_ms)
+            return core, decide(book.picture, book.policy, now_ms)
+        except Exception:
+            # A bug must cost reasons, not the way to the leader.
+            log.exception("what the leader decides is not known here")
+            return core, Plan()
 
     def _read_core(self) -> Core:
         """All of it as of one moment: the leader goes on writing meanwhile."""

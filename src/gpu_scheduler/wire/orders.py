@@ -10,6 +10,7 @@ from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.model.node import Device, DeviceMode
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.model.request import ONE_CORE_MILLI
 from gpu_scheduler.wire import agent_pb2 as pb
 
 SESSION_METHOD = "/gpu_scheduler.v1.AgentService/Session"
@@ -57,7 +58,7 @@ def start_order(
             )
             for share in placement.devices
         ],
-        cpu_milli=placement.cpu_milli if launch.limits_cpu else 0,
+        cpu_milli=_most_cpu_milli(placement, launch),
         memory_mb=placement.memory_mb,
         max_processes=launch.max_processes,
         terminal=_terminal(launch),
@@ -72,6 +73,12 @@ def start_order(
     if job.is_gang:
         start.rendezvous.CopyFrom(rendezvous_of(allocation, placement))
     return pb.Order(allocation_id=allocation.id, member=placement.member, start=start)
+
+
+def _most_cpu_milli(placement: Placement, launch: Launch) -> int:
+    """How much CPU a member may use; 0: as much as there is."""
+    is_only_counted = not launch.limits_cpu and placement.cpu_milli == ONE_CORE_MILLI
+    return 0 if is_only_counted else placement.cpu_milli
 
 
 def _add_service(start: pb.Start, job: Job, launch: Launch) -> None:

@@ -36,7 +36,7 @@ from gpu_scheduler.model.launch import (
 )
 from gpu_scheduler.model.named_nodes import labels_of_names
 from gpu_scheduler.model.notice import read_rules
-from gpu_scheduler.model.request import WHOLE_MILLI, Request
+from gpu_scheduler.model.request import ONE_CORE_MILLI, WHOLE_MILLI, Request
 from gpu_scheduler.wire.jobs import (
     MAX_SECONDS,
     MOST_ARGUMENT,
@@ -56,7 +56,6 @@ from gpu_scheduler.wire.times import read_time
 
 DEFAULT_UMASK = 0o022
 DEFAULT_WARNING_SECONDS = 60
-ONE_CORE_MILLI = 1_000
 SHELL = ("/bin/sh", "-c")
 MOST_ENVIRONMENT_BYTES = 1 << 19
 MOST_ALIKE_BYTES = 1 << 20

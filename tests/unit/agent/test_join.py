@@ -144,7 +144,12 @@ def test_nobody_is_sent_from_one_server_to_the_next_for_ever() -> None:
 
 @pytest.mark.parametrize(
     ("plain", "target", "may"),
-    [(False, "10.0.0.1:9090", True), (True, "10.0.0.1:9090", False), (True, "127.0.0.1:1", True)],
+    [
+        (False, "10.0.0.1:9090", True),
+        (False, "unix:/tmp/socket", False),
+        (True, "10.0.0.1:9090", False),
+        (True, "127.0.0.1:1", True),
+    ],
 )
 def test_a_key_without_tls_is_not_shown_to_other_machines(
     plain: bool, target: str, may: bool

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from gpu_scheduler.api.standing import Gate, Switch
+from gpu_scheduler.api.standing import PASSED_ALREADY, Gate, Switch
 from gpu_scheduler.model.leadership import Lead, Member
 
 
@@ -25,6 +26,9 @@ class Standing:
 
     async def changed(self) -> None:
         """Nothing changes by itself."""
+
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Line:
@@ -49,9 +53,11 @@ async def receive() -> Any:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-def asked(gate: Any, method: str = "GET", path: str = "/api/v1/jobs") -> Line:
+def asked(
+    gate: Any, method: str = "GET", path: str = "/api/v1/jobs", headers: Headers = ()
+) -> Line:
     line = Line()
-    scope = {"type": "http", "method": method, "path": path, "headers": []}
+    scope = {"type": "http", "method": method, "path": path, "headers": headers}
     asyncio.run(gate(scope, receive, line.send))
     return line
 
@@ -97,6 +103,8 @@ def test_who_is_not_sure_of_the_lead_as_the_database_is_away_says_that() -> None
     line = asked(Gate(answering, standing, 3), "POST")
     assert (line.status, line.code) == (503, "unavailable"), "who is alone is not asked again"
     assert json.loads(line.sent[1]["body"])["error"].startswith(standing.trouble)
+    passed = asked(Gate(answering, standing, 3), "POST", headers=[(PASSED_ALREADY, b"1")])
+    assert passed.code == "not_leader", "a standby may reach the database, and waits"
     standing.term = 4
     assert asked(Gate(answering, standing, 3)).code == "not_leader", "that is of another term"
 

@@ -20,6 +20,7 @@ from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant,
 from gpu_scheduler.model.caller import SYSTEM
 from gpu_scheduler.model.errors import NotLeader
 from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.token import Token
 from gpu_scheduler.server.standby import StandbyService
@@ -133,6 +134,29 @@ def test_what_was_foreseen_on_an_older_picture_is_not_said_again(store: Postgres
         assert after < before, "one job less is before it"
 
     asyncio.run(play())
+
+
+def test_wrong_tokens_do_not_make_a_standby_read_all_of_them_each_time(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standby = a_standby(store)
+    looks: list[int] = []
+    monkeypatch.setattr(store, "tokens", lambda: looks.append(1) or [])
+    for _ in range(50):
+        standby.look_for_tokens()
+    assert len(looks) == 1
+
+
+def test_a_standby_that_cannot_work_out_a_plan_answers_all_the_same(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("gpu_scheduler.server.standby.decide", broken)
+    standby = a_standby(store)
+    asyncio.run(standby.fresh())
+    assert standby.last_plan == Plan()
 
 
 def test_a_token_is_known_as_soon_as_it_is_made(store: PostgresStore) -> None:

@@ -8,9 +8,15 @@ from gpu_scheduler.wire.orders import start_order
 from tests.builders import a_job
 
 
-@pytest.mark.parametrize(("is_limited", "told"), [(True, 2000), (False, 0)])
-def test_cores_that_are_only_counted_are_no_limit_for_the_job(is_limited: bool, told: int) -> None:
-    placement = Placement(member=0, node_id="n0", devices=(), cpu_milli=2000, memory_mb=0)
+@pytest.mark.parametrize(
+    ("is_limited", "cpu_milli", "told"),
+    [(True, 1000, 1000), (False, 1000, 0), (False, 32_000, 32_000)],
+)
+def test_a_core_that_is_only_counted_is_no_limit_and_those_that_were_asked_for_are(
+    is_limited: bool, cpu_milli: int, told: int
+) -> None:
+    """As for another member, or since an update."""
+    placement = Placement(member=0, node_id="n0", devices=(), cpu_milli=cpu_milli, memory_mb=0)
     allocation = Allocation(
         id="j1.1", job_id="j1", attempt=1, placements=(placement,), start_ms=0, task=None
     )

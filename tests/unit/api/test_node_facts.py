@@ -1,0 +1,22 @@
+"""What a node says of ends, as the core hears it."""
+
+import pytest
+
+from gpu_scheduler.api.node_facts import member_end
+from gpu_scheduler.wire import agent_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("over", "ended_ms"),
+    [
+        (pb.Over(ran=True, exit_code=0, ago_ms=400), 600),
+        (pb.Over(ran=True, signal=9, ago_ms=400), 600),
+        (pb.Over(ran=False, ago_ms=400), 600),
+        (pb.Over(ran=True, ago_ms=400), None),
+    ],
+)
+def test_an_end_was_when_its_node_saw_it_and_else_nobody_knows(
+    over: pb.Over, ended_ms: int | None
+) -> None:
+    """A machine that was restarted may have found it over by a clock that was wrong."""
+    assert member_end(pb.Fact(over=over), 1_000).ended_ms == ended_ms
