@@ -303,8 +303,9 @@ def test_a_job_that_asks_for_no_gpu_and_no_core_counts_as_one_core_and_may_use_m
     assert made.launch.limits_cpu is is_limited
 
 
-def one_of_many(reader: JobReader, **fields: Any) -> Submission:
-    common, name, argv = reader.read_alike(asked(**fields))
+def alone(found: tuple[Submission, str, tuple[str, ...]]) -> Submission:
+    """What a job has for itself, put into what it has in common with others."""
+    common, name, argv = found
     job = replace(common.job, name=name, command=argv)
     return Submission(job, replace(common.launch, argv=argv), common.environment)
 
@@ -314,18 +315,12 @@ def test_many_jobs_that_are_alike_are_read_as_if_each_were_alone() -> None:
     shared = {"gpu_count": 1, "captured_environment": {"A": "1"}, "retries": 1}
     for number in range(5):
         fields = {**shared, "name": f"n{number}", "args": [str(number)]}
-        assert one_of_many(reader, **fields) == read(**fields)
-    assert one_of_many(reader, **shared, priority=5) == read(**shared, priority=5)
+        assert alone(reader.read_alike(asked(**fields))) == read(**fields)
+    assert alone(reader.read_alike(asked(**shared, priority=5))) == read(**shared, priority=5)
     with pytest.raises(InvalidRequest, match="NUL"):
         reader.read_alike(asked(**shared, args=["\0"]))
     with pytest.raises(InvalidRequest, match="nothing to run"):
         reader.read_alike(asked(command=[]))
-
-
-def one_object(reader: JobReader, fields: dict[str, Any]) -> Submission:
-    common, name, argv = reader.read_object(fields)
-    job = replace(common.job, name=name, command=argv)
-    return Submission(job, replace(common.launch, argv=argv), common.environment)
 
 
 def test_objects_that_are_alike_are_read_as_if_each_were_a_request_alone() -> None:
@@ -333,9 +328,9 @@ def test_objects_that_are_alike_are_read_as_if_each_were_a_request_alone() -> No
     shared = {"gpu_count": 1, "captured_environment": {"A": "1"}, "retries": 1}
     for number in range(5):
         fields = {**shared, "name": f"n{number}", "command": ["a"], "args": [str(number)]}
-        assert one_object(reader, dict(fields)) == read(**fields)
+        assert alone(reader.read_object(dict(fields))) == read(**fields)
     other = {"command": ["a"], "priority": 5, "begin_at": "2030-01-01T00:00:00Z"}
-    assert one_object(reader, dict(other)) == read(**other)
+    assert alone(reader.read_object(dict(other))) == read(**other)
     with pytest.raises(InvalidRequest, match="NUL"):
         reader.read_object({"command": ["a", "\0"]})
     with pytest.raises(InvalidRequest, match="nothing to run"):
