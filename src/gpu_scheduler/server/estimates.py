@@ -25,6 +25,10 @@ LONGEST_LOOK_S = 0.04
 """Of CPU time. While jobs come in, every forecast has to be made anew; the rest waits its turn."""
 MOST_SHARE = 0.02
 """Of the server's time. A look that took longer is followed by a longer pause."""
+FLOOD = 1_000
+MOST_PUT_OFF = 4
+"""While so many jobs come between two looks, every forecast is out of date at once: the look is put
+off, but not for ever."""
 MOST_WAITING = 2_000
 """Of more new jobs than that, the rest is told nothing."""
 log = structlog.get_logger("server")
@@ -39,6 +43,7 @@ class Estimator:
         self._explainer = Explainer(loop)
         self._next = loop.core.book.next_number
         self._new: deque[int] = deque()
+        self._put_off = 0
 
     async def run(self) -> None:
         """Look again and again."""
@@ -53,10 +58,15 @@ class Estimator:
     async def look(self) -> float:
         """Tell the next few of the new jobs that wait; returns the CPU time that it took."""
         book = self._loop.core.book
-        self._new.extend(range(self._next, min(book.next_number, self._next + MOST_WAITING)))
-        self._next = book.next_number
+        came = book.next_number - self._next
+        self._new.extend(range(self._next, self._next + min(came, MOST_WAITING)))
+        self._next += came
         while len(self._new) > MOST_WAITING:
             self._new.pop()
+        if came > FLOOD and self._put_off < MOST_PUT_OFF:
+            self._put_off += 1
+            return 0.0
+        self._put_off = 0
         chosen = [self._new.popleft() for _ in range(min(AT_ONCE, len(self._new)))]
         entries = book.picture.queue.entries
         queued = [(n, entries[n].waiting.job.id) for n in chosen if n in entries]

@@ -3,10 +3,12 @@
 import asyncio
 from unittest.mock import patch
 
+import pytest
+
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetNode, Submit
 from gpu_scheduler.server import estimates
-from gpu_scheduler.server.estimates import Estimator
+from gpu_scheduler.server.estimates import MOST_PUT_OFF, Estimator
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_job, a_node
 
@@ -61,3 +63,28 @@ def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> Non
     with patch.object(estimates, "LONGEST_LOOK_S", 0.0):
         counts = asyncio.run(told_after_each_look())
     assert counts == [1, 2, 3, 4, 5, 5]
+
+
+@pytest.mark.parametrize("flood_goes_on", [False, True])
+def test_in_a_flood_of_jobs_looks_are_put_off_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, flood_goes_on: bool
+) -> None:
+    monkeypatch.setattr("gpu_scheduler.server.estimates.FLOOD", 3)
+
+    async def told_after_each_look() -> list[bool]:
+        loop = Loop(MemoryStore(), a_core, lambda: 0)
+        loop.start()
+        await loop.apply(SetNode(a_node(gpus=1)))
+        estimator = Estimator(loop)
+        told = []
+        for number in range(MOST_PUT_OFF + 1):
+            for _ in range(4 if flood_goes_on or number == 0 else 0):
+                await loop.apply(Submit(a_job(id="")))
+            await estimator.look()
+            told.append(bool(loop.core.book.estimates))
+        await loop.close()
+        return told
+
+    assert asyncio.run(told_after_each_look()) == (
+        [False] * MOST_PUT_OFF + [True] if flood_goes_on else [False] + [True] * MOST_PUT_OFF
+    )
