@@ -60,8 +60,6 @@ def upgrade(place: Place) -> int:
 
 def check(place: Place) -> Checked:
     """Look whether all fits together, and change nothing; only the newest form can be looked at."""
-    if isinstance(place, Path) and not place.exists():
-        raise StoreUnavailable(f"there is no file {place}; name the database to check")
     with _looking(place) as side:
         form = int(side.ask("SELECT schema_version FROM meta")[0][0])
         facts = _facts(place, side)
@@ -69,22 +67,25 @@ def check(place: Place) -> Checked:
 
 
 def back_up(place: Place, target: Path) -> None:
-    """Everything into one new SQLite file, as of one moment, also while a server runs."""
+    """Everything into one new SQLite file, as of one moment, also while a server runs.
+
+    A file is copied as it is; a database of PostgreSQL must be of the newest form.
+    """
     if isinstance(place, Path):
         sqlite_side.back_up(place, target)
         return
     with sqlite_side.draft_of(target) as draft:
         draft.unlink()
-        with _reading(place) as source, sqlite_side.writing_side(draft) as copied:
+        with _looking(place) as source, sqlite_side.writing_side(draft) as copied:
             copy(source, copied)
-        sqlite_side.fold_log(draft)
+        sqlite_side.finish_backup(draft)
 
 
 def copy_between(source: Place, target: Place) -> list[Copied]:
     """Everything from one database into another, empty one, and compared row by row."""
     if source == target:
         raise InvalidRequest(f"both sides are {source}; name two databases")
-    with _reading(source) as ours, _writing(target) as theirs:
+    with _looking(source) as ours, _writing(target) as theirs:
         return copy(ours, theirs)
 
 
@@ -99,19 +100,14 @@ def _facts(place: Place, side: Side) -> dict[str, str]:
 
 
 def _looking(place: Place) -> AbstractContextManager[Side]:
+    """A database of the newest form, to be read and left as it is."""
     if isinstance(place, Path):
+        if not place.exists():
+            raise StoreUnavailable(f"there is no file {place}; name the database to read")
         return sqlite_side.looking_side(place)
     from gpu_scheduler.store.postgres.side import looking_side  # noqa: PLC0415
 
     return looking_side(place)
-
-
-def _reading(place: Place) -> AbstractContextManager[Side]:
-    if isinstance(place, Path):
-        return sqlite_side.reading_side(place)
-    from gpu_scheduler.store.postgres.side import reading_side  # noqa: PLC0415
-
-    return reading_side(place)
 
 
 def _writing(place: Place) -> AbstractContextManager[Side]:

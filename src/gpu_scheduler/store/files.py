@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from gpu_scheduler.model.errors import StoreTooNew, StoreUnavailable
+from gpu_scheduler.model.errors import SchedulerError, StoreTooNew, StoreUnavailable
 from gpu_scheduler.store.faults import damaged, said_plainly
 
 APPLICATION_ID = 0x74677075
@@ -54,18 +56,57 @@ def open_reader(path: Path, *, busy_ms: int) -> sqlite3.Connection:
 
 def open_unchanged(path: Path, steps: Steps) -> sqlite3.Connection:
     """A connection that only reads, to a file that is whole and of the newest form already."""
+    connection = open_as_it_is(path)
+    try:
+        with said_plainly(path):
+            _check_newest(connection, path, steps[-1][0])
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_as_it_is(path: Path) -> sqlite3.Connection:
+    """A connection that only reads, to a file that is whole, of whatever form."""
     with said_plainly(path):
         _check_header(path)
-        # Without a log nobody has it open. A plain reader would make one and leave it behind.
-        mode = "ro" if _logs(path)[0].exists() else "ro&immutable=1"
-        connection = _connect(path, mode, busy_ms=LOOK_MS)
+        connection = _connect(path, _looking_mode(path), busy_ms=LOOK_MS)
         try:
             _check(connection, path)
-            _check_newest(connection, path, steps[-1][0])
         except BaseException:
             connection.close()
             raise
     return connection
+
+
+@contextmanager
+def left_alone(path: Path) -> Iterator[None]:
+    """While a file is read as it is: refuse what was read if a server began to write meanwhile."""
+    had_log, before = _logs(path)[0].exists(), _stamp(path)
+    try:
+        yield
+    except SchedulerError:
+        _check_left_alone(path, had_log, before)
+        raise
+    _check_left_alone(path, had_log, before)
+
+
+def _check_left_alone(path: Path, had_log: bool, before: tuple[int, int]) -> None:
+    if not had_log and (_logs(path)[0].exists() or _stamp(path) != before):
+        raise StoreUnavailable(
+            f"the store {path} was read while a server began to write to it, so what was read is "
+            "worth nothing; nothing was changed, try again"
+        )
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _looking_mode(path: Path) -> str:
+    """Without a log nobody has it open, and a plain reader would make one and leave it behind."""
+    return "ro" if _logs(path)[0].exists() else "ro&immutable=1"
 
 
 def _make(path: Path, steps: Steps) -> None:
@@ -82,7 +123,7 @@ def _make(path: Path, steps: Steps) -> None:
         finally:
             connection.close()
         draft.rename(path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise StoreUnavailable(
             f"the store {path} cannot be made: {error.strerror}; check that its folder exists, "
@@ -197,7 +238,7 @@ def _copy(connection: sqlite3.Connection, target: Path) -> None:
     finally:
         copy.close()
     draft.rename(target)
-    _sync_folder(target.parent)
+    sync(target.parent)
 
 
 def _run(connection: sqlite3.Connection, steps: Steps) -> None:
@@ -217,8 +258,9 @@ def _logs(path: Path) -> list[Path]:
     return [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm")]
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(place: Path) -> None:
+    """Wait until a file, or what a folder names, is on disk."""
+    descriptor = os.open(place, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -176,7 +176,7 @@ def test_every_table_has_a_key_to_be_copied_by(tmp_path: Path, postgres: str) ->
     for place in (tmp_path / "a.db", address_of(postgres)):
         upgrade(place)
         with (
-            sqlite_side.reading_side(place) if isinstance(place, Path) else _reading(place)
+            sqlite_side.looking_side(place) if isinstance(place, Path) else _looking(place)
         ) as side:
             tables |= side.columns().keys()
     assert tables - copying.OF_SERVERS == copying._KEYS.keys()
@@ -213,6 +213,23 @@ def test_a_check_changes_nothing_and_says_what_an_empty_or_older_database_needs(
     assert (path.read_bytes(), sorted(tmp_path.iterdir())) == (before, there)
 
 
+def test_what_is_copied_or_backed_up_is_not_changed_by_it(tmp_path: Path, postgres: str) -> None:
+    address = address_of(postgres)
+    PostgresStore(address, steps=migrations("postgres")[:1]).close()
+    path = tmp_path / "a.db"
+    SqliteStore(path, steps=migrations()[:1]).close()
+    before, old = path.read_bytes(), r"has form 1 .* nothing was changed"
+    with pytest.raises(StoreUnavailable, match=old):
+        back_up(address, tmp_path / "backup.db")
+    with pytest.raises(StoreUnavailable, match=old):
+        copy_between(address, tmp_path / "copy.db")
+    with pytest.raises(StoreUnavailable, match=old):
+        copy_between(path, tmp_path / "copy.db")
+    assert shared_server().execute("SELECT schema_version FROM meta", postgres) == [(1,)]
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_check_sees_what_a_running_server_has_just_written(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db")
     filled(store, [])
@@ -226,10 +243,10 @@ def test_somebody_elses_database_is_not_called_empty(postgres: str) -> None:
         check(address_of(postgres))
 
 
-def _reading(place: Any) -> Any:
-    from gpu_scheduler.store.postgres.side import reading_side
+def _looking(place: Any) -> Any:
+    from gpu_scheduler.store.postgres.side import looking_side
 
-    return reading_side(place)
+    return looking_side(place)
 
 
 def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_path: Path) -> None:
@@ -261,7 +278,8 @@ def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_pa
     numbers = {row.job.number for row in restored.jobs()}
     assert numbers >= set(before)
     assert numbers <= set(written) | {902, 903}
-    assert restored.next_number() == max(numbers) + 1
+    # What was submitted after the backup left logs under its numbers: nobody gets them again.
+    assert restored.next_number() == max(numbers) + 1 + sqlite_side.GAP
     restored.close()
     assert check(target).problems == ()
     with pytest.raises(AlreadyExists, match="is there already"):
@@ -275,9 +293,62 @@ def test_a_backup_of_postgresql_is_a_file_that_can_be_copied_back(
     filled(store, [])
     back_up(address_of(postgres), tmp_path / "backup.db")
     copy = SqliteStore(tmp_path / "backup.db")
+    assert copy.next_number() == store.next_number() + sqlite_side.GAP
+    copy.close()
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as file, file:
+        file.execute("UPDATE meta SET next_number = next_number - ?", (sqlite_side.GAP,))
+    copy = SqliteStore(tmp_path / "backup.db")
     assert everything(copy) == everything(store)
     store.close()
     copy.close()
+
+
+@pytest.mark.parametrize("name", ["lab#1", "what?", "50%41", "plain"])
+def test_a_backup_is_of_the_file_that_was_named_and_leaves_it_as_it_was(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    store = SqliteStore(folder / "a.db")
+    filled(store, [])
+    jobs = list(store.jobs())
+    store.close()
+    before = (folder / "a.db").read_bytes()
+    back_up(folder / "a.db", tmp_path / "backup.db")
+    copy = SqliteStore(tmp_path / "backup.db")
+    assert list(copy.jobs()) == jobs != []
+    copy.close()
+    assert (folder / "a.db").read_bytes() == before
+    assert [file.name for file in folder.iterdir()] == ["a.db"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["backup.db", name])
+
+
+def test_what_is_not_ours_is_not_backed_up(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as file, file:
+        file.execute("CREATE TABLE customers (id)")
+    with pytest.raises(StoreDamaged, match="not one of gpu-scheduler"):
+        back_up(tmp_path / "a.db", tmp_path / "backup.db")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.db"]
+
+
+def test_a_file_that_a_server_begins_to_write_while_it_is_read_is_not_called_damaged(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.db"
+    SqliteStore(path).close()
+    stores = []
+
+    def look() -> None:
+        with sqlite_side.looking_side(path):
+            stores.append(SqliteStore(path))
+            stores[0].commit([EventRow(at_ms=1, kind="submitted")])
+            raise StoreDamaged("the disk image is malformed")
+
+    with pytest.raises(StoreUnavailable, match="began to write"):
+        look()
+    stores[0].close()
+    with sqlite_side.looking_side(path) as side:
+        assert side.counters()[2] == 1
 
 
 def test_a_backup_that_fails_leaves_no_file(tmp_path: Path) -> None:

@@ -92,30 +92,17 @@ class PostgresSide:
 
 @contextmanager
 def looking_side(address: Address) -> Iterator[PostgresSide]:
-    """A database to look at, as of one moment; refused if it is not of the newest form."""
+    """A database to read, as of one moment; refused if it is not of the newest form."""
     with _within(address, _AS_OF_ONE_MOMENT) as (side, connection):
         check(connection, address)
         yield side
 
 
 @contextmanager
-def reading_side(address: Address) -> Iterator[PostgresSide]:
-    """A database to copy from, as of one moment."""
-    with _side(address, _AS_OF_ONE_MOMENT) as side:
-        yield side
-
-
-@contextmanager
 def writing_side(address: Address) -> Iterator[PostgresSide]:
     """A database to copy to; it keeps all or nothing."""
-    with _side(address, "BEGIN") as side:
-        yield side
-
-
-@contextmanager
-def _side(address: Address, begin: str) -> Iterator[PostgresSide]:
     upgrade(address)
-    with _within(address, begin) as (side, _):
+    with _within(address, "BEGIN") as (side, _):
         yield side
 
 

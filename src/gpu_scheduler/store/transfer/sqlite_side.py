@@ -9,12 +9,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from gpu_scheduler.model.errors import AlreadyExists, StoreUnavailable
-from gpu_scheduler.store.faults import damaged, said_plainly
-from gpu_scheduler.store.files import PRIVATE, open_unchanged
+from gpu_scheduler.store.faults import damaged, of_sqlite, said_plainly
+from gpu_scheduler.store.files import PRIVATE, left_alone, open_as_it_is, open_unchanged, sync
 from gpu_scheduler.store.queries import migrations
 from gpu_scheduler.store.sqlite import SqliteStore
 from gpu_scheduler.store.transfer.copying import Counters, Row
 
+GAP = 100_000
+"""So far ahead the numbers of jobs go on in a backup."""
 PAGES_AT_ONCE = 2_000
 """Between so many pages the server can write."""
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
@@ -74,18 +76,13 @@ class SqliteSide:
 
 
 @contextmanager
-def reading_side(path: Path) -> Iterator[SqliteSide]:
-    """A file to copy from, brought to the newest form, as of one moment."""
-    if not path.exists():
-        raise StoreUnavailable(f"there is no file {path}; name the database to copy from")
-    with _side(path, "BEGIN") as side:
-        yield side
-
-
-@contextmanager
 def looking_side(path: Path) -> Iterator[SqliteSide]:
-    """A file to look at, as of one moment; refused if it is not of the newest form."""
-    with said_plainly(path), closing(open_unchanged(path, migrations())) as connection:
+    """A file to read, as of one moment; refused if it is not of the newest form."""
+    with (
+        left_alone(path),
+        said_plainly(path),
+        closing(open_unchanged(path, migrations())) as connection,
+    ):
         connection.execute("BEGIN")
         yield SqliteSide(connection, path)
 
@@ -93,19 +90,13 @@ def looking_side(path: Path) -> Iterator[SqliteSide]:
 @contextmanager
 def writing_side(path: Path) -> Iterator[SqliteSide]:
     """A file to copy to, which is made if it is not there; it keeps all or nothing."""
-    with _side(path, "BEGIN IMMEDIATE") as side:
-        yield side
-
-
-@contextmanager
-def _side(path: Path, begin: str) -> Iterator[SqliteSide]:
     SqliteStore(path).close()
     with (
         said_plainly(path),
         closing(sqlite3.connect(path, isolation_level=None)) as connection,
     ):
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(begin)
+        connection.execute("BEGIN IMMEDIATE")
         try:
             yield SqliteSide(connection, path)
         except BaseException:
@@ -118,27 +109,42 @@ def back_up(path: Path, target: Path) -> None:
     """A copy of a file, also while a server writes to it. It is whole and sound, or not there."""
     if not path.exists():
         raise StoreUnavailable(f"there is no database {path} yet; start the server once")
-    with draft_of(target) as draft, said_plainly(path):
+    with draft_of(target) as draft:
         with (
-            closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source,
+            left_alone(path),
+            said_plainly(path),
+            closing(open_as_it_is(path)) as source,
             closing(sqlite3.connect(draft)) as copy,
+            _full_disk_of(target),
         ):
             source.backup(copy, pages=PAGES_AT_ONCE, sleep=0.001)
-            _fold(copy)
-            found = copy.execute("PRAGMA integrity_check").fetchone()[0]
-        if found != "ok":
-            raise damaged(path, str(found))
+        finish_backup(draft)
 
 
-def fold_log(path: Path) -> None:
-    """Make one file of a database and its log."""
-    with said_plainly(path), closing(sqlite3.connect(path)) as connection:
-        _fold(connection)
+def finish_backup(draft: Path) -> None:
+    """Make a copy one to start from: new jobs get numbers that no lost one can have had.
+
+    What was submitted after the backup has left logs, and perhaps processes, under its numbers.
+    """
+    with said_plainly(draft), closing(sqlite3.connect(draft)) as copy:
+        with copy:
+            copy.execute("UPDATE meta SET next_number = next_number + ?", (GAP,))
+        # No log beside the file that somebody could forget to copy; the server makes a new one.
+        copy.execute("PRAGMA journal_mode = DELETE").fetchone()
+        found = copy.execute("PRAGMA integrity_check").fetchone()[0]
+    if found != "ok":
+        raise damaged(draft, str(found))
 
 
-def _fold(connection: sqlite3.Connection) -> None:
-    """No log beside the file that somebody could forget to copy; the server makes a new one."""
-    connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+@contextmanager
+def _full_disk_of(target: Path) -> Iterator[None]:
+    """The disk that is full is that of the copy."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise of_sqlite(error, target) from error
+        raise
 
 
 @contextmanager
@@ -146,18 +152,14 @@ def draft_of(target: Path) -> Iterator[Path]:
     """A private file that gets its name once it is complete and on disk."""
     if target.exists():
         raise AlreadyExists(f"{target} is there already; name another file, nothing was changed")
-    draft = target.with_name(f"{target.name}.new")
+    draft = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
         draft.unlink(missing_ok=True)
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
         yield draft
-        for place in (draft, target.parent):
-            descriptor = os.open(place, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync(draft)
         draft.rename(target)
+        sync(target.parent)
     except OSError as error:
         raise StoreUnavailable(
             f"{target} cannot be written: {error.strerror}; check that its folder exists and that "
