@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler import Client, JobFailed, NoServer
+from gpu_scheduler.model.errors import UnknownThing
 from tests.acceptance.conftest import PROGRAM, RealServer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -199,6 +200,22 @@ def test_an_array_runs_every_task_once(server: RealServer, tmp_path: Path) -> No
     server.tgpu("logs", f"{job}_3")
 
 
+def test_a_task_that_an_array_does_not_have_is_not_cancelled_in_name_only(
+    server: RealServer,
+) -> None:
+    job = server.submit("-a", "0-5", "-H", "--", "true")
+    number = job.removeprefix("job-")
+    for named in (f"{number}_7", f"{number}_[2-7]"):
+        refused = server.tgpu("cancel", named, code=4)
+        assert refused.stdout == ""
+        assert f"job {number} has no task" in refused.stderr
+    with server.client() as client:
+        with pytest.raises(UnknownThing, match="has no task 6"):
+            client.cancel(job, "2-7")
+        assert client.get(job)["array"]["states"] == {"pending": "0-5"}
+        client.cancel(job)
+
+
 def test_every_task_writes_to_the_file_that_is_named_after_it(
     server: RealServer, tmp_path: Path
 ) -> None:
@@ -316,6 +333,15 @@ def test_output_is_followed_from_before_the_start(server: RealServer) -> None:
     server.tgpu("release", job)
     output, _ = following.communicate(timeout=30)
     assert (output, following.returncode) == ("one\ntwo\n", 0)
+
+
+def test_a_job_that_is_tried_again_is_followed_to_its_last_attempt(server: RealServer) -> None:
+    script = "echo attempt $TGPU_ATTEMPT; test $TGPU_ATTEMPT = 2"
+    job = server.submit("--retries", 3, "--", "sh", "-c", script)
+    followed = server.tgpu("logs", "-f", job)
+    assert followed.stdout == "attempt 1\nattempt 2\n"
+    assert f"attempt 2 of {job} begins" in followed.stderr
+    assert server.tgpu("logs", "-f", "--attempt", 1, job).stdout == "attempt 1\n"
 
 
 def test_an_interrupted_run_in_a_script_cancels_its_job(server: RealServer) -> None:

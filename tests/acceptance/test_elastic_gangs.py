@@ -1,7 +1,9 @@
-"""Elastic gangs when the node of a member is gone: real agents, launchers and processes."""
+"""Elastic gangs when a member or its node is gone: real agents, launchers and processes."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 from tests.acceptance.test_lost_nodes import QUICK
@@ -27,15 +29,19 @@ def members(cluster: Cluster, job: str) -> dict[int, str]:
         return {p["member"]: p["node"] for p in client.get(job)["allocation"]}
 
 
+def three_members(cluster: Cluster, place: Path) -> tuple[str, dict[int, list[int]]]:
+    """A gang that can do with two of them, and what each was told when it began."""
+    options = ("--members", 3, "--min-members", 2, "--gpus", 1)
+    job = cluster.submit(*options, "--", "sh", "-c", MEMBER.format(place=place))
+    cluster.until(lambda: len(began(place, f"{job}.1")) == 3, "all three run")
+    cluster.until(lambda: cluster.states(job) == {"running"}, "that is known")
+    return job, began(place, f"{job}.1")
+
+
 def test_an_elastic_gang_goes_on_with_fewer_members_when_a_node_has_died(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with a_cluster("n0", "n1", "n2", gpus="1xH100", **QUICK) as cluster:
-        script = MEMBER.format(place=tmp_path)
-        options = ("--members", 3, "--min-members", 2, "--gpus", 1)
-        job = cluster.submit(*options, "--", "sh", "-c", script)
-        cluster.until(lambda: len(began(tmp_path, f"{job}.1")) == 3, "all three run")
-        cluster.until(lambda: cluster.states(job) == {"running"}, "that is known")
-        first = began(tmp_path, f"{job}.1")
+        job, first = three_members(cluster, tmp_path)
         assert {tuple(told[1:]) for told in first.values()} == {(3, 3)}
         placed = members(cluster, job)
         dead = placed[2]
@@ -61,3 +67,22 @@ def test_an_elastic_gang_goes_on_with_fewer_members_when_a_node_has_died(tmp_pat
         assert (resized["data"]["from"], resized["data"]["to"]) == (3, 2)
         cluster.tgpu("cancel", job)
         cluster.until(lambda: cluster.states(job) == {"cancelled"}, "it is over")
+
+
+def test_an_elastic_gang_goes_on_with_fewer_members_when_one_was_killed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with a_cluster("n0", "n1", "n2", gpus="1xH100", **QUICK) as cluster:
+        job, first = three_members(cluster, tmp_path)
+
+        os.kill(first[1][0], signal.SIGKILL)
+        cluster.until(lambda: len(began(tmp_path, f"{job}.2")) == 2, "it starts with two")
+        cluster.until(lambda: cluster.states(job) == {"running"}, "that is known")
+        second = began(tmp_path, f"{job}.2")
+        assert {tuple(told[1:]) for told in second.values()} == {(2, 2)}
+        assert not any(is_alive(told[0]) for told in first.values())
+
+        # Fewer than two it cannot be, and nobody asked for retries.
+        os.kill(second[0][0], signal.SIGKILL)
+        cluster.until(lambda: cluster.states(job) == {"failed"}, "it is given up")
+        with cluster.client() as client:
+            assert client.get(job)["signal"] == signal.SIGKILL

@@ -155,6 +155,18 @@ def test_a_dry_run_is_answered_and_refused_like_a_submission(admin: Reflected) -
     assert why.reason == "never_fits"
 
 
+def test_a_task_that_an_array_does_not_have_cannot_be_cancelled(admin: Reflected) -> None:
+    spec = {"command": ["true"], "array": {"tasks": "0-3"}, "hold": True}
+    job_id = admin("SubmitJob", job=spec)["job_id"]
+    for asked in ({"job_id": job_id, "tasks": "2-7"}, {"job_id": f"{job_id}_4"}):
+        with refused() as why:
+            admin("CancelJob", **asked)
+        assert (why.code, why.reason) == ("NOT_FOUND", "not_found")
+        assert why.text.endswith("has no task 4")
+    assert admin("GetJobStatus", job_id=f"{job_id}_2")["state"] == "pending"
+    admin("CancelJob", job_id=job_id)
+
+
 def test_a_job_reads_the_same_over_grpc_and_over_rest(admin: Reflected, cluster: Cluster) -> None:
     spec = {
         "command": ["true"],

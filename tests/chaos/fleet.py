@@ -1,7 +1,8 @@
 """Several servers, a PostgreSQL and many agents, all real, under faults of every kind.
 
-Jobs bear witness, as on one machine; faults come at random moments, several at once. Some agents
-live in network namespaces of their own, whose cable can be pulled (as root).
+Jobs bear witness, as on one machine; faults come at random moments, several at once. As root, some
+agents live in network namespaces of their own, whose cable can be pulled, and some on a small disk,
+which can be full.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from random import Random
 from tests.chaos.audit import ENDED, audit, read_notes
 from tests.chaos.house import build_witness, submit_carefully
 from tests.chaos.killing import answers_of, submit_until
+from tests.chaos.test_full_disk import fill_directory
 from tests.chaos.workload import Plan, Workload
 from tests.cluster import Process
 from tests.postgres import OwnPostgres, a_server
 from tests.servers import QUICK, Servers
 
 GPUS = "4xH100"
+DISK_MB = 64
 LONGEST_DRAIN_S = 240.0
 SETTINGS = QUICK | {"jobs_assignment_retry_wait_s": "0.2", "grpc_host": "0.0.0.0"}
 
@@ -73,6 +76,37 @@ def can_cut_cables() -> bool:
     return made.returncode == 0
 
 
+class SmallDisk:
+    """A directory that can be full."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        place.mkdir(mode=0o755)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m,mode=755", "tgpu", str(place)]
+        subprocess.run(mount, check=True, capture_output=True)
+
+    def fill(self) -> None:
+        fill_directory(self.place)
+
+    def make_room(self) -> None:
+        (self.place / "ballast").unlink()
+
+    def remove(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.place)], check=True, capture_output=True)
+
+
+def can_mount() -> bool:
+    """Tell whether small disks can be mounted here."""
+    if os.geteuid() != 0:
+        return False
+    with tempfile.TemporaryDirectory(prefix="tgpu-") as directory:
+        try:
+            SmallDisk(Path(directory) / "try").remove()
+        except subprocess.CalledProcessError:
+            return False
+    return True
+
+
 class Fleet(Servers):
     """Servers and agents of which any may be killed, frozen or cut off."""
 
@@ -82,9 +116,14 @@ class Fleet(Servers):
         self.notes = directory / "notes"
         self.notes.mkdir()
         self.cables: dict[str, Cable] = {}
+        self.disks: dict[str, SmallDisk] = {}
 
-    def add_agent(self, name: str, cable: Cable | None = None) -> None:
+    def add_agent(
+        self, name: str, cable: Cable | None = None, *, has_small_disk: bool = False
+    ) -> None:
         """Start an agent, beside this machine's network or at the end of a cable."""
+        if has_small_disk:
+            self.disks[name] = SmallDisk(self.directory / name)
         process = self.agent(name, gpus=GPUS, server=self._servers_seen_from(cable))
         if cable is not None:
             self.cables[name] = cable
@@ -119,13 +158,13 @@ class Fleet(Servers):
 
     def close(self) -> None:
         super().close()
-        for cable in self.cables.values():
-            cable.remove()
+        for part in (*self.cables.values(), *self.disks.values()):
+            part.remove()
 
 
 @contextlib.contextmanager
-def a_fleet(agents: int, cables: int) -> Iterator[Fleet]:
-    """Three servers and so many agents, some of them at the end of a cable."""
+def a_fleet(agents: int, cables: int, disks: int) -> Iterator[Fleet]:
+    """Three servers and so many agents: the first with a cable, the last with a small disk."""
     directory = Path(tempfile.mkdtemp(prefix="tgpu-"))
     directory.chmod(0o755)
     with a_server(fsync="on", full_page_writes="on") as postgres:
@@ -137,7 +176,8 @@ def a_fleet(agents: int, cables: int) -> Iterator[Fleet]:
             fleet.token = fleet.until(fleet._join_token, "a join token")
             for number in range(agents):
                 cable = Cable(number) if number < cables else None
-                fleet.add_agent(f"n{number:02d}", cable)
+                has_small_disk = number >= agents - disks
+                fleet.add_agent(f"n{number:02d}", cable, has_small_disk=has_small_disk)
             fleet.wait_for_nodes()
             yield fleet
         finally:
@@ -207,6 +247,8 @@ class FleetChaos:
         ]
         if self.fleet.cables:
             kinds.append((self._pull_cable, 4))
+        if self.fleet.disks:
+            kinds.append((self._fill_disk, 3))
         fault = chance.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]
         fault(chance)
         self.faults[fault.__name__.strip("_")] += 1
@@ -265,6 +307,12 @@ class FleetChaos:
         cable.pull()
         time.sleep(chance.uniform(1.0, 8.0))
         cable.plug()
+
+    def _fill_disk(self, chance: Random) -> None:
+        disk = self.fleet.disks[chance.choice(sorted(self.fleet.disks))]
+        disk.fill()
+        time.sleep(chance.uniform(1.0, 8.0))
+        disk.make_room()
 
     # --- asking
 

@@ -10,7 +10,7 @@ import sys
 import time
 
 from tests.chaos.audit import read_notes
-from tests.chaos.fleet import FleetChaos, a_fleet, can_cut_cables
+from tests.chaos.fleet import FleetChaos, a_fleet, can_cut_cables, can_mount
 
 AGENTS = int(os.environ.get("FLEET_AGENTS", "4"))
 FAULTS = int(os.environ.get("FLEET_FAULTS", "5"))
@@ -20,7 +20,8 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 def test_whatever_breaks_in_a_fleet_no_job_is_lost_doubled_disturbed_or_misreported() -> None:
     began = time.monotonic()
     cables = min(2, AGENTS) if can_cut_cables() else 0
-    with a_fleet(AGENTS, cables) as fleet:
+    disks = min(2, AGENTS // 2) if can_mount() else 0
+    with a_fleet(AGENTS, cables, disks) as fleet:
         chaos = FleetChaos(fleet, SEED)
         chaos.run(FAULTS, undisturbed_ms=15_000 if FAULTS <= 20 else 60_000)
         broken_s = time.monotonic() - began

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,12 @@ def wait_for(cluster: Cluster, job: str, *states: str) -> None:
     cluster.until(lambda: cluster.states(job) <= set(states), f"{job} is {' or '.join(states)}")
 
 
-def test_on_a_node_with_a_full_disk_jobs_go_on_new_ones_say_why_not_and_all_is_well_after() -> None:
+def node(cluster: Cluster, name: str) -> dict[str, Any]:
+    (found,) = (node for node in cluster.nodes() if node["id"] == name)
+    return found
+
+
+def test_on_a_node_with_a_full_disk_jobs_go_on_and_new_ones_wait_until_there_is_room() -> None:
     with a_cluster() as cluster, a_small_disk(cluster.directory / "n1"):
         cluster.start_agent("n1")
         cluster.wait_for_nodes()
@@ -45,18 +51,34 @@ def test_on_a_node_with_a_full_disk_jobs_go_on_new_ones_say_why_not_and_all_is_w
         running = cluster.submit("--gpus", 1, "--", "sh", "-c", line)
         wait_for(cluster, running, "running")
         ballast = fill_directory(cluster.directory / "n1")
-        # There is some room ahead in the launcher's journal: not the first of them fails.
         with cluster.client() as client:
+            # There is some room ahead in the launcher's journal: the first of them may still run.
             many = client.submit_many([{"command": ["true"], "gpu_count": 1}] * MANY)
-            ended = [one.wait(60) for one in many]
-        assert {job["state"] for job in ended} == {"completed", "failed"}
-        for job in ended:
-            assert job["state"] == "completed" or "No space left" in job["reason"], job["reason"]
+            cluster.until(lambda: node(cluster, "n1")["closed"] is not None, "it is set aside")
+            assert "is full" in node(cluster, "n1")["closed"]["reason"]
+            states = {client.get(one.id)["state"] for one in many}
+            assert "pending" in states
+            assert states <= {"pending", "scheduled", "running", "completed"}, states
+            last = many[-1].id
+        cluster.until(lambda: "set aside" in cluster.tgpu("explain", last), "it says why it waits")
         assert cluster.states(running) == {"running"}
         told.touch()
         wait_for(cluster, running, "failed")
         with cluster.client() as client:
             assert client.get(running)["exit_code"] == 42, "its end is learnt on a full disk"
         ballast.unlink()
-        after = cluster.submit("--gpus", 8, "--", "true")
-        wait_for(cluster, after, "completed")
+        cluster.wait_for_nodes("n1", state="online")
+        with cluster.client() as client:
+            assert {client.wait(one.id, 60)["state"] for one in many} == {"completed"}
+
+
+def test_a_node_with_a_full_disk_does_not_swallow_the_jobs_that_others_could_run() -> None:
+    with a_cluster() as cluster, a_small_disk(cluster.directory / "n1"):
+        cluster.start_agent("n1")
+        cluster.start_agent("n2")
+        cluster.wait_for_nodes()
+        fill_directory(cluster.directory / "n1")
+        with cluster.client() as client:
+            many = client.submit_many([{"command": ["true"], "gpu_count": 1}] * MANY)
+            assert {one.wait(60)["state"] for one in many} == {"completed"}
+        assert node(cluster, "n1")["closed"]["is_fault"]

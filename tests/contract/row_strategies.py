@@ -163,6 +163,7 @@ def job_rows(draw: st.DrawFn, number: int = 1) -> JobRow:
             since_ms=TIME,
             met=listed(TEXT),
             tasks=listed(st.tuples(STATE, INTERVALS)),
+            most_members=COUNT,
             **_LIFE,
         )
     )

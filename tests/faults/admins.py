@@ -41,6 +41,8 @@ def _elastic(random: Random, number: int, gpus: int) -> Wish:
     members = (Request.for_gpus(1000),) * random.randint(2, min(4, gpus))
     run_ms = round(random.expovariate(1) * random.choice((8_000, 60_000))) + 20
     codes, stop_ms = random.choice(("0", "0", "1,0")), random.choice((10, 500, 20_000))
+    if codes == "1,0" and run_ms % 2:
+        codes = "137,0"  # as if they were killed: then it goes on with fewer
     argv = ("act", str(run_ms), codes, str(stop_ms))
     job = Job(
         id="",

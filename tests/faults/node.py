@@ -59,6 +59,9 @@ class VirtualMachine:
     async def login(self, uid: int) -> Login:
         return self.known_login(uid)
 
+    async def trouble(self, directory: Path, *, is_suspect: bool) -> str:
+        return ""
+
 
 @dataclass(slots=True, eq=False)
 class Process:

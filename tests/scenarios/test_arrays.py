@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.control.messages import Cancel
-from gpu_scheduler.model.errors import WrongState
+from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.states import JobState
 from tests.builders import a_job, a_node, an_array
@@ -69,6 +69,19 @@ def test_only_an_array_has_tasks_to_cancel() -> None:
     lab.submit(a_job(number=1))
     with pytest.raises(WrongState, match="not an array"):
         lab.tell(Cancel("j1", IntervalSet.parse("0")))
+
+
+@pytest.mark.parametrize(("tasks", "missing"), [("500", 500), ("5-12", 10), ("0,20-30:2", 20)])
+def test_tasks_that_an_array_does_not_have_are_not_cancelled_nor_any_beside_them(
+    tasks: str, missing: int
+) -> None:
+    lab = Lab(nodes=[a_node(gpus=2)])
+    lab.submit(an_array(number=1, tasks="0-9"))
+    with pytest.raises(UnknownThing, match=f"has no task {missing}$"):
+        lab.tell(Cancel("j1", IntervalSet.parse(tasks)))
+    lab.cycle()
+    assert lab.tasks("j1") == {"pending": "2-9", "running": "0-1"}
+    assert lab.stopped() == []
 
 
 def test_a_million_tasks_are_one_entry_in_the_queue() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.control.effects import StopOrder
-from gpu_scheduler.control.messages import NodeFenced
+from gpu_scheduler.control.messages import Cancel, NodeFenced, NodeLost, NodeSilent, Retry
 from gpu_scheduler.model.errors import NeverFits
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Topology
@@ -37,6 +37,93 @@ def test_an_elastic_gang_starts_with_its_minimum_and_as_many_more_as_there_is_ro
     lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
     lab.submit(a_job(number=1, gpus=4), a_job(number=2, gpus=4, members=6, min_members=2))
     assert len(lab.nodes_of("j2")) == 3
+
+
+def test_an_elastic_gang_goes_on_with_one_member_fewer_when_one_was_killed() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
+    lab.submit(a_job(number=1, gpus=4, members=4, min_members=2))
+    for left in (3, 2):
+        lab.ends("j1", exit_code=None, signal=9, detail="member 1 on n1: signal 9")
+        lab.at(lab.now_ms + HOUR)
+        assert len(lab.nodes_of("j1")) == left
+        # As it is stored, so that a server that is started again knows it too.
+        assert lab.row("j1").most_members == left
+        assert len(lab.row("j1").job.members) == 4
+    assert lab.events("j1").count("resized") == 2
+    # It has no retries, and with fewer than the minimum it cannot go on.
+    lab.ends("j1", exit_code=None, signal=9)
+    assert lab.state("j1") is JobState.FAILED
+
+
+def test_an_elastic_gang_that_found_room_for_few_shrinks_from_there() -> None:
+    lab = Lab(nodes=a_cluster(nodes=3, gpus=4))
+    lab.submit(a_job(number=1, gpus=4, members=8, min_members=2))
+    assert len(lab.nodes_of("j1")) == 3
+    # As a shell says it whose program was killed.
+    lab.ends("j1", exit_code=137)
+    lab.at(lab.now_ms + HOUR)
+    assert len(lab.nodes_of("j1")) == 2
+
+
+def test_an_elastic_gang_that_shrank_to_its_minimum_still_outlives_a_node() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
+    lab.submit(a_job(number=1, gpus=4, members=3, min_members=2))
+    lab.ends("j1", exit_code=None, signal=9)
+    lab.at(lab.now_ms + 60_000)
+    lost = lab.nodes_of("j1")[0]
+    lab.do(NodeSilent(lost), NodeLost(lost), NodeFenced(lost))
+    lab.ends("j1", exit_code=None, signal=15, stopped_by="preempted")
+    lab.at(lab.now_ms + 60_000)
+    assert len(lab.nodes_of("j1")) == 2
+    assert lost not in lab.nodes_of("j1")
+
+
+def test_an_elastic_gang_that_ran_for_long_or_is_retried_starts_with_all_again() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
+    lab.submit(a_job(number=1, gpus=4, members=4, min_members=2))
+    lab.ends("j1", exit_code=None, signal=9)
+    lab.at(lab.now_ms + HOUR)
+    assert len(lab.nodes_of("j1")) == 3
+    lab.at(lab.now_ms + HOUR)
+    lab.do(Cancel("j1"))
+    lab.do(Retry("j1"))
+    assert len(lab.nodes_of("j1")) == 4
+
+
+def test_an_elastic_gang_that_we_stopped_ourselves_does_not_shrink() -> None:
+    lab = Lab(nodes=a_cluster(nodes=1, gpus=4))
+    lab.submit(a_job(number=1, gpus=1, members=4, min_members=2, retries=1))
+    lab.ends("j1", exit_code=None, signal=15, stopped_by="not_begun")
+    lab.at(lab.now_ms + HOUR)
+    assert len(lab.allocation("j1").placements) == 4
+
+
+def test_how_long_a_gang_ran_that_lost_a_member_says_nothing_of_the_next() -> None:
+    lab = Lab(nodes=a_cluster(nodes=4, gpus=4))
+    hours = {"gpus": 4, "members": 4, "min_members": 2, "name": "train", "estimate_ms": 10 * HOUR}
+    lab.submit(a_job(number=1, **hours))
+    lab.at(30_000)
+    lab.ends("j1", exit_code=None, signal=9)
+    lab.do(Cancel("j1"))
+    lab.submit(a_job(number=2, **hours))
+    assert lab.row("j2").expected_ms == 10 * HOUR
+
+
+def test_an_elastic_gang_whose_program_fails_does_not_shrink() -> None:
+    lab = Lab(nodes=a_cluster(nodes=3, gpus=4))
+    lab.submit(a_job(number=1, gpus=4, members=3, min_members=2, retries=1))
+    lab.ends("j1", exit_code=1)
+    lab.at(lab.now_ms + HOUR)
+    assert len(lab.nodes_of("j1")) == 3
+    lab.ends("j1", exit_code=1)
+    assert lab.state("j1") is JobState.FAILED
+
+
+def test_a_gang_that_must_be_whole_fails_when_a_member_was_killed() -> None:
+    lab = Lab(nodes=a_cluster(nodes=3, gpus=4))
+    lab.submit(a_job(number=1, gpus=4, members=3))
+    lab.ends("j1", exit_code=None, signal=9)
+    assert lab.state("j1") is JobState.FAILED
 
 
 def test_a_job_larger_than_a_node_becomes_whole_nodes_plus_a_remainder() -> None:
@@ -195,7 +282,7 @@ def test_a_refused_gang_names_the_rack_or_the_label_that_is_too_small() -> None:
     with pytest.raises(NeverFits, match="the largest rack, r0, has room for 2 of 3"):
         lab.submit(a_job(number=1, gpus=4, members=3, same_rack=True))
     labels = (("zone", "a"),)
-    with pytest.raises(NeverFits, match=r"1 node\(s\) have zone=a, with room for 1 of 2"):
+    with pytest.raises(NeverFits, match=r"1 node has zone=a, with room for 1 of 2"):
         lab.submit(a_job(number=1, gpus=4, members=2, node_labels=labels))
     labels = (("zone", "b"),)
     with pytest.raises(NeverFits, match="no node has label zone=b; there is a;"):

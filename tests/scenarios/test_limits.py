@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.control.book import Limits
-from gpu_scheduler.control.messages import Cancel
+from gpu_scheduler.control.messages import Cancel, Submit, SubmitAll
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Preemption
 from gpu_scheduler.model.errors import CallerError, NeverFits, QueueFull, QuotaTooSmall
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.tenant import BudgetPeriod
 from tests.builders import (
     DAY,
     HOUR,
@@ -338,3 +339,22 @@ def test_a_plan_that_was_not_committed_can_be_made_again() -> None:
     one, two = (decide(picture, picture.policy, 0) for _ in range(2))
     assert one.to_json() == two.to_json()
     assert evicted(one) == []
+
+
+def test_what_is_only_tried_out_changes_nothing_for_those_who_wait() -> None:
+    budget = replace(a_tenant(gpu_milli_ms=100_000 * HOUR), budget_period=BudgetPeriod.MONTH)
+    lab = Lab(nodes=[a_node(gpus=1)], tenants=[budget])
+    long = {"max_runtime_ms": 90 * HOUR, "estimate_ms": 90 * HOUR}
+    lab.submit(a_job(number=1, **long))
+    lab.at(89 * HOUR)
+    lab.ends("j1")
+    lab.at(40 * DAY)
+    short = {"max_runtime_ms": 20 * HOUR, "estimate_ms": 5 * HOUR}
+    lab.submit(a_job(number=2, **short), a_job(number=3, **short))
+    picture = lab.core.book.picture
+    before = dict(picture.tenant_standings)
+    expected = forecast_start(picture, lab.now_ms, 3)
+    assert expected is not None
+    lab.tell(SubmitAll((Submit(a_job(number=9, id="", **short)),), dry_run=True))
+    assert picture.tenant_standings == before
+    assert forecast_start(picture, lab.now_ms, 3) == expected

@@ -2,9 +2,11 @@
 
 from gpu_scheduler.control.messages import (
     NodeFenced,
+    NodeFound,
     SetNode,
 )
 from gpu_scheduler.control.node_messages import (
+    Cordon,
     Drain,
     Uncordon,
 )
@@ -83,3 +85,46 @@ def test_a_hot_device_gets_no_new_work_until_it_has_cooled() -> None:
     assert lab.running() == []
     lab.do(SetNode(node(hot=False)))
     assert lab.running() == ["j2"]
+
+
+def an_agent(unfit: str = "") -> NodeFound:
+    return NodeFound(
+        node_id="n0", cpu_milli=8_000, memory_mb=32_000, devices=a_node(gpus=2).devices, unfit=unfit
+    )
+
+
+def test_a_node_that_cannot_begin_work_is_set_aside_until_it_can() -> None:
+    lab = Lab()
+    lab.do(an_agent())
+    lab.submit(a_job(number=1))
+    lab.do(an_agent("the disk is full"))
+    lab.submit(a_job(number=2))
+    assert lab.running() == ["j1"]
+    (node,) = lab.store.nodes()
+    assert node.closed is not None
+    assert (node.closed.reason, node.closed.is_fault) == ("the disk is full", True)
+    lab.do(an_agent())
+    assert lab.running() == ["j1", "j2"]
+    kinds = [event.kind for _, event in lab.store.events(0) if event.kind.startswith("node_")]
+    assert kinds[-2:] == ["node_set_aside", "node_uncordoned"]
+
+
+def test_a_node_that_people_closed_stays_so_when_it_can_begin_work_again() -> None:
+    lab = Lab()
+    lab.do(an_agent("the disk is full"), Cordon("n0", "ada", "a new disk comes"), an_agent())
+    lab.submit(a_job(number=1))
+    assert lab.running() == []
+    lab.do(Uncordon("n0"))
+    assert lab.running() == ["j1"]
+
+
+def test_what_a_node_could_not_begin_is_tried_elsewhere_and_is_no_retry() -> None:
+    lab = Lab(nodes=a_cluster(nodes=2, gpus=1))
+    lab.submit(a_job(number=1))
+    full = lab.nodes_of("j1")
+    detail = "cannot write: No space left on device"
+    lab.ends("j1", exit_code=None, ran=False, stopped_by="not_begun", detail=detail)
+    lab.do(Cordon(full[0], "ada", ""))
+    lab.at(HOUR)
+    assert lab.nodes_of("j1") != full
+    assert lab.row("j1").failures == 0

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpu_scheduler.control.messages import Update
+from gpu_scheduler.control.messages import Cancel, Retry, Update
 from gpu_scheduler.model.errors import InvalidRequest, NeverFits, QuotaTooSmall, WrongState
 from gpu_scheduler.model.job import Job
-from tests.builders import HOUR, a_job, a_node, a_request, a_tenant, after
+from tests.builders import DAY, HOUR, a_job, a_node, a_policy, a_request, a_tenant, after
 from tests.scenarios.lab import Lab
 
 
@@ -83,3 +83,22 @@ def test_a_dependency_that_can_never_be_met_or_goes_round_in_a_circle_is_refused
         lab.tell(Update("j2", (("dependencies", after("j1")),)))
     with pytest.raises(InvalidRequest, match="waits for job j2 itself"):
         lab.tell(Update("j2", (("dependencies", after("j3")),)))
+
+
+def test_a_job_that_waits_so_long_that_it_is_protected_has_not_started() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)], policy=a_policy(name="feedback"))
+    long = {"preemptible": False, "estimate_ms": 100 * DAY, "max_runtime_ms": 100 * DAY}
+    lab.submit(a_job(number=1, **long), a_job(number=2))
+    lab.at(lab.core.book.policy.feedback.protect_after_ms + HOUR)
+    assert lab.row("j2").protected
+    lab.do(Update("j2", (("name", "x"),)))
+    assert lab.row("j2").job.name == "x"
+
+
+def test_a_job_that_was_cancelled_before_it_started_can_be_changed_when_it_is_retried() -> None:
+    lab = Lab(nodes=[a_node(gpus=1)])
+    lab.submit(a_job(number=1), a_job(number=2))
+    lab.do(Cancel("j2"))
+    lab.do(Retry("j2"))
+    lab.do(Update("j2", (("name", "x"),)))
+    assert lab.row("j2").job.name == "x"

@@ -85,7 +85,7 @@ class NotJoined(ClusterError):
 class Identity:
     """Who this node is: its key and certificate, and the authority that it believes, as PEM.
 
-    `token` is a hash of the token that it joined with: who was revoked needs another one.
+    `token` has hashes of the tokens that it joined with: who was revoked needs another one.
     """
 
     node: str

@@ -33,6 +33,8 @@ from gpu_scheduler.wire.node_proof import JoinText, secret_hash
 
 LONGEST_WAIT_S = 3600.0
 TRY_AGAIN_S = 60.0
+MOST_TOKENS = 20
+"""So many that it has joined with are remembered, so that none of them is shown again."""
 JOINED_ANEW = "it has joined anew, and has another key now"
 Client = tuple[bytes, bytes]
 log = structlog.get_logger("agent")
@@ -138,13 +140,19 @@ class Keeper:
                 found[written] = f"in {self._token_file}"
         except InvalidInput as error:
             troubles.append(str(error))
-        used = self.identity.token
-        return [(source, token) for token, source in found.items() if secret_hash(token) != used]
+        used = self.identity.token.split()
+        return [
+            (source, token)
+            for token, source in found.items()
+            if secret_hash(token.strip()) not in used
+        ]
 
     async def _join(self, token: str) -> None:
         key = joining_key(self._directory, self.identity)
         node, client = self.identity.node, self._client
         identity = await join(node, self._targets, token, key=key, client=client)
+        used = [*self.identity.token.split(), *identity.token.split()][-MOST_TOKENS:]
+        identity = replace(identity, token=" ".join(dict.fromkeys(used)))
         keep_joined(identity, self._directory)
         self.identity = identity
 

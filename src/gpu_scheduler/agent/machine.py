@@ -6,12 +6,16 @@ A protocol, so that one program can hold many agents whose machines differ.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Protocol
 
+from gpu_scheduler.agent import room
 from gpu_scheduler.agent.logins import Login, Logins
 
+PATIENCE_S = 5.0
+"""So long a disk may take to answer."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -38,12 +42,17 @@ class Machine(Protocol):
         """The account of a uid; NoAnswer if nobody says."""
         ...
 
+    async def trouble(self, directory: Path, *, is_suspect: bool) -> str:
+        """Why nothing can be written there; one that is suspect is tried, not only asked."""
+        ...
+
 
 class ThisMachine:
     """The machine of this process."""
 
     def __init__(self) -> None:
         self._logins = Logins()
+        self._look: asyncio.Task[str] | None = None
 
     def wall_ms(self) -> int:
         """The time of day."""
@@ -67,3 +76,17 @@ class ThisMachine:
     async def login(self, uid: int) -> Login:
         """The account of a uid, also from a directory service."""
         return await self._logins.of(uid)
+
+    async def trouble(self, directory: Path, *, is_suspect: bool) -> str:
+        """Why nothing can be written there."""
+        hangs = f"{directory} does not answer"
+        if self._look is not None and not await _is_done(self._look):
+            return hangs  # one more would only hang as well
+        look = asyncio.to_thread(room.trouble, directory, is_suspect=is_suspect)
+        self._look = task = asyncio.create_task(look)
+        return task.result() if await _is_done(task) else hangs
+
+
+async def _is_done(task: asyncio.Task[str]) -> bool:
+    await asyncio.wait({task}, timeout=PATIENCE_S)
+    return task.done()

@@ -55,8 +55,8 @@ def still_true(reports: list[Report]) -> list[Report]:
     return [report for report in reports if not (is_on and isinstance(report, Prepared))]
 
 
-def inventory_of(found: Found) -> pb.Inventory:
-    """What the node has."""
+def inventory_of(found: Found, unfit: str = "") -> pb.Inventory:
+    """What the node has, and why no work can begin there now, if so."""
     return pb.Inventory(
         cpu_milli=found.cpu_milli,
         memory_mb=found.memory_mb,
@@ -77,6 +77,7 @@ def inventory_of(found: Found) -> pb.Inventory:
         ],
         detection=found.detection,
         problem=found.problem,
+        unfit=unfit,
         devices=[
             pb.Device(
                 index=device.index,

@@ -21,6 +21,7 @@ from gpu_scheduler import __version__
 from gpu_scheduler.agent.config import AgentConfig
 from gpu_scheduler.agent.devices.inventory import Found
 from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.agent.fitness import Fitness, may_be_the_disk
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.log_serving import LogServing
 from gpu_scheduler.agent.logins import Login, NoAnswer
@@ -78,6 +79,7 @@ class Agent:
         self._terms = terms or Terms(Path(config.dir))
         self._config = config
         self._machine: Machine = machine or ThisMachine()
+        self._fitness = Fitness(self._machine, Path(config.dir), self._offer)
         self._connect = connect or Servers(config.targets)
         self._launcher = launcher
         self._looker = (
@@ -114,6 +116,7 @@ class Agent:
             tasks.create_task(self._hear_launcher())
             tasks.create_task(self._serve())
             tasks.create_task(self._beat())
+            tasks.create_task(self._fitness.watch(self._config.heartbeat_interval_s))
             if self._looker is not None:
                 tasks.create_task(self._looker.run())
 
@@ -134,6 +137,9 @@ class Agent:
         key = (over.allocation_id, over.member)
         if self._mps.is_used_by(key):
             self._in_background(self._mps.leave(key))
+        if may_be_the_disk(over):
+            self._in_background(self._blame(over))
+            return
         indices = self._indices.get(key)
         is_told = any(isinstance(report, Over) for report in self._known.get(key, ()))
         if (
@@ -148,6 +154,9 @@ class Agent:
         elif key not in self._clearing:
             self._clearing.add(key)
             self._in_background(self._clear(self._looker, over, indices or ()))
+
+    async def _blame(self, over: Over) -> None:
+        self._note(await self._fitness.blame(over))
 
     async def _clear(self, looker: Looker, over: Over, indices: tuple[int, ...]) -> None:
         key = (over.allocation_id, over.member)
@@ -214,7 +223,13 @@ class Agent:
         offered = self._orders.offered()
         if offered != self._found:
             self._found = offered
-            self._send(pb.AgentMessage(inventory=inventory_of(offered)))
+            self._offer()
+
+    def _offer(self) -> None:
+        self._send(pb.AgentMessage(inventory=self._inventory()))
+
+    def _inventory(self) -> pb.Inventory:
+        return inventory_of(self._found, self._fitness.unfit)
 
     def _hear_devices(self, telemetry: NodeReadings) -> None:
         if not self._found.devices and not telemetry.readings:
@@ -341,7 +356,7 @@ class Agent:
             term=self._terms.newest,
             boot_id=self._machine.boot_id(),
             instance=self._instance,
-            inventory=inventory_of(self._found),
+            inventory=self._inventory(),
             held=[pb.HeldWork(allocation_id=key[0], member=key[1]) for key in sorted(here)],
             runners=self._runners(),
             address=self._config.address,
@@ -360,7 +375,7 @@ class Agent:
         if self._launcher.is_outdated and await self._launcher.replace_if_idle():
             log.info("an old launcher was replaced", pid=self._launcher.pid)
             self._ask_for_leases()
-            self._send(pb.AgentMessage(inventory=inventory_of(self._found)))
+            self._offer()
 
     async def _write(
         self,

@@ -21,7 +21,7 @@ from gpu_scheduler.control.messages import (
 )
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import called, read_priority
+from gpu_scheduler.model.job import called, expect_tasks, read_priority
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import JobRow
 from gpu_scheduler.wire.answers import Changed, JobForm, TaskChanged
@@ -112,6 +112,7 @@ async def _cancelled(context: Context, call: Call) -> Changed:
         if task is not None:
             raise InvalidRequest("the path names a task, and the query names tasks; name one")
         tasks = read_tasks(chosen)
+        expect_tasks(row.job, tasks)
     if row.state in ENDED or (task is not None and task_state(row, task) in ENDED):
         ended = row.state if task is None else task_state(row, task)
         if ended is not JobState.CANCELLED:

@@ -57,6 +57,7 @@ def node_found(hello: pb.Hello, inventory: pb.Inventory) -> NodeFound:
             )
             for adapter in inventory.adapters
         ),
+        unfit=inventory.unfit,
     )
 
 

@@ -87,7 +87,7 @@ def _detail(message: Command | Fact) -> str:
         case LabelNode(_, labels):
             return ", ".join(name if value is None else f"{name}={value}" for name, value in labels)
         case MakeJoinToken(token):
-            return f"for {token.uses} node(s)"
+            return f"for {token.uses} node{'s' * (token.uses != 1)}"
         case MakeToken(token):
             return f"user {token.user}, tenant {token.tenant}, role {token.role.value}"
     return ""

@@ -26,7 +26,7 @@ from gpu_scheduler.control.messages import Cancel
 from gpu_scheduler.control.stopping import CANCELLED, stop
 from gpu_scheduler.control.submit import NO_NODE, check_room, revised
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
-from gpu_scheduler.model.job import Dependency, Job, called
+from gpu_scheduler.model.job import Dependency, Job, called, expect_tasks
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow, RemovedTenant
@@ -80,13 +80,13 @@ def update(
     book: Book, life: JobLife, changes: dict[str, Any], now_ms: int, outcome: Outcome
 ) -> None:
     """Change what a job that has never started asks for; it keeps its age."""
-    if life.state is not JobState.PENDING or life.tasks or life.only_task is not None:
+    if life.state is not JobState.PENDING or life.has_started:
         raise WrongState(
             f"{called(life.job.id)} has started; only a job that has not can be changed "
             "(the priority of what waits can be changed at any time)"
         )
     expect_no_service(life.job, "changed")
-    job = revised(book, replace(life.job, **changes))
+    job = revised(book, replace(life.job, **changes), now_ms)
     new = [d for d in job.dependencies if d not in life.job.dependencies]
     _check_dependencies(book, job, new)
     leave_queue(book, life, now_ms)
@@ -151,7 +151,8 @@ def remove_tenant(book: Book, tenant_id: str, now_ms: int, outcome: Outcome) -> 
     living = sum(1 for life in book.lives.values() if life.job.tenant == tenant_id)
     if living:
         raise WrongState(
-            f"tenant '{tenant_id}' has {living} job(s) that have not ended; cancel them first"
+            f"tenant '{tenant_id}' has {living} job{'s' * (living > 1)} that "
+            f"{'have' if living > 1 else 'has'} not ended; cancel what is left first"
         )
     services = [service.name for service in book.services.values() if service.tenant == tenant_id]
     if services:
@@ -177,6 +178,8 @@ def cancel(book: Book, command: Cancel, now_ms: int, outcome: Outcome) -> None:
     chosen = command.tasks
     if chosen is not None and array is None:
         raise WrongState(f"{called(life.job.id)} is not an array; cancel it as a whole")
+    if chosen is not None:
+        expect_tasks(life.job, chosen)
     if array is None:
         if life.state is JobState.PENDING:
             cancel_pending(book, life, None, now_ms)
@@ -250,7 +253,7 @@ def _revive(book: Book, life: JobLife, now_ms: int) -> None:
         check_pending(book, [(job, 1)])
         task = life.task(None)
         task.move_to(JobState.PENDING)
-        task.failures = task.misstarts = task.prolog_failures = 0
+        task.failures = task.misstarts = task.prolog_failures = task.most_members = 0
         task.stop_why = ""
         book.count_queued(job, 1)
     del book.ended[job.id]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.estimates import withdraw
+from gpu_scheduler.control.gangs import as_it_starts
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, DependencyKind
@@ -191,7 +192,7 @@ def _enqueue(book: Book, life: JobLife, tasks: IntervalSet | None, now_ms: int) 
         life.expected_ms = expected_ms
     book.picture.enqueue(
         Waiting(
-            job=job,
+            job=as_it_starts(book, job, task),
             expected_ms=max(1, expected_ms),
             tasks=tasks,
             since_ms=now_ms,

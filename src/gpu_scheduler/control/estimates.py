@@ -14,7 +14,7 @@ def note(book: Book, estimates: tuple[Estimate, ...], now_ms: int, outcome: Outc
     """Keep the first estimate of each job that still waits for its first start."""
     for estimate in estimates:
         life = book.lives.get(estimate.job_id)
-        if life is None or not life.queued or life.tasks or life.only_task is not None:
+        if life is None or not life.queued or life.has_started:
             continue
         if estimate.job_id in book.estimates:
             continue

@@ -13,10 +13,12 @@ from gpu_scheduler.control.messages import DevicesRead, NodeFound
 from gpu_scheduler.engine.kind import same_hardware
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.node import Device, Health, Node, NodeState, labels_with
+from gpu_scheduler.model.node import Closed, Device, Health, Node, NodeState, labels_with
 from gpu_scheduler.store.rows import EventRow
 
 GONE = "it is not there any more"
+OURSELVES = "gpu-scheduler"
+"""Who closes a node when no person does."""
 LEAST_COMMANDS = 3
 """So many different commands must have died on a device before it is blamed."""
 
@@ -46,7 +48,7 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
         labels=labels_with(fact.labels, given),
         rack=fact.rack,
         state=state,
-        closed=None if known is None else known.closed,
+        closed=_closed(None if known is None else known.closed, fact.unfit, now_ms),
         found_labels=fact.labels,
         given_labels=given,
         address=fact.address,
@@ -74,6 +76,25 @@ def found(book: Book, fact: NodeFound, now_ms: int, outcome: Outcome) -> None:
     if known is None or known.state is not state:
         kind = "node_joined" if known is None else "node_online"
         outcome.writes.append(_node_event(now_ms, kind, node.id))
+    _note_fitness(known, node, now_ms, outcome)
+
+
+def _closed(before: Closed | None, unfit: str, now_ms: int) -> Closed | None:
+    """A node that cannot begin work is set aside for as long; what people decided stays."""
+    if before is None and unfit:
+        return Closed(since_ms=now_ms, by=OURSELVES, reason=unfit, is_fault=True, heals=True)
+    if before is not None and before.heals:
+        return replace(before, reason=unfit) if unfit else None
+    return before
+
+
+def _note_fitness(known: Node | None, node: Node, now_ms: int, outcome: Outcome) -> None:
+    before = None if known is None else known.closed
+    if node.closed is not None and before is None:
+        data = (("node", node.id), ("by", OURSELVES), ("reason", node.closed.reason))
+        outcome.writes.append(EventRow(at_ms=now_ms, kind="node_set_aside", data=data))
+    elif node.closed is None and before is not None:
+        outcome.writes.append(_node_event(now_ms, "node_uncordoned", node.id))
 
 
 def _next_ordinal(book: Book) -> int:

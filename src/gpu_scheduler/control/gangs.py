@@ -104,6 +104,22 @@ def is_elastic(job: Job) -> bool:
     return job.min_members < len(job.members)
 
 
+def can_shrink(job: Job, task: TaskLife) -> bool:
+    """Tell whether the job can go on with one member fewer than it started with last.
+
+    Tasks of an array wait as one, so they cannot differ in this.
+    """
+    return job.array is None and job.min_members < task.members
+
+
+def as_it_starts(book: Book, job: Job, task: TaskLife) -> Job:
+    """What the engine is asked for: those beyond the minimum come last, and are left out first."""
+    most = task.most_members
+    if not most or most >= len(job.members):
+        return job
+    return replace(job, members=book.shared_members(job.members[:most]))
+
+
 def resized(job: Job, task: TaskLife, members: int, now_ms: int) -> list[EventRow]:
     """What to write when an elastic gang starts with another number of members than before."""
     before, task.members = task.members, members

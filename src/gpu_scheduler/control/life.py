@@ -27,9 +27,10 @@ class TaskLife:
 
     `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
     when its pause after a failure ends, and 0 if it does not pause; `members` is with how many it
-    started last; `prolog_failures` is how often in a row a prolog kept it from running, `misstarts`
-    how often it did not begin in time or lost a member, with no long run between; `saved_ms` is
-    when the attempt that runs last saved its work, as far as that is stored.
+    started last, and `most_members` with how many it may start next (0: all); `prolog_failures` is
+    how often in a row a prolog kept it from running, `misstarts` how often it did not begin in time
+    or lost a member, with no long run between; `saved_ms` is when the attempt that runs last saved
+    its work, as far as that is stored.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class TaskLife:
         "first_start_ms",
         "members",
         "misstarts",
+        "most_members",
         "preemptions",
         "prolog_failures",
         "protected",
@@ -61,6 +63,7 @@ class TaskLife:
         self.attempt = attempt
         self.failures = 0
         self.misstarts = 0
+        self.most_members = 0
         self.prolog_failures = 0
         self.saved_ms = 0
         self.members = 0
@@ -179,8 +182,13 @@ class JobLife:
 
     @property
     def only_task(self) -> TaskLife | None:
-        """The life of a plain job, if it has ever started."""
+        """The life of a plain job, if it has one of its own: it has started, or is protected."""
         return self._only
+
+    @property
+    def has_started(self) -> bool:
+        """Tell whether the job, or a task of it, has ever started."""
+        return bool(self.tasks) or (self._only is not None and self._only.attempt > 0)
 
     @property
     def paused(self) -> IntervalSet:
@@ -336,6 +344,7 @@ class JobLife:
             stop_why=life.stop_why,
             prolog_failures=life.prolog_failures,
             misstarts=life.misstarts,
+            most_members=life.most_members,
             saved_ms=life.saved_ms,
             met=met,
         )

@@ -71,14 +71,13 @@ def waiting_of(book: Book, account: Account) -> int:
     return sum(count for (owner, _), count in book.queued_of.items() if owner == tenant)
 
 
-def check_limits(book: Book, job: Job) -> None:
+def check_limits(book: Book, job: Job, now_ms: int) -> None:
     """More than a whole quota, budget or pool is refused; over it just now only waits."""
     if not book.picture.has_limits:
         return
-    book.picture.tenant_standings[job.tenant] = Standing(
-        spent_gpu_milli_ms=book.accounts.total(job.tenant).gpu_milli_ms
-    )
-    refused = never_admitted(book.picture, job)
+    used, turns_ms = spent(book, job.tenant, now_ms)
+    standing = Standing(spent_gpu_milli_ms=used, turns_ms=turns_ms)
+    refused = never_admitted(book.picture, job, standing)
     if refused is not None:
         error = QuotaTooSmall(_never(job, refused))
         error.data = refused.data

@@ -385,7 +385,10 @@ class ReplicaChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFound:
-    """An agent says what its node has. What people and readings decided about it stays."""
+    """An agent says what its node has. What people and readings decided about it stays.
+
+    A node that is `unfit`, for this reason, gets no new work until its agent says otherwise.
+    """
 
     node_id: str
     cpu_milli: int
@@ -398,6 +401,7 @@ class NodeFound:
     numa_nodes: int = 0
     direct_storage: bool = False
     adapters: tuple[Adapter, ...] = ()
+    unfit: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.fleet import set_node
+from gpu_scheduler.control.fleet import OURSELVES, set_node
 from gpu_scheduler.control.node_messages import (
     Cordon,
     Drain,
@@ -29,8 +29,6 @@ from gpu_scheduler.store.rows import EventRow, RemovedNode
 
 DRAIN = "drain"
 """The kind of the timer of a drain; its name is the node's."""
-OURSELVES = "gpu-scheduler"
-"""Who closes a node when no person does."""
 OWN_LABELS = "tgpu."
 MOST_LABELS = 100
 LABEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")

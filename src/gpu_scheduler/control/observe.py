@@ -15,7 +15,7 @@ from gpu_scheduler.control.eligible import (
     update_tasks,
     waiting_clock,
 )
-from gpu_scheduler.control.gangs import is_elastic
+from gpu_scheduler.control.gangs import can_shrink, is_elastic
 from gpu_scheduler.control.life import JobLife, TaskLife, paused_until
 from gpu_scheduler.control.messages import Checkpointed, Ended
 from gpu_scheduler.control.stopping import (
@@ -31,6 +31,7 @@ from gpu_scheduler.control.stopping import (
 from gpu_scheduler.ledger.interval import interval_of
 from gpu_scheduler.ledger.shares import account_of
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.measures import AttemptMeasure
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Restart, Service
@@ -38,6 +39,7 @@ from gpu_scheduler.model.snapshot import Running
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import AttemptRow, EventRow, RemovedAllocation
 
+SIGNALS = range(1, 32)
 STORED_AFTER_MS = 10_000
 """Work that was saved so much later than what is stored of it is worth a write."""
 
@@ -107,8 +109,7 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
     fleet.note_end(
         book, running.allocation, _died_at_once(book, life, task, fact, elapsed_ms), now_ms, outcome
     )
-    is_no_run = task.stop_why or life.job.service or hooks.kept_from_running(task, fact)
-    book.predictor.end(life.job, None if is_no_run else task.attained_ms + elapsed_ms, now_ms)
+    _learn(book, life, task, fact, state, elapsed_ms, now_ms)
     task.exit_code, task.signal = fact.exit_code, fact.signal
     services.look_again(book, life.job.service)
     if state is JobState.PREEMPTED:
@@ -124,6 +125,21 @@ def ended(book: Book, fact: Ended, now_ms: int, outcome: Outcome) -> None:
         _end_task(book, life, number, state, why, ended_ms, now_ms, outcome)
         return
     _requeue(book, life, number, task, pauses, now_ms, outcome)
+
+
+def _learn(  # noqa: PLR0917
+    book: Book,
+    life: JobLife,
+    task: TaskLife,
+    fact: Ended,
+    state: JobState,
+    elapsed_ms: int,
+    now_ms: int,
+) -> None:
+    """Let the predictor know how long it ran, if it was the job that ended it."""
+    goes_on = state is JobState.PENDING and _lost_a_member(life.job, task, fact)
+    is_no_run = goes_on or task.stop_why or life.job.service or hooks.kept_from_running(task, fact)
+    book.predictor.end(life.job, None if is_no_run else task.attained_ms + elapsed_ms, now_ms)
 
 
 def _end_task(  # noqa: PLR0917
@@ -199,7 +215,7 @@ def _state_after(
         task.prolog_failures = 0
     if fact.ran and elapsed_ms >= book.limits.max_backoff_ms:
         # It ran for longer than any pause lasts: what goes wrong from here on is a new row.
-        task.misstarts = 0
+        task.misstarts = task.most_members = 0
     service = book.services.get(life.job.service) if life.job.service else None
     if service is not None and task.stop_why != CANCELLED:
         return _replica_became(service, task, fact, elapsed_ms)
@@ -227,16 +243,32 @@ def _what_became(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobS
 
 def _after_failure(book: Book, life: JobLife, task: TaskLife, fact: Ended) -> JobState:
     """What follows when an attempt failed by itself, or lost a member."""
-    is_unknown = fact.exit_code is None and fact.signal is None
-    if is_elastic(life.job) and fact.ran and is_unknown:
-        # A member is gone with its node or its record: the others go on without it.
+    if _lost_a_member(life.job, task, fact):
         task.misstarts += 1
         if task.misstarts < book.limits.max_misstarts:
+            if _was_killed(fact):
+                task.most_members = task.members - 1
             return JobState.PENDING
     if task.failures < life.job.retries and _may_help(life, fact):
         task.failures += 1
         return JobState.PENDING
     return JobState.FAILED
+
+
+def _lost_a_member(job: Job, task: TaskLife, fact: Ended) -> bool:
+    """Tell whether the others of a gang can go on without the member that is gone.
+
+    It is gone with its node or its record, or was killed, though not by us.
+    """
+    if not is_elastic(job) or not fact.ran or task.stop_why:
+        return False
+    is_unknown = fact.exit_code is None and fact.signal is None
+    return is_unknown or (_was_killed(fact) and can_shrink(job, task))
+
+
+def _was_killed(fact: Ended) -> bool:
+    """Tell whether a signal ended it, or its program, of which a shell says 128 and the number."""
+    return fact.signal is not None or (fact.exit_code or 0) - 128 in SIGNALS
 
 
 def _replica_became(service: Service, task: TaskLife, fact: Ended, elapsed_ms: int) -> JobState:

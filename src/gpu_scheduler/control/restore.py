@@ -331,6 +331,7 @@ def _fill_task(task: TaskLife, row: JobRow | TaskRow) -> None:
     task.stop_why = row.stop_why
     task.prolog_failures = row.prolog_failures
     task.misstarts = row.misstarts
+    task.most_members = row.most_members if isinstance(row, JobRow) else 0
     task.saved_ms = row.saved_ms
     task.exit_code = row.exit_code
     task.signal = row.signal

@@ -6,7 +6,6 @@ It does what `submit` does for each of them, and nothing else.
 from __future__ import annotations
 
 import sys
-from itertools import starmap
 
 from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.effects import Outcome
@@ -40,16 +39,15 @@ def is_plain(book: Book, series: Series, now_ms: int) -> bool:
 def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) -> None:
     """Queue plain jobs. `job` is what they have in common, checked and stamped."""
     first = book.next_number
-    intern = sys.intern
-    own = (
-        (f"job-{number}", number, intern(name), command)
-        for number, (name, command) in enumerate(
-            zip(series.names, series.commands, strict=True), start=first
-        )
-    )
-    jobs = list(starmap(Template(job, OWN).copy, own))
+    numbers = range(first, first + len(series.names))
+    ids = [f"job-{number}" for number in numbers]
+    names = map(sys.intern, series.names)
+    jobs = list(map(Template(job, OWN).copy, ids, numbers, names, series.commands))
     expected = expect_alike(book.predictor, jobs, now_ms)
-    _queue(book, jobs, expected, now_ms)
+    new_life = Template(JobLife(job), ("job", "expected_ms")).copy
+    lives = list(map(new_life, jobs, expected))
+    book.lives.update(zip(ids, lives, strict=True))
+    queue_alike(book, lives, now_ms)
     book.next_number += len(jobs)
     book.count_queued(job, len(jobs))
     outcome.jobs += jobs
@@ -58,13 +56,6 @@ def accept(book: Book, series: Series, job: Job, now_ms: int, outcome: Outcome) 
     outcome.writes.append(
         NewJobs(at_ms=now_ms, jobs=tuple(jobs), expected_ms=tuple(expected), launch=series.launch)
     )
-
-
-def _queue(book: Book, jobs: list[Job], expected: list[int], now_ms: int) -> None:
-    new_life = Template(JobLife(jobs[0]), ("job", "expected_ms")).copy
-    new = list(map(new_life, jobs, expected))
-    book.lives.update((life.job.id, life) for life in new)
-    queue_alike(book, new, now_ms)
 
 
 def queue_alike(book: Book, lives: list[JobLife], now_ms: int) -> None:

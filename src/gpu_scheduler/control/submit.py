@@ -99,7 +99,7 @@ def _checked(book: Book, message: Submit | Series, now_ms: int) -> Job:
     job = _over_nodes(book, job)
     if book.picture.index.by_id:
         _check_fits(book, job)
-    check_limits(book, job)
+    check_limits(book, job, now_ms)
     launch = message.launch
     if launch is not None and launch.runner not in EVERYWHERE:
         job = _on_nodes_with(job, launch.runner)
@@ -144,13 +144,13 @@ def _accept(book: Book, message: Submit, job: Job, now_ms: int, outcome: Outcome
     make_eligible(book, life, now_ms, outcome)
 
 
-def revised(book: Book, job: Job) -> Job:
+def revised(book: Book, job: Job, now_ms: int) -> Job:
     """A job as it was changed, checked like a new one."""
     if not job.is_gang:
         job = _over_nodes(book, job)
     if book.picture.index.by_id:
         _check_fits(book, job)
-    check_limits(book, job)
+    check_limits(book, job, now_ms)
     return replace(job, members=book.shared_members(job.members))
 
 

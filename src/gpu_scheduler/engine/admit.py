@@ -136,8 +136,16 @@ def job_amounts(job: Job, limit_ms: int, members: int | None = None) -> Amounts:
     )
 
 
-def never_admitted(picture: Picture, job: Job) -> Reason | None:
-    """Why a quota or pool can never let the job start, whoever ends; None if one day it may."""
+_NOTHING_SPENT = Standing()
+
+
+def never_admitted(
+    picture: Picture, job: Job, standing: Standing = _NOTHING_SPENT
+) -> Reason | None:
+    """Why a quota or pool can never let the job start, whoever ends; None if one day it may.
+
+    `standing` is that of its tenant; the picture has only those of tenants that wait.
+    """
     if not picture.has_limits:
         return None
     total_milli = picture.total_gpu_milli
@@ -146,7 +154,7 @@ def never_admitted(picture: Picture, job: Job) -> Reason | None:
         tenants=picture.tenants,
         pools=pools,
         holdings=picture.holdings,
-        standings=picture.tenant_standings,
+        standings={job.tenant: standing},
         dues=dues_of(pools, total_milli=total_milli, usable_milli=total_milli),
         user_standings=picture.user_standings,
         policy=picture.policy,
@@ -473,7 +481,6 @@ def _checks_of(quota: Quota, held: Amounts, spent: int, wanted: Amounts) -> tupl
     )
 
 
-_NOTHING_SPENT = Standing()
 _NOTHING_HELD = Amounts()
 
 

@@ -164,11 +164,13 @@ def _try_empty(index: Index, job_shape: JobShape) -> str:
     )
 
 
-def _chosen_by(labels: tuple[tuple[str, str], ...]) -> str:
+def _chosen_by(labels: tuple[tuple[str, str], ...], nodes: int) -> str:
     words = ", ".join(in_words(labels))
     if any(names_nodes(name) for name, _ in labels):
         return f"may be used ({words})"
-    return f"have {words.removeprefix('labels ').removeprefix('with ')}"
+    return (
+        f"{'has' if nodes == 1 else 'have'} {words.removeprefix('labels ').removeprefix('with ')}"
+    )
 
 
 def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
@@ -181,7 +183,8 @@ def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
     if labels:
         count = (empty.selected(wanted[0].request) or 0).bit_count()
         room = gang.most_members(draft, wanted, empty.find, None)
-        told = f"{count} node(s) {_chosen_by(labels)}, with room for {room} of {least}; "
+        nodes = f"{count} node{'s' * (count != 1)}"
+        told = f"{nodes} {_chosen_by(labels, count)}, with room for {room} of {least}; "
     if job_shape.same_rack:
         rooms = [
             (-gang.most_members(draft, wanted, empty.find, bits), name)

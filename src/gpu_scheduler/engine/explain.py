@@ -171,6 +171,8 @@ def _why_closed(node: Node) -> str:
     """Why a node takes no work at all."""
     if node.state is not NodeState.ONLINE or node.closed is None:
         return OFFLINE
+    if node.closed.heals:
+        return "set aside as they cannot begin work now"
     if node.closed.is_fault:
         return "set aside as a prolog or epilog failed there"
     return "being drained" if node.closed.drains else "cordoned"
@@ -183,5 +185,6 @@ def _sentence(picture: Picture, misses: dict[str, int], members: int) -> str:
     where = f"of {nodes} nodes" if nodes > 1 else "the one node"
     text = f"{where}: {', '.join(parts)}" if parts else ""
     if fits:
-        text += f"{'; ' if text else ''}{fits} node(s) could take a member, {members} are wanted"
+        could = f"{fits} node{'s' * (fits > 1)} could take a member"
+        text += f"{'; ' if text else ''}{could}, {members} are wanted"
     return text

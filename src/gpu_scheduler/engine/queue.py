@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from operator import lt
 
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.model.job import Pool
@@ -155,15 +156,14 @@ class Queue:
         """Let jobs of one group and one shape wait, of which another one waits already."""
         group, shape_id = entries[0].group, entries[0].shape.id
         line = group.by_shape[shape_id]
-        for entry in entries:
-            number = entry.number
-            self.entries[number] = entry
-            item = (entry.key, number)
-            if item > line[-1]:
-                line.append(item)
-                group.size += 1
-            else:
+        items = [(entry.key, entry.number) for entry in entries]
+        if items[0] > line[-1] and all(map(lt, items, items[1:])):
+            line += items
+            group.size += len(items)
+        else:
+            for entry in entries:
                 group.add(entry)
+        self.entries.update(zip([number for _, number in items], entries, strict=True))
         self.of_shape[shape_id] += len(entries)
 
     def remove(self, number: int) -> Entry:

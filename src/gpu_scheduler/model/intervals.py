@@ -117,6 +117,15 @@ class IntervalSet:
                 left.append((start, high))
         return IntervalSet(tuple(left))
 
+    def first_not_in(self, other: IntervalSet) -> int | None:
+        """The smallest number here that is not in the other set; quick, however many ranges."""
+        for low, high in self.ranges:
+            place = bisect_right(other.ranges, low, key=lambda span: span[0])
+            last = other.ranges[place - 1][1] if place else low - 1
+            if last < high:
+                return max(low, last + 1)
+        return None
+
     def without(self, number: int) -> IntervalSet:
         """Everything but one number."""
         return self.minus(IntervalSet(((number, number),)))

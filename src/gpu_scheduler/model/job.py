@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.notice import NotifyRule
 from gpu_scheduler.model.request import Request
@@ -142,6 +142,13 @@ def called(job_id: str) -> str:
     if not job_id:
         return "the job"
     return f"job {job_id.removeprefix('job-')}"
+
+
+def expect_tasks(job: Job, tasks: IntervalSet) -> None:
+    """Refuse tasks that an array does not have: whoever names them means something else."""
+    missing = None if job.array is None else tasks.first_not_in(job.array.tasks)
+    if missing is not None:
+        raise UnknownThing(f"{called(job.id)} has no task {missing}")
 
 
 def over_nodes(request: Request, node_gpus: int) -> tuple[Request, ...]:

@@ -141,7 +141,7 @@ class Closed:
     """A node takes no new work, as people decided, or as the scheduler found a fault with it.
 
     If it `drains`, it is to be empty. What still runs there at `requeue_ms` is stopped and waits
-    again; None lets it end by itself.
+    again; None lets it end by itself. If it `heals`, it is open again when its agent says so.
     """
 
     since_ms: int
@@ -150,6 +150,7 @@ class Closed:
     drains: bool = False
     requeue_ms: int | None = None
     is_fault: bool = False
+    heals: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,6 +89,8 @@ class _Shown(dict[str, str | int]):
         super().__init__(data)
         if "job" in self:
             self["job"] = str(self["job"]).removeprefix("job-")
+        if "victims" in self:
+            self["victims"] = f"{self['victims']} job{'s' * (self['victims'] != 1)}"
         for name, value in data:
             if name.endswith("_ms") and isinstance(value, int):
                 self[name] = moment_text(value)
@@ -128,7 +130,7 @@ SENTENCES = {
     ReasonCode.BEGIN_TIME: "asked not to begin before {begin_ms}",
     ReasonCode.DEPENDENCY: "waiting for job {job} ({kind})",
     ReasonCode.BACKOFF: "waiting until {until_ms} before the next attempt",
-    ReasonCode.CLAIMED: "its place is being cleared of {victims} job(s) {whose}",
+    ReasonCode.CLAIMED: "its place is being cleared of {victims} {whose}",
     ReasonCode.OWN_WORK: "stops {jobs} of its own tenant, and starts when that has ended",
     ReasonCode.PORT_TAKEN: "its port is taken on every node that has room",
     ReasonCode.STOPPING: "its last attempt is still stopping",

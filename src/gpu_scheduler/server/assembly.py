@@ -7,7 +7,6 @@ lock, database, ports.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -34,6 +33,7 @@ from gpu_scheduler.server.agent_config import agent_config_of, node_name
 from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.server.agent_process import AgentProcess
 from gpu_scheduler.server.clustering import Guarded, fence, leadership_of, member_of
+from gpu_scheduler.server.collector import calm_collector
 from gpu_scheduler.server.directories import (
     Lock,
     announce,
@@ -55,7 +55,6 @@ from gpu_scheduler.store.contract import Store
 
 FIRST_AGENT_S = 15.0
 FIRST_LEADER_S = 15.0
-YOUNG_OBJECTS = 50_000
 MESSAGE_BYTES = 64 << 20
 log = structlog.get_logger("server")
 
@@ -127,7 +126,7 @@ class Server:
             await _either(stop.wait(), door.wait_for(node), FIRST_AGENT_S)
         facts = self._facts(node, door.problem(node))
         announce(self._paths, facts)
-        _calm_collector()
+        calm_collector()
         ready(facts)
         try:
             await _until(stop, roles)
@@ -234,16 +233,6 @@ class Server:
 
 def _nothing() -> None:
     """There is nobody else to tell."""
-
-
-def _calm_collector() -> None:
-    """Look for cycles less often: jobs are many small values that are none, and live for long.
-
-    At the usual threshold the collector takes a third of the time of a large submission.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, 20, 50)
 
 
 async def _until(stop: asyncio.Event, roles: Roles) -> None:

@@ -115,7 +115,7 @@ class JobsFile:
             status = os.fstat(file.fileno())
             caller = self._owner(status)
             try:
-                text = self._settled(file.read(), status).decode("utf-8")
+                text = self._settled(file.read(), status).decode("utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise InvalidInput(f"cannot be read: {error}", file=str(self._path)) from error
             return text.splitlines(), caller

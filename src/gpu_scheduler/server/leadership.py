@@ -249,13 +249,10 @@ class Leadership:
         log.info("this server leads", term=term, name=self.me.name)
         holding = asyncio.create_task(self._hold(term))
         helper = _Helper(self, term) if self._has_helper else None
+        beginning = asyncio.ensure_future(begin(term))
         try:
-            beginning = asyncio.ensure_future(begin(term))
             await asyncio.wait({holding, beginning}, return_when=asyncio.FIRST_COMPLETED)
-            if holding.done():
-                beginning.cancel()
-                await asyncio.gather(beginning, return_exceptions=True)
-            elif beginning.exception() is not None:
+            if not holding.done() and beginning.exception() is not None:
                 await self._give_up(term, beginning.exception())
                 return
             await holding
@@ -263,12 +260,14 @@ class Leadership:
                 await self._give_up(term, self._unable)
         finally:
             holding.cancel()
+            beginning.cancel()
             if helper is not None:
                 helper.stop()
             self._believed_until = -1e9
             self.term = 0
             self.announce()
             log.warning("this server does not lead any more", term=term)
+            await asyncio.gather(beginning, return_exceptions=True)
             await end()
 
     def _set_out(self, term: int) -> None:
@@ -313,6 +312,7 @@ class Leadership:
     async def _give_up(self, term: int, error: BaseException | None) -> None:
         """What leads could not begin: let another server try, and not this one again at once."""
         log.error("this server cannot lead", term=term, error=str(error))
+        self._lost.set()
         self._believed_until = -1e9
         try:
             await self._ask(lambda: self._lease.release(term))
@@ -367,13 +367,17 @@ class Leadership:
         now = self._clock()
         believed_s = self._believed_until - self._times.valid_s * (1 - DRIFT)
         is_late = now - believed_s > LATE * self._times.renew_s
-        if not is_late or self.term != term or now - self._awake > STUCK_S:
+        if not is_late or not self._is_in(term) or now - self._awake > STUCK_S:
             return
         try:
-            if self._lease.renew(term) and self.term == term:
+            if self._lease.renew(term) and self._is_in(term):
                 self._believe(now)
         except Exception as error:  # noqa: BLE001 - the thread is needed for as long as the term
             self._note(str(error))
+
+    def _is_in(self, term: int) -> bool:
+        """Tell whether it leads in this term, and has not given it up."""
+        return self.term == term and not self._lost.is_set()
 
     @property
     def times(self) -> Times:

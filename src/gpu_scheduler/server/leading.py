@@ -24,6 +24,7 @@ from gpu_scheduler.model.caller import DEFAULT_TENANT
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.notify.service import Notifications
 from gpu_scheduler.predict.history import History
+from gpu_scheduler.server.collector import Collector
 from gpu_scheduler.server.estimates import Estimator
 from gpu_scheduler.server.fencing import Fencing
 from gpu_scheduler.server.housekeeping import keep_house
@@ -78,6 +79,8 @@ class Leading:
             commit_age_s=self.loop.commit_age_s,
         )
         self.loop.on_committed(JobLines(self.loop).note)
+        self._collector = Collector(lambda: len(self.loop.core.book.lives))
+        self.loop.on_committed(self._collector.note)
         self.agents = Agents(
             self.loop,
             patience=patience_of(settings.nodes),
@@ -110,6 +113,7 @@ class Leading:
             "estimates": Estimator(loop).run,
             "fencing": Fencing(loop, settings.nodes).run,
             "housekeeping": partial(keep_house, loop, settings.retention, Path(self._paths.logs)),
+            "collector": self._collector.run,
         }
         if settings.files.jobs_file:
             works["jobs file"] = self._jobs_file().watch
@@ -135,6 +139,7 @@ class Leading:
         self._tasks.clear()
         self.agents.close()
         await self.loop.close()
+        self._collector.end()
 
 
 def new_core(settings: Settings) -> Callable[[], Core]:

@@ -34,7 +34,8 @@ class JobRow:
     dependencies (by job id) that hold it back no more. `expected_ms` is its expected run time as
     frozen when it was queued, `since_ms` when it was queued (0: it is not), `resume_ms` when its
     pause after a failure ends, `prolog_failures` how often in a row a prolog kept it from running,
-    `misstarts` how often it did not begin in time or lost a member, `saved_ms` when the attempt
+    `misstarts` how often it did not begin in time or lost a member, `most_members` with how many an
+    elastic gang may start next (0: all), `saved_ms` when the attempt
     that runs last saved its work (0: never).
     """
 
@@ -59,6 +60,7 @@ class JobRow:
     stop_why: str = ""
     prolog_failures: int = 0
     misstarts: int = 0
+    most_members: int = 0
     saved_ms: int = 0
     met: tuple[str, ...] = ()
     tasks: tuple[tuple[JobState, IntervalSet], ...] = ()

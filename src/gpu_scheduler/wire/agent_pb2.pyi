@@ -77,7 +77,7 @@ class Heartbeat(_message.Message):
     def __init__(self, at_ms: _Optional[int] = ..., boot_ms: _Optional[int] = ...) -> None: ...
 
 class Inventory(_message.Message):
-    __slots__ = ("cpu_milli", "memory_mb", "devices", "labels", "rack", "detection", "problem", "adapters", "numa_nodes", "direct_storage")
+    __slots__ = ("cpu_milli", "memory_mb", "devices", "labels", "rack", "detection", "problem", "adapters", "numa_nodes", "direct_storage", "unfit")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class Inventory(_message.Message):
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     NUMA_NODES_FIELD_NUMBER: _ClassVar[int]
     DIRECT_STORAGE_FIELD_NUMBER: _ClassVar[int]
+    UNFIT_FIELD_NUMBER: _ClassVar[int]
     cpu_milli: int
     memory_mb: int
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -105,7 +106,8 @@ class Inventory(_message.Message):
     adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
     numa_nodes: int
     direct_storage: bool
-    def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., rack: _Optional[str] = ..., detection: _Optional[str] = ..., problem: _Optional[str] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., numa_nodes: _Optional[int] = ..., direct_storage: _Optional[bool] = ...) -> None: ...
+    unfit: str
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_mb: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., rack: _Optional[str] = ..., detection: _Optional[str] = ..., problem: _Optional[str] = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., numa_nodes: _Optional[int] = ..., direct_storage: _Optional[bool] = ..., unfit: _Optional[str] = ...) -> None: ...
 
 class Adapter(_message.Message):
     __slots__ = ("name", "port", "link", "rate_gbps", "numa_node", "active")

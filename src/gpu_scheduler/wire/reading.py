@@ -36,7 +36,7 @@ from gpu_scheduler.model.launch import (
 )
 from gpu_scheduler.model.named_nodes import labels_of_names
 from gpu_scheduler.model.notice import read_rules
-from gpu_scheduler.model.request import ONE_CORE_MILLI, WHOLE_MILLI, Request
+from gpu_scheduler.model.request import ONE_CORE_MILLI, WHOLE_MILLI, Request, Topology
 from gpu_scheduler.wire.jobs import (
     MAX_SECONDS,
     MOST_ARGUMENT,
@@ -146,8 +146,9 @@ class JobReader:
             raise msgspec.ValidationError from problem
         if len(name) > MOST_NAME or len(argv) > MOST_ARGUMENTS or len(written) > MOST_ARGUMENT:
             raise msgspec.ValidationError
-        common = self._common(key, lambda: _JOB.decode(key))
-        _check_own(name, written)
+        common = self._alike.get(key) or self._common(key, lambda: _JOB.decode(key))
+        if "\0" in written or not name.isprintable() or name.isspace():
+            _check_own(name, written)
         return common, name, argv
 
     def _common(self, key: bytes, asked: Callable[[], JobRequest]) -> Submission:
@@ -343,8 +344,8 @@ def _request(asked: MemberRequest) -> Request:
     gpus_milli = _milli(asked.gpu_count, "gpu_count")
     if asked.mig_profile and not gpus_milli:
         gpus_milli = WHOLE_MILLI
-    if allowed and not (gpus_milli or asked.gpu_memory_mb or asked.gpu_memory_mb_per_gpu):
-        raise InvalidRequest("allowed_gpus was given for a job without GPUs; ask for some of them")
+    if not (gpus_milli or asked.gpu_memory_mb or asked.gpu_memory_mb_per_gpu):
+        _check_no_gpus(asked)
     return Request.for_gpus(
         gpus_milli,
         gpu_memory_mb=asked.gpu_memory_mb,
@@ -363,6 +364,20 @@ def _request(asked: MemberRequest) -> Request:
         contiguous=asked.contiguous,
         min_bandwidth_gbps=asked.min_bandwidth_gbps,
     )
+
+
+def _check_no_gpus(asked: MemberRequest) -> None:
+    """Refuse what says which GPUs, if there are to be none: that was surely not meant."""
+    for name in ("gpu_model", "gpu_models", "allowed_gpus", "contiguous", "min_bandwidth_gbps"):
+        if getattr(asked, name):
+            raise InvalidRequest(
+                f"{name} says which GPUs, and no gpu_count says how many; give gpu_count, as in 1"
+            )
+    if asked.topology is Topology.REQUIRE_ISLAND:
+        raise InvalidRequest(
+            "topology says how GPUs are connected, and no gpu_count says how many; give gpu_count, "
+            "as in 2"
+        )
 
 
 def _cpu_milli(asked: MemberRequest) -> int:
@@ -462,6 +477,11 @@ def _array(asked: str | ArrayRequest | None) -> Array | None:
         text, percent, most = asked.partition("%")
         if percent and not (most.isascii() and most.isdigit() and len(most) < 10):
             raise InvalidRequest(f"array '{asked[:80]}': behind % stands a number, as in 0-99%10")
+        if percent and not int(most):
+            raise InvalidRequest(
+                f"array '{asked[:80]}': behind % stands how many tasks may run at once, from 1; "
+                "leave it out for all of them"
+            )
         asked = ArrayRequest(tasks=text, max_running=int(most or 0))
     check_ranges(asked.tasks)
     tasks = IntervalSet.parse(asked.tasks)
@@ -482,6 +502,8 @@ def _check_own(name: str, written: str) -> None:
 def _check_name(name: str) -> None:
     if name and not name.isprintable():
         raise InvalidRequest("the name holds a control character; remove it")
+    if name and not name.strip():
+        raise InvalidRequest("the name is nothing but spaces; write a word, or leave it out")
 
 
 def _workdir(path: str) -> str:

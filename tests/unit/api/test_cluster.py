@@ -65,6 +65,7 @@ def test_a_tenant_shows_what_it_holds_and_changes(lab: ApiLab) -> None:
     assert lab.call("PUT", "/tenants/A", {"priority_tier": "high"}).json["priority_tier"] == "high"
     refused = lab.call("DELETE", "/tenants/A")
     assert (refused.status, refused.code) == (409, "wrong_state")
+    assert "tenant 'A' has 1 job that has not ended; cancel what is left" in str(refused.json)
     lab.end(job_id)
     assert lab.call("DELETE", "/tenants/A").json["status"] == "deleted"
     assert lab.get("/tenants/A").status == 404

@@ -265,6 +265,17 @@ def test_an_array_shows_its_tasks(lab: ApiLab) -> None:
     assert lab.post("/jobs/1_2/hold").status == 400
 
 
+def test_tasks_that_an_array_does_not_have_cannot_be_cancelled(lab: ApiLab) -> None:
+    job_id = lab.submit(array="0-9", hold=True)
+    for _ in range(2):
+        for path in ("/jobs/1_12", "/jobs/1?tasks=12", "/jobs/1?tasks=5-12", "/tasks/1?tasks=10"):
+            refused = lab.call("DELETE", path)
+            assert (refused.status, refused.code) == (404, "not_found")
+            assert "job 1 has no task 1" in refused.json["error"]
+        # Also when all of it has ended.
+        lab.call("DELETE", f"/jobs/{job_id}")
+
+
 def test_a_plain_job_has_no_tasks(lab: ApiLab) -> None:
     job_id = lab.submit()
     assert lab.get(f"/jobs/{job_id}/tasks").status == 409
@@ -346,7 +357,7 @@ def test_an_array_that_has_failed_says_how(lab: ApiLab) -> None:
     ("asked", "said"),
     [
         ({"deadline": "2020-01-01T00:00:00Z"}, "the deadline 2020-01-01 00:00"),
-        ({"allowed_gpus": "0-3"}, "for a job without GPUs"),
+        ({"allowed_gpus": "0-3"}, "no gpu_count says how many"),
         ({"gpu_count": 1, "allowed_gpus": "x"}, "allowed_gpus is no list of GPUs"),
     ],
 )

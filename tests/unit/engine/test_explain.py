@@ -70,7 +70,7 @@ def test_a_gang_says_how_many_members_would_have_a_node() -> None:
     )
     assert why(picture, 1) == (
         "waiting for 4 GPUs for each of 2 members; of 2 nodes: 1 x too few free GPUs; "
-        "1 node(s) could take a member, 2 are wanted"
+        "1 node could take a member, 2 are wanted"
     )
 
 
@@ -80,7 +80,7 @@ def test_a_gang_for_one_rack_says_how_much_the_best_rack_could_take() -> None:
     picture = a_picture(nodes=a_cluster(nodes=2, racks=1, gpus=4), held=held, queue=[job])
     assert why(picture, 1) == (
         "waiting for 4 GPUs for each of 2 members in one rack; of 2 nodes: 1 x too few free GPUs; "
-        "1 node(s) could take a member, 2 are wanted; "
+        "1 node could take a member, 2 are wanted; "
         "the rack with the most room, r0, could take 1 of 2"
     )
 

@@ -100,7 +100,7 @@ def test_an_eviction_names_its_ground_and_keeps_the_place() -> None:
     assert [(r.job_id, r.claim) for r in plan.reservations] == [("j1", True)]
     reason = dict(plan.job_reasons)["j1"]
     assert reason.code is ReasonCode.CLAIMED
-    assert str(reason) == "its place is being cleared of 1 job(s) of a lower class"
+    assert str(reason) == "its place is being cleared of 1 job of a lower class"
 
 
 def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
@@ -117,7 +117,7 @@ def test_a_place_that_was_lent_is_taken_back_within_the_same_class() -> None:
     assert len(plan.evictions) == 1
     assert plan.evictions[0].ground == "lent"
     told = str(dict(plan.job_reasons)["j1"])
-    assert told == "its place is being cleared of 1 job(s) on what was only lent"
+    assert told == "its place is being cleared of 1 job on what was only lent"
 
 
 def test_who_holds_no_more_than_it_is_sure_of_lends_nothing_back() -> None:

@@ -64,6 +64,7 @@ def test_union_and_difference_are_those_of_sets(one: set[int], other: set[int]) 
     first, second = IntervalSet.of(one), IntervalSet.of(other)
     assert first.union(second) == IntervalSet.of(one | other)
     assert first.minus(second) == IntervalSet.of(one - other)
+    assert first.first_not_in(second) == min(one - other, default=None)
 
 
 @given(numbers, st.integers(0, 40))

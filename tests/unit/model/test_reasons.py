@@ -27,6 +27,13 @@ def test_a_quota_names_the_tenant_the_request_the_quota_and_the_use() -> None:
     )
 
 
+@pytest.mark.parametrize(("victims", "said"), [(1, "1 job"), (3, "3 jobs")])
+def test_jobs_are_counted_as_people_do(victims: int, said: str) -> None:
+    reason = Reason(ReasonCode.CLAIMED, (("victims", victims), ("whose", "of a lower class")))
+    assert str(reason) == f"its place is being cleared of {said} of a lower class"
+    assert reason.get("victims") == victims
+
+
 def test_never_differs_from_not_now() -> None:
     final = {code for code in ReasonCode if Reason(code).is_final}
     assert final == NEVER == {ReasonCode.DEPENDENCY_FAILED, ReasonCode.NEVER_FITS}

@@ -48,6 +48,16 @@ def with_file(
     asyncio.run(run())
 
 
+def test_a_mark_before_the_text_is_no_part_of_its_first_line(tmp_path: Path) -> None:
+    (tmp_path / "jobs.txt").write_text("0,/data/first.sh,,,\n", encoding="utf-8-sig")
+
+    async def test(jobs_file: JobsFile, store: MemoryStore) -> None:
+        assert await jobs_file.read() == 1
+        assert [row.job.name for row in store.jobs()] == ["first.sh"]
+
+    with_file(tmp_path, test)
+
+
 def test_every_line_becomes_one_job_however_often_the_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "jobs.txt"
     file.write_text(TEXT)

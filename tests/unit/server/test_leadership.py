@@ -143,6 +143,27 @@ def test_one_leads_and_the_next_begins_when_it_is_gone() -> None:
     asyncio.run(play())
 
 
+def test_a_server_that_stops_while_it_begins_to_lead_does_not_go_on_with_it() -> None:
+    async def play() -> None:
+        a = Candidate(Table(), "a")
+        begins, read = asyncio.Event(), asyncio.Event()
+
+        async def begin(term: int) -> None:
+            begins.set()
+            await read.wait()
+            await Candidate.begin(a, term)
+
+        a.begin = begin  # type: ignore[method-assign]
+        async with taking_part(a):
+            await begins.wait()
+        assert a.told == ["end"]
+        read.set()
+        await asyncio.sleep(0.01)
+        assert a.told == ["end"], "it led after it had given up"
+
+    asyncio.run(play())
+
+
 def test_a_lead_that_is_given_back_is_taken_at_once() -> None:
     async def play() -> None:
         table = Table()

@@ -400,6 +400,31 @@ def test_what_a_gang_asks_for_cannot_be_patched() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"gpu_model": "H100"}, "gpu_model says which GPUs, and no gpu_count says how many; give"),
+        ({"gpu_models": ["H100"]}, "gpu_models says which GPUs, and no gpu_count says how many"),
+        ({"members": [{"gpu_model": "H100"}]}, "gpu_model says which GPUs"),
+        ({"allowed_gpus": "0-3"}, "allowed_gpus says which GPUs"),
+        ({"contiguous": True}, "contiguous says which GPUs"),
+        ({"min_bandwidth_gbps": 100}, "min_bandwidth_gbps says which GPUs"),
+        ({"topology": "require_island"}, "topology says how GPUs are connected, and no gpu_count"),
+        ({"array": "0-3%0"}, "behind % stands how many tasks may run at once, from 1"),
+        ({"name": "  "}, "the name is nothing but spaces; write a word, or leave it out"),
+    ],
+)
+def test_what_could_mean_nothing_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        read(**fields)
+
+
+def test_a_model_of_gpus_goes_with_memory_or_a_slice_alone() -> None:
+    assert job(gpu_model="H100", gpu_memory_mb=1024).members[0].gpu_models == ("H100",)
+    assert job(gpu_model="H100", mig_profile="1g.10gb").members[0].gpu_models == ("H100",)
+    assert job(array={"tasks": "0-3", "max_running": 0}).array is not None
+
+
+@pytest.mark.parametrize(
     "written", ["RTX 4090", "rtx4090", "NVIDIA GeForce RTX 4090", "RTX-4090", "RTX4090"]
 )
 def test_a_gpu_model_may_be_written_as_people_write_it(written: str) -> None:

@@ -86,8 +86,8 @@ class RealFiles:
         return Path(path).is_file()
 
     def read_text(self, path: str) -> str:
-        """Its text."""
-        return Path(path).read_text(encoding="utf-8")
+        """Its text, without the mark that some editors put before it."""
+        return Path(path).read_text(encoding="utf-8-sig")
 
 
 class PlainMetrics:
