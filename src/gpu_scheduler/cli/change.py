@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-
 from gpu_scheduler.cli.output import print_json
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.references import NONE, references
+from gpu_scheduler.cli.several import for_each
 from gpu_scheduler.client.forms import job_path
-from gpu_scheduler.model.errors import SchedulerError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from gpu_scheduler.cli.references import Reference
+
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, last, @~1, all")
     add_server_options(parser)
 
 
@@ -32,26 +32,23 @@ def release(args: Namespace) -> int:
 
 
 def retry(args: Namespace) -> int:
-    """Put ended jobs back into the queue."""
+    """Put failed or cancelled jobs back into the queue."""
     return _each(args, "retry", "queued again")
 
 
 def _each(args: Namespace, deed: str, done: str) -> int:
-    exit_code = 0
     answers = []
     with client_for(args) as client:
         found = references(client, args.jobs)
         if not found:
             warn(NONE)
-        for reference in found:
-            try:
-                answers.append(client.call("POST", job_path(str(reference), deed)))
-            except SchedulerError as error:
-                print(f"tgpu: error: {error}", file=sys.stderr)
-                exit_code = exit_code or error.exit_code
-                continue
+
+        def change(reference: Reference) -> None:
+            answers.append(client.call("POST", job_path(str(reference), deed)))
             if not args.json:
                 print(f"{reference} {done}")
+
+        exit_code = for_each(found, change)
     if args.json:
         print_json(answers)
     return exit_code

@@ -167,6 +167,7 @@ def _program() -> str:
 
 
 def _play(state_dir: str, began: float, gpus: str) -> list[str]:
+    from gpu_scheduler.cli.output import counted
     from gpu_scheduler.client.client import Client
 
     print(f"A scheduler of its own on declared GPUs ({gpus}), for as long as this takes.")
@@ -180,8 +181,9 @@ def _play(state_dir: str, began: float, gpus: str) -> list[str]:
         jobs = _watch(client, played, began)
         _show_accounts(client)
     return [
-        f"'{act.name}' ended as {jobs[act.job_id]['state']} after {jobs[act.job_id]['attempt']} "
-        f"attempt(s): {jobs[act.job_id]['reason'] or 'no reason given'}"
+        f"'{act.name}' ended as {jobs[act.job_id]['state']} after "
+        f"{counted(jobs[act.job_id]['attempt'], 'attempt')}: "
+        f"{jobs[act.job_id]['reason'] or 'no reason given'}"
         for act in played
         if not act.expected(jobs[act.job_id])
     ]

@@ -42,6 +42,7 @@ def register(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--server",
+        type=text("--server"),
         metavar="ADDRESS",
         help="of the server to stop, on this machine; default $TGPU_SERVER, your own server",
     )

@@ -23,7 +23,7 @@ from gpu_scheduler.predict.llm.memory import (
     billions,
     memory_need,
 )
-from gpu_scheduler.predict.llm.model import BILLION, LARGEST
+from gpu_scheduler.predict.llm.model import BILLION, LARGEST, Model
 
 USUAL = ("H100", "H200", "A100", "B200", "L40S", "A10", "L4", "V100", "RTX4090", "RTX3090", "T4")
 """Models that are shown without --all."""
@@ -54,7 +54,7 @@ def register(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Estimate and show."""
-    model = found_model(args.model, _parameters(args.params) if args.params else None)
+    model = _model(args)
     use = Use(
         dtype=args.dtype or "",
         cache_dtype=args.kv_dtype or "",
@@ -141,6 +141,15 @@ def _kinds_here(args: Namespace) -> dict[str, tuple[int, int]]:
         return {}
     except SchedulerError:
         return {}
+
+
+def _model(args: Namespace) -> Model:
+    if args.params:
+        return found_model(args.model, _parameters(args.params))
+    try:
+        return found_model(args.model)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error}; or give --params 7b") from None
 
 
 def _parameters(text: str) -> int:

@@ -23,7 +23,7 @@ from gpu_scheduler.cli.references import references
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, last, @~1, all")
+    parser.add_argument("jobs", nargs="+", metavar="JOB", help="12, 1-3,7, 12_4, last, @~1, all")
     add_server_options(parser)
 
 

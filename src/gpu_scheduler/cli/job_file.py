@@ -1,20 +1,23 @@
 """Job files: YAML or JSON in, the body of a submission out.
 
 Keys are those of the REST API, and short ones as on the command line: gpus, num_gpus, time, memory.
-A command that is one string is a line for a shell.
+A command that is one string is a line for a shell. Of what only YAML knows, a date is the text that
+stands there, and the rest is refused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import yaml
+from yaml.reader import ReaderError
 
 from gpu_scheduler.cli.durations import duration, limit, moment, size_mb
-from gpu_scheduler.cli.submit_body import dependencies_of, priority_of
+from gpu_scheduler.cli.submit_body import check_variable, dependencies_of, priority_of
 from gpu_scheduler.client.fields import JobFields
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
 
@@ -41,13 +44,21 @@ KINDS = get_type_hints(JobFields)
 """Of which type a field is; those that may be of several are left to the server."""
 WORDS = {bool: "true or false", int: "a whole number", float: "a number such as 2 or 0.5"}
 LARGEST = 10_000_000
+_OF_YAML = "tag:yaml.org,2002:"
+_TEXT = f"{_OF_YAML}str"
+_NULL = f"{_OF_YAML}null"
+_AS_TEXT = {f"{_OF_YAML}{name}" for name in ("timestamp", "value")}
+_PLAIN = {f"{_OF_YAML}{name}" for name in ("int", "float", "bool")}
+_KNOWN = {_TEXT, _NULL, *_PLAIN, *(f"{_OF_YAML}{name}" for name in ("seq", "map", "merge"))}
+"""What JSON could say as well, and the merging of mappings."""
 
 
 def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str, Any]]:
     """The submissions of a file: one mapping, or a list of them, with these fields."""
-    loader = yaml.SafeLoader(_text(file))
+    loader = _loader(file)
     try:
         root = loader.get_single_node()
+        _check_tags(file, root)
         if isinstance(root, yaml.SequenceNode):
             return [_job(file, loader, node, fields) for node in root.value]
         if root is None:
@@ -62,6 +73,40 @@ def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str,
         loader.dispose()
 
 
+def _loader(file: str) -> yaml.SafeLoader:
+    text = _text(file)
+    try:
+        return yaml.SafeLoader(text)
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        told = f"has a character that no text may have (#x{error.character:04x}); remove it"
+        raise InvalidInput(told, file=file, line=line) from error
+
+
+def _check_tags(file: str, root: yaml.Node | None) -> None:
+    """Take dates as the text that they are, and refuse what JSON could not say."""
+    left, seen = [root], set()
+    while left:
+        node = left.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.ScalarNode) and node.tag in _AS_TEXT:
+            node.tag = _TEXT
+        if node.tag not in _KNOWN:
+            kind = node.tag.replace(_OF_YAML, "!!")
+            raise InvalidInput(
+                f"has a value of the kind {kind}, which no job has; write a text, a number, a list "
+                "or 'name: value' lines",
+                file=file,
+                line=node.start_mark.line + 1,
+            )
+        if isinstance(node, yaml.MappingNode):
+            left += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            left += node.value
+
+
 def _job(
     file: str, loader: yaml.SafeLoader, node: yaml.Node, fields: Collection[str]
 ) -> dict[str, Any]:
@@ -74,9 +119,7 @@ def _job(
         key = _scalar(file, key_node)
         field = SHORT.get(key, key)
         if field not in fields:
-            near = get_close_matches(key, [*fields, *SHORT], n=1)
-            advice = f"did you mean '{near[0]}'?" if near else "docs/reference/cli.md lists them"
-            raise InvalidInput(f"there is no field '{key}'; {advice}", file=file, line=line)
+            raise InvalidInput(_unknown(key, field, fields), file=file, line=line)
         if field in body:
             raise InvalidInput(f"'{key}' stands here again; remove one", file=file, line=line)
         try:
@@ -87,10 +130,24 @@ def _job(
             ):
                 body[field] = _words(file, key, value_node)
             else:
-                body[field] = _value(key, field, _constructed(loader, value_node))
+                body[field] = _value(key, field, _constructed(loader, value_node, key, field))
         except InvalidRequest as error:
             raise InvalidInput(str(error), file=file, line=line) from None
     return body
+
+
+def _unknown(key: str, field: str, fields: Collection[str]) -> str:
+    """Why there is no such field; what is only of jobs stands in a file of another kind."""
+    if field in ("max_runtime_seconds", "max_runtime_minutes"):
+        return f"'{key}' is for jobs, and a replica has no time limit; leave it out"
+    if field == "retries":
+        return f"'{key}' is for jobs; 'restart' says what follows the end of a replica"
+    if field in FIELDS:
+        return f"'{key}' is for jobs, and a replica has none; leave it out"
+    known = [*fields, *(short for short, long in SHORT.items() if long in fields)]
+    near = get_close_matches(key, known, n=1)
+    advice = f"did you mean '{near[0]}'?" if near else "docs/reference/cli.md lists them"
+    return f"there is no field '{key}'; {advice}"
 
 
 def _words(file: str, key: str, node: yaml.Node) -> list[str]:
@@ -103,11 +160,20 @@ def _words(file: str, key: str, node: yaml.Node) -> list[str]:
     return ["/bin/sh", "-c", line]
 
 
-def _constructed(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
-    """What a node says; `10:30` stays a text, though YAML takes it for a number of base 60."""
-    if isinstance(node, yaml.ScalarNode) and ":" in node.value:
-        return node.value
-    return loader.construct_object(node, deep=True)
+def _constructed(loader: yaml.SafeLoader, node: yaml.Node, key: str, field: str) -> Any:
+    """What a node says; `10:30` stays a text, though YAML takes it for a number of base 60.
+
+    Where a text belongs, `010` and `1.10` are what stands there, too.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        is_text = KINDS.get(field) is str and node.tag in _PLAIN
+        if is_text or ":" in node.value:
+            return node.value
+    try:
+        return loader.construct_object(node, deep=True)
+    except (ValueError, KeyError):
+        kind = node.tag.replace(_OF_YAML, "")
+        raise InvalidRequest(f"{key} has something that is no {kind}; remove the '!!'") from None
 
 
 def _value(key: str, field: str, value: Any) -> Any:
@@ -132,8 +198,7 @@ def _dependencies(key: str, entries: list[Any]) -> list[Any]:
 def _checked(key: str, kind: Any, value: Any) -> Any:
     """The value if it is of this type, so that a wrong one is told with its line."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is str and is_number:
-        return str(value)
+    is_number = is_number and math.isfinite(value)
     if kind not in WORDS or (is_number if kind is float else type(value) is kind):
         return value
     raise InvalidRequest(f"{key} is '{value}'; write {WORDS[kind]}")
@@ -160,7 +225,21 @@ def _variables(file: str, node: yaml.Node) -> dict[str, str]:
     if not isinstance(node, yaml.MappingNode):
         line = node.start_mark.line + 1
         raise InvalidInput("variables are written as 'NAME: value'", file=file, line=line)
-    return {_scalar(file, name): _scalar(file, value) for name, value in node.value}
+    return {_scalar(file, name): _variable(file, name, value) for name, value in node.value}
+
+
+def _variable(file: str, name: yaml.Node, value: yaml.Node) -> str:
+    """The value as it stands there, or nothing; a word for nothing could mean either."""
+    check_variable(_scalar(file, name), "env")
+    if value.tag == _NULL and value.value:
+        said = _scalar(file, name)
+        raise InvalidInput(
+            f"variable {said} is {value.value}, which could be the word or nothing; write "
+            f"{said}: '{value.value}' or {said}: ''",
+            file=file,
+            line=value.start_mark.line + 1,
+        )
+    return _scalar(file, value)
 
 
 def _scalar(file: str, node: yaml.Node) -> str:
@@ -171,7 +250,7 @@ def _scalar(file: str, node: yaml.Node) -> str:
 
 def _text(file: str) -> str:
     try:
-        with Path(file).open(encoding="utf-8") as stream:
+        with Path(file).open(encoding="utf-8-sig") as stream:
             text = stream.read(LARGEST + 1)
     except FileNotFoundError:
         raise InvalidInput("there is no such file; check its name", file=file) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.cli.output import in_local_time
+from gpu_scheduler.cli.output import in_local_time, is_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def row(job: Mapping[str, Any], now: float) -> list[str]:
         elapsed_text(job, now),
         limit_text(job),
         gpus_text(job),
-        place_text(job),
+        "; ".join(filter(None, (place_text(job), progress_text(job)))),
     ]
 
 
@@ -60,11 +60,13 @@ def id_text(job: Mapping[str, Any]) -> str:
 
 
 def short_name(job: Mapping[str, Any]) -> str:
-    """The name, cut; a dash if it is nobody else's business."""
+    """The name, cut on a terminal; a dash if it is nobody else's business."""
     if job.get("redacted"):
         return "-"
     name = full_name(job)
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    if len(name) <= LONGEST_NAME or not is_terminal():
+        return name
+    return f"{name[: LONGEST_NAME - 1]}…"
 
 
 def full_name(job: Mapping[str, Any]) -> str:
@@ -152,6 +154,17 @@ def is_shrunk(job: Mapping[str, Any]) -> bool:
     """Tell whether an elastic gang has places for fewer members than it may have."""
     placed = job.get("placed_members")
     return placed is not None and placed < job["members"]
+
+
+def progress_text(job: Mapping[str, Any]) -> str:
+    """How many tasks of an array are over, once there are some."""
+    states = (job.get("array") or {}).get("states") or {}
+    over = [states[name] for name in ("completed", "failed", "cancelled") if states.get(name)]
+    if not over:
+        return ""
+    from gpu_scheduler.model.intervals import IntervalSet
+
+    return f"{sum(len(IntervalSet.parse(tasks)) for tasks in over)} of {job['array']['count']} over"
 
 
 def place_text(job: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ def register(parser: ArgumentParser) -> None:
         type=whole("--limit"),
         default=PAGE,
         metavar="N",
-        help=f"show at most N; default {PAGE}, 0 shows all",
+        help=f"show at most N, of ended jobs the newest; default {PAGE}, 0 shows all",
     )
     add("-q", "--parsable", action="store_true", help="print job ids alone")
     add_server_options(parser)
@@ -90,6 +90,11 @@ def found_jobs(client: Client, args: Namespace) -> tuple[list[dict[str, Any]], i
         "sort": args.sort or "number",
     }
     states = states_of(args.state)
+    if not args.sort and (states is None or ENDED.intersection(states)):
+        # Of all that ever ended, the latest are meant; they are shown in their order all the same.
+        query |= {"sort": "-number", "state": states and ",".join(states)}
+        newest, total = pages(client, query, args.limit)
+        return newest[::-1], total
     if states != ACTIVE or args.sort:
         return pages(client, query | {"state": states and ",".join(states)}, args.limit)
     # Two questions, so that what runs is seen also when ten thousand others wait.

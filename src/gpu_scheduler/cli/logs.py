@@ -28,7 +28,7 @@ def register(parser: ArgumentParser) -> None:
     add("job", metavar="JOB", help="12, 12_4, last, ...")
     add("-f", "--follow", action="store_true", help="go on until the job ends")
     add("-n", "--tail", type=whole("--tail"), metavar="N", help="only the last N lines")
-    add("--attempt", type=whole("--attempt", least=1), metavar="N", help="an earlier attempt")
+    add("--attempt", type=whole("--attempt", least=1), metavar="N", help="of this attempt alone")
     add("--member", type=whole("--member"), metavar="N", help="one member of a gang; default 0")
     add("--all-members", action="store_true", help="all of them, with [rank] before each line")
     add_server_options(parser, json=False)
@@ -44,22 +44,48 @@ def run(args: Namespace) -> int:
             if args.member is not None:
                 raise InvalidRequest("--all-members shows every member; leave out --member")
             query |= {"member": None, "merged": 1}
-        lines = _JsonLines(str(reference)) if args.json else None
-        write = _write if lines is None else lines.write
-        written = 0
+        lines = _JsonLines(str(reference)) if args.json else _Bytes()
         try:
-            if args.follow and not args.all_members:
-                written = follow(client, str(reference), query, write)
+            if args.follow and not args.attempt:
+                written = _follow_all(client, str(reference), query, lines)
+            elif args.follow:
+                written = follow(client, str(reference), query, lines.write)
             else:
-                for piece in client.log_bytes(str(reference), follow=args.follow, **query):
-                    write(piece)
-                    written += len(piece)
+                written = _copy(client, str(reference), query, lines)
         finally:
-            if lines is not None:
-                lines.end()
+            lines.end()
         if not written and args.tail != 0:
             _say_why_empty(client, str(reference))
     return 0
+
+
+def _follow_all(
+    client: Client, job: str, query: dict[str, object], lines: _Bytes | _JsonLines
+) -> int:
+    """Copy this attempt and all that come after it; how many bytes there were."""
+    from gpu_scheduler.cli.attempts import Attempts
+    from gpu_scheduler.cli.waiting import Notes
+
+    attempts = Attempts(
+        client,
+        job,
+        Notes(quiet=False, hint="Ctrl-C leaves it alone"),
+        first=int(client.get(job).get("attempt") or 1),
+        query=query,
+        write=lines.write,
+        between=lines.end,
+    )
+    attempts.until_its_end()
+    return attempts.copied
+
+
+def _copy(client: Client, job: str, query: dict[str, object], lines: _Bytes | _JsonLines) -> int:
+    """Copy what is there; how many bytes."""
+    written = 0
+    for piece in client.log_bytes(job, follow=False, **query):
+        lines.write(piece)
+        written += len(piece)
+    return written
 
 
 def _say_why_empty(client: Client, job: str) -> None:
@@ -88,8 +114,12 @@ class Follower:
         self.copied = 0
 
     def copy(self) -> None:
-        """Copy until the job ends; a server that restarts is waited for."""
+        """Copy until the attempt ends; a server that restarts is waited for.
+
+        Lines of several members have no place in a log, at which one could go on.
+        """
         answered = False
+        can_go_on = not self._query.get("merged")
         lost_at = 0.0
         while True:
             query = dict(self._query)
@@ -108,7 +138,7 @@ class Follower:
             except ClusterError:
                 # Away, or back and not yet in touch with the node.
                 lost_at = lost_at or time.monotonic()
-                if not answered or time.monotonic() - lost_at > _LONGEST_ABSENCE_S:
+                if not (answered and can_go_on) or time.monotonic() - lost_at > _LONGEST_ABSENCE_S:
                     raise
                 time.sleep(_PAUSE_S)
 
@@ -119,10 +149,21 @@ def follow(
     query: dict[str, object],
     write: Callable[[bytes], None] | None = None,
 ) -> int:
-    """Copy the output to stdout until the job ends; how many bytes there were."""
+    """Copy the output to stdout until the attempt ends; how many bytes there were."""
     follower = Follower(client, job, query, write)
     follower.copy()
     return follower.copied
+
+
+class _Bytes:
+    """Bytes in, the same out."""
+
+    def write(self, piece: bytes) -> None:
+        """Print it."""
+        _write(piece)
+
+    def end(self) -> None:
+        """Nothing is held back."""
 
 
 class _JsonLines:

@@ -89,6 +89,18 @@ class Parser(ArgumentParser):
             place += 2 if self._takes_next(word) else 1
         return list(arguments[:place]), list(arguments[place:])
 
+    def own_option(self, words: Sequence[str], given: Namespace) -> str:
+        """The first long option of ours (or -G) in the words that is not given, and its value."""
+        for place, word in enumerate(words):
+            option, equals, _ = word.partition("=")
+            action = self._option_string_actions.get(option)
+            if word == "--" or action is None or not (option.startswith("--") or option == "-G"):
+                continue
+            if getattr(given, action.dest, None) in (None, False):
+                value = words[place + 1 : place + 2] if _takes_value(action) and not equals else []
+                return " ".join([word, *value])
+        return ""
+
     def _words_first(self, arguments: Sequence[str]) -> list[str]:
         """The same arguments with all words before the options."""
         words: list[str] = []

@@ -20,12 +20,19 @@ def add_server_options(parser: ArgumentParser, *, json: bool = True) -> None:
     """`--server` and `--json`."""
     parser.add_argument(
         "--server",
+        type=_address,
         metavar="ADDRESS",
         help="unix:/path, a state directory or https://host:port; default $TGPU_SERVER, your own "
         "server, that of the machine",
     )
     if json:
         parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _address(word: str) -> str:
+    from gpu_scheduler.cli.durations import text  # only now: it takes its time to load
+
+    return text("--server")(word)
 
 
 def client_for(args: Namespace) -> Client:

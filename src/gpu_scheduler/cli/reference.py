@@ -29,13 +29,14 @@ that belongs neither to root nor to you is not trusted.
 
 **Jobs** are named as
 
-| written | means |
-|---|---|
-| `12`, `job-12` | that job |
-| `1-3,7` | several |
-| `12_4`, `12_[1-3,7]` | tasks of an array |
-| `last`, `@~1`, `@~2` | your last job, the one before it, ... |
-| `all` | all your jobs that wait or run |
+| written | means | taken by |
+|---|---|---|
+| `12`, `job-12` | that job | all commands |
+| `last`, `@~1`, `@~2` | your last job, the one before it, ... | all commands |
+| `1-3,7` | several | all but those about one job: `logs`, `attach`, `shell --job` |
+| `all` | all your jobs that wait or run | the same |
+| `12_4`, `last_4` | a task of an array | all but `hold`, `release`, `retry` and `update` |
+| `12_[1-3,7]` | several tasks | `cancel` |
 
 **Times** are written as `90s`, `90m`, `2h`, `1d`, `1d12h`, `1.5h`, `2 hours`, `02:30:00`,
 `1-12:00:00` (a day and a half), `1-12`. A plain number is minutes for limits and estimates (as with
@@ -78,7 +79,8 @@ What follows `--` is the command, as it stands; a single `cmd="..."` is a line f
 its text is sent, the words after it are its arguments, and `#TGPU --gpus 2` lines before its first
 line of code are options; those of the command line win. One that ends in `.yaml`, `.yml` or `.json`
 is a job file, one that ends in `.txt` a list of jobs in the form of jobs.txt. Anything else is a
-command.
+command; a directory is refused. Options of `tgpu` stand before the script: one behind it goes to
+it, and a note says so.
 
 A `--deadline` makes a job more urgent and does not end it; one that is nearer than `--estimate`, or
 else `--time`, is warned of.
@@ -91,7 +93,10 @@ A **job file** has the fields of the REST API, and short ones: `gpus` or `num_gp
 `memory`, `gpu_memory`, `cpus`, `tenant`, `env`, `dependency`, `begin`, `estimate`, `grace`. A
 `command` that is one string is a line for a shell. A list of such objects is many jobs, submitted
 all or none. A `dependency` may name your last jobs, as in `afterok:last`; it does so too on the
-command line and in `#TGPU` lines.
+command line and in `#TGPU` lines. Where a text belongs, and in `command` and `env`, a value is what
+stands there: `2026-01-01`, `yes` and `1.10` are no date, boolean or number. `env: {A: }` sets an
+empty variable; `null` and `~` are refused there unless they stand in quotes, and so is everywhere
+what JSON has no words for, such as `!!set`, `!!binary` and `!!python/...`.
 
 ```yaml
 command: python train.py
@@ -111,10 +116,16 @@ and `PATH` are then those of a fresh login. `--conda ENV` runs the command in th
 the conda of the submitter's shell or `PATH`, else one in its home (`~/miniconda3` and the like).
 Where the site says which scripts may run, `ENV` is one of the site's (`security.conda_roots`).
 """,
+    "logs": """\
+`--follow` goes on with every further attempt of a job that is tried again, or that made room for
+another, and ends when the job has ended for good; lines on stderr say where attempts end and begin.
+With `--attempt` it ends with that attempt.
+""",
     "run": """\
 Takes the options of [submit](#tgpu-submit). The output of the job goes to stdout, notes to stderr.
 Ctrl-C asks whether to cancel the job, to leave it running, or to go on watching; without a terminal
-it cancels it. With `--pty` the job gets a terminal of its own, as with [shell](#tgpu-shell).
+it cancels it. What a cancelled job still writes is shown until it has ended; another Ctrl-C does
+not wait for that. With `--pty` the job gets a terminal of its own, as with [shell](#tgpu-shell).
 
 The standard input of a job is empty: what is piped into `tgpu run` does not reach it, and a line on
 stderr says so. Let it read a file (`sh -c 'CMD < FILE'`), or use `--pty`, with which it gets what

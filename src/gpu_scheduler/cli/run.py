@@ -1,7 +1,8 @@
 """`tgpu run`: submit, show the output, end as the job ends.
 
 While the job waits, the reason and the expected start are shown.
-Ctrl-C asks what to do with the job; without a terminal it cancels it, as it would a command.
+Ctrl-C asks what to do with the job; without a terminal it cancels it, as it would a command. What
+a cancelled job writes on its way out is shown, too; another Ctrl-C does not wait for that.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 
-from gpu_scheduler.cli.logs import Follower
+from gpu_scheduler.cli.attempts import WAITING, Attempts
 from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit import TAKES_WORDS, submissions
 from gpu_scheduler.cli.submit_options import add_options, add_terminal_options
 from gpu_scheduler.cli.waiting import Notes, wait_until
-from gpu_scheduler.client.forms import API, exit_code_of, is_over
-from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.client.forms import API, exit_code_of
+from gpu_scheduler.model.errors import InvalidRequest, WrongState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ __all__ = ["TAKES_WORDS", "register", "run"]
 EXIT_INTERRUPTED = 128 + 2
 EXIT_DETACHED = 0
 STANDARD_INPUT = 0
-WAITING = ("pending", "preempted")
 ON_INPUT = """\
 The job's standard input is empty, also if something is piped in here: let it
 read a file, as in sh -c 'CMD < FILE'. With --pty it gets what is typed, or
@@ -73,24 +74,37 @@ def run(args: Namespace) -> int:
         if not args.quiet:
             warn(f"{job} submitted")
         notes = Notes(quiet=args.quiet, hint="Ctrl-C asks" if _canask() else "Ctrl-C cancels")
-        shown = _Shown(client, job, is_elsewhere=bool(body.get("output")))
-        while True:
-            try:
-                ended = shown.until_its_end(notes)
-            except KeyboardInterrupt:
-                notes.clear()
-                decided = ask(client, job)
-                if decided is not None:
-                    return decided
-                continue
-            _say_its_end(args, job, ended)
-            return exit_code_of(ended)
+        shown = _Shown(client, job, notes, is_elsewhere=bool(body.get("output")))
+        return _stay(args, client, job, notes, shown)
 
 
-def _say_its_end(args: Namespace, job: str, ended: Mapping[str, Any]) -> None:
+def _stay(args: Namespace, client: Client, job: str, notes: Notes, shown: _Shown) -> int:
+    """Until the job has ended, or the person has had enough."""
+    cancelled = False
+    while True:
+        try:
+            ended = shown.until_its_end()
+            break
+        except KeyboardInterrupt:
+            notes.clear()
+        if cancelled:
+            notes.tell(f"{job} has not ended yet; 'tgpu wait {job}' waits for it")
+            return EXIT_INTERRUPTED
+        decided = ask(client, job)
+        if decided == EXIT_DETACHED:
+            return decided
+        cancelled = decided is not None
+    _say_its_end(args, job, ended, was_cancelled=cancelled)
+    is_cancelled = cancelled and ended["state"] == "cancelled"
+    return EXIT_INTERRUPTED if is_cancelled else exit_code_of(ended)
+
+
+def _say_its_end(
+    args: Namespace, job: str, ended: Mapping[str, Any], *, was_cancelled: bool = False
+) -> None:
     if args.json:
         print(json.dumps(ended), file=sys.stderr, flush=True)
-    elif exit_code_of(ended) and not args.quiet:
+    elif (exit_code_of(ended) or was_cancelled) and not args.quiet:
         reason = f": {ended['reason']}" if ended.get("reason") else ""
         warn(f"{job} {ended['state']}{reason}")
 
@@ -111,41 +125,25 @@ def _body(args: Namespace) -> dict[str, Any]:
 
 
 class _Shown:
-    """The output of a job, attempt by attempt. It knows how far it got, if it is interrupted.
+    """The output of a job. What it sends to a file of its own is not in its log."""
 
-    What a job sends to a file of its own is not in its log.
-    """
-
-    def __init__(self, client: Client, job: str, *, is_elsewhere: bool) -> None:
+    def __init__(self, client: Client, job: str, notes: Notes, *, is_elsewhere: bool) -> None:
         self._client = client
         self._job = job
-        self._is_elsewhere = is_elsewhere
-        self._attempt = -1
-        self._follower = Follower(client, job, {})
+        self._notes = notes
+        self._attempts = None if is_elsewhere else Attempts(client, job, notes)
 
-    def until_its_end(self, notes: Notes) -> Mapping[str, Any]:
+    def until_its_end(self) -> Mapping[str, Any]:
         """The job when it is over."""
-        if self._is_elsewhere:
-            wait_until(_has_its_turn, self._client, self._job, notes)
-            notes.clear()
+        wait_until(_has_had_its_turn, self._client, self._job, self._notes)
+        self._notes.clear()
+        if self._attempts is None:
             return self._client.wait(self._job)
-        while True:
-            found = wait_until(_has_its_turn, self._client, self._job, notes)
-            notes.clear()
-            attempt = int(found.get("attempt") or 0)
-            if attempt != self._attempt:
-                self._attempt = attempt
-                self._follower = Follower(self._client, self._job, {"attempt": attempt or None})
-            self._follower.copy()
-            found = wait_until(self._has_settled, self._client, self._job, notes)
-            if is_over(found):
-                return found
-            notes.show(f"attempt {attempt} of {self._job} is over; another one follows")
+        return self._attempts.until_its_end()
 
-    def _has_settled(self, job: dict[str, Any]) -> bool:
-        """Whether the server knows what becomes of a job whose attempt has ended."""
-        is_next = int(job.get("attempt") or 0) > self._attempt
-        return is_over(job) or job["state"] in WAITING or is_next
+
+def _has_had_its_turn(job: dict[str, Any]) -> bool:
+    return job["state"] not in WAITING or bool(job.get("attempt"))
 
 
 def has_input(number: int) -> bool:
@@ -171,10 +169,6 @@ def has_input(number: int) -> bool:
     return bool(struct.unpack("i", size)[0])
 
 
-def _has_its_turn(job: dict[str, Any]) -> bool:
-    return job["state"] not in WAITING
-
-
 def _on_a_terminal(args: Namespace) -> int:
     from gpu_scheduler.cli.shell import open_terminal, shell_body
 
@@ -192,7 +186,7 @@ def _canask() -> bool:
 def ask(client: Client, job: str) -> int | None:
     """What to do with the job; None means to go on watching it."""
     if not _canask():
-        client.cancel(job)
+        _cancel(client, job)
         return EXIT_INTERRUPTED
     question = f"\n{job} is still there: [c]ancel it, [d]etach, or Enter to go on? "
     try:
@@ -201,10 +195,15 @@ def ask(client: Client, job: str) -> int | None:
     except KeyboardInterrupt:
         choice = "c"
     if choice.startswith("c"):
-        client.cancel(job)
-        warn(f"{job} cancelled")
+        _cancel(client, job)
+        warn(f"{job} cancelling")
         return EXIT_INTERRUPTED
     if choice.startswith("d"):
         warn(f"{job} goes on; 'tgpu logs -f {job}' shows it again")
         return EXIT_DETACHED
     return None
+
+
+def _cancel(client: Client, job: str) -> None:
+    with suppress(WrongState):  # it has ended meanwhile
+        client.cancel(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 
@@ -14,16 +15,17 @@ if TYPE_CHECKING:
 
 LARGEST = 500_000
 _DIRECTIVE = re.compile(r"#\s?TGPU\s+(.*)")
-_FOREIGN = re.compile(r"#(?:SBATCH|PBS|BSUB)(?=\s)")
+_FOREIGN = re.compile(r"#(?:SBATCH|PBS|BSUB)(?=\s)|#\s*GFLOW(?=\s)")
 
 
 def script_text(path: str) -> str | None:
     """The text of a script; None when the file is none (it has no `#!` at its beginning)."""
     try:
         with open(path, "rb") as stream:  # noqa: PTH123
-            if stream.read(2) != b"#!":
+            start = stream.read(len(BOM_UTF8) + 2).removeprefix(BOM_UTF8)
+            if not start.startswith(b"#!"):
                 return None
-            raw = b"#!" + stream.read(LARGEST)
+            raw = start + stream.read(LARGEST)
     except OSError:
         return None
     if len(raw) > LARGEST:
@@ -46,15 +48,16 @@ def directives(text: str) -> list[tuple[int, str]]:
     return found
 
 
-def foreign_directive(text: str) -> tuple[int, str] | None:
-    """The first line before the code that speaks to Slurm, PBS or LSF; nobody here obeys it."""
+def foreign_directives(text: str) -> dict[str, int]:
+    """Where lines before the code begin to speak to Slurm, PBS, LSF or gflow; they do nothing."""
+    found: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
             break
         if match := _FOREIGN.match(stripped):
-            return number, match[0]
-    return None
+            found.setdefault(match[0], number)
+    return found
 
 
 def read_directives(parser: Parser, path: str, text: str) -> Namespace:

@@ -18,7 +18,7 @@ from gpu_scheduler.cli.output import (
     print_table,
 )
 from gpu_scheduler.cli.reach import add_server_options, client_for
-from gpu_scheduler.cli.submit_body import pairs_of, priority_of
+from gpu_scheduler.cli.submit_body import check_gpus, pairs_of, priority_of, variables_of
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.client.errors import TimedOut
 from gpu_scheduler.client.forms import API
@@ -382,6 +382,7 @@ def _body(args: Namespace, command: list[str]) -> dict[str, Any]:
     }
     if args.gpu_model:
         body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]
+        check_gpus(body, args)
     if args.label:
         body["node_labels"] = pairs_of("--label", args.label)
     if args.priority is not None:
@@ -431,7 +432,7 @@ def _add_surroundings(body: dict[str, Any], args: Namespace) -> None:
         found = {name: os.environ[name] for name in CARRIED if os.environ.get(name)}
         body["environment"] = found | body.get("environment", {})
     if args.env:
-        body["environment"] = {**body.get("environment", {}), **pairs_of("--env", args.env)}
+        body["environment"] = {**body.get("environment", {}), **variables_of(args.env)}
 
 
 def address_text(host: str, port: int) -> str:

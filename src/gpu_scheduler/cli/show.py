@@ -16,11 +16,14 @@ from gpu_scheduler.cli.reach import add_server_options, client_for
 from gpu_scheduler.cli.references import references
 from gpu_scheduler.client.forms import job_path
 
+MOST_ATTEMPTS = 10
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
+
+    from gpu_scheduler.client.client import Client
 
 
 def register(parser: ArgumentParser) -> None:
@@ -36,17 +39,28 @@ def run(args: Namespace) -> int:
             client.call("GET", job_path(str(reference)))
             for reference in references(client, args.jobs)
         ]
-    if args.json:
-        print_json(jobs[0] if len(jobs) == 1 else jobs)
-        return 0
-    for place, job in enumerate(jobs):
-        if place:
-            print()
-        print_job(job)
+        if args.json:
+            print_json(jobs[0] if len(jobs) == 1 else jobs)
+            return 0
+        for place, job in enumerate(jobs):
+            if place:
+                print()
+            print_job(job, _earlier(client, job))
     return 0
 
 
-def print_job(job: dict[str, Any]) -> None:
+def _earlier(client: Client, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """How the attempts ended after which there is, or will be, another one."""
+    if job.get("redacted") or job.get("array"):
+        return []
+    is_waiting = job["state"] == "pending"
+    if (job.get("attempt") or 0) + is_waiting < 2:
+        return []
+    attempts = client.attempts(job["id"])["attempts"]
+    return [one for one in attempts if is_waiting or one["attempt"] < job["attempt"]]
+
+
+def print_job(job: dict[str, Any], earlier: Sequence[dict[str, Any]] = ()) -> None:
     """One job, for people."""
     from gpu_scheduler.cli.jobs_view import full_name
 
@@ -63,6 +77,7 @@ def print_job(job: dict[str, Any]) -> None:
         ("execution", _execution(job)),
         ("times", _times(job)),
         ("measured", _measured(job)),
+        ("earlier attempts", _attempts(earlier)),
     ):
         told = [(name, text) for name, text in pairs if text]
         if told:
@@ -111,6 +126,8 @@ def _needs(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from gpu_scheduler.cli.durations import size_text
 
     yield "GPUs", _gpus(job)
+    is_elastic = 0 < (job.get("min_members") or 0) < (job.get("members") or 0)
+    yield "members", f"{job['members']}, at least {job['min_members']}" if is_elastic else ""
     yield "GPU memory", size_text(job["gpu_memory_mb"]) if job.get("gpu_memory_mb") else ""
     yield "CPU cores", f"{job['cpu_cores']:g}" if job.get("cpu_cores") else ""
     yield "memory", size_text(job["memory_mb"]) if job.get("memory_mb") else ""
@@ -155,6 +172,23 @@ def _execution(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "attach", shlex.join(job["attach"]) if job.get("attach") else ""
 
 
+def _attempts(earlier: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The last ones, each with how it ended and where it was."""
+    from gpu_scheduler.cli.durations import clock_text
+    from gpu_scheduler.cli.history import exit_text, local_time
+    from gpu_scheduler.cli.jobs_view import place_text, seconds_at
+
+    if len(earlier) > MOST_ATTEMPTS:
+        yield "", f"{len(earlier) - MOST_ATTEMPTS} more before these"
+    for one in earlier[-MOST_ATTEMPTS:]:
+        began, ended = seconds_at(one["started_at"]), seconds_at(one["ended_at"])
+        ran = f"after {clock_text(ended - began)}" if began and ended else ""
+        how = f"{one['state']}, exit {exit_text(one)}"
+        told = in_local_time(visible(one["detail"]))
+        parts = (how, ran, f"on {place_text({**one, 'reason': ''})}", told)
+        yield f"{one['attempt']}  {local_time(one['started_at'])}", ", ".join(filter(None, parts))
+
+
 def snapshot_text(shot: dict[str, Any]) -> str:
     """`commit 3f9a1c2 with changes, of /home/ann/project, in /home/ann/.local/...`."""
     what = f"commit {shot['commit'][:12]}" if shot.get("commit") else f"copy {shot['tree'][:12]}"
@@ -185,9 +219,10 @@ def _times(job: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from gpu_scheduler.cli.history import local_time
     from gpu_scheduler.cli.jobs_view import elapsed_s
 
-    for name, key in (
-        *(("submitted", "submitted_at"), ("not before", "begin_at"), ("deadline", "deadline")),
-        *(("started", "started_at"), ("ended", "ended_at")),
-    ):
+    times = [("submitted", "submitted_at"), ("not before", "begin_at"), ("deadline", "deadline")]
+    has_begun = job.get("started_at") and job["state"] != "pending"
+    if has_begun:
+        times += [("started", "started_at"), ("ended", "ended_at")]
+    for name, key in times:
         yield name, local_time(job[key]) if job.get(key) else ""
-    yield "ran for", clock_text(elapsed_s(job, time.time())) if job.get("started_at") else ""
+    yield "ran for", clock_text(elapsed_s(job, time.time())) if has_begun else ""

@@ -15,6 +15,7 @@ from gpu_scheduler.cli.reach import add_server_options, client_for, warn
 from gpu_scheduler.cli.submit_body import (
     add_surroundings,
     body_of,
+    check_gpus,
     command_of,
     default_name,
     is_recent,
@@ -88,6 +89,7 @@ def submissions(args: Namespace) -> list[dict[str, Any]]:
     _name_recent_jobs(bodies, args)
     _say_what_stays_behind(args)
     for body in bodies:
+        check_gpus(body, args)
         add_surroundings(body, args)
         _check(body)
     if args.snapshot and not args.dry_run:
@@ -131,6 +133,7 @@ def _from_words(args: Namespace) -> dict[str, Any]:
 
         text = script_text(words[0])
     if text is not None:
+        _hint_at_options(args, words)
         _fill_from_script(args, words[0], text)
         body = body_of(args)
         body.setdefault("name", words[0].rpartition("/")[2])
@@ -154,18 +157,29 @@ def _from_words(args: Namespace) -> dict[str, Any]:
     return body
 
 
+def _hint_at_options(args: Namespace, words: list[str]) -> None:
+    """Say that an option behind a script is the script's, if it could have been meant for us."""
+    if not any(word.startswith("-") for word in words[1:]):
+        return
+    parser = Parser(prog="tgpu submit")
+    register(parser)
+    if found := parser.own_option(words[1:], args):
+        warn(
+            f"note: {found} stands behind {words[0]} and goes to it; options of tgpu stand before "
+            "it"
+        )
+
+
 def _fill_from_script(args: Namespace, path: str, text: str) -> None:
     """Take options of the script's own lines where the command line has none."""
-    from gpu_scheduler.cli.script_file import directives, foreign_directive, read_directives
+    from gpu_scheduler.cli.script_file import directives, foreign_directives, read_directives
 
+    for mark, number in foreign_directives(text).items():
+        warn(
+            f"warning: {path}, line {number}: {mark} lines are not read; write them as #TGPU, "
+            "or give the options on the command line"
+        )
     if not directives(text):
-        # A script with both kinds of lines was made for both; one without ours asks for nothing.
-        if foreign := foreign_directive(text):
-            number, mark = foreign
-            warn(
-                f"warning: {path}, line {number}: {mark} lines are not read; write them as #TGPU, "
-                "or give the options on the command line"
-            )
         return
     parser = Parser(prog="tgpu submit")
     register(parser)
@@ -205,6 +219,12 @@ def _check(body: dict[str, Any]) -> None:
     """Say at once what would only fail later."""
     _say_if_late(body)
     program = missing_program(body.get("command", []), body)
+    place = body.get("working_directory", "")
+    if program and os.path.isdir(os.path.join(place, program)):  # noqa: PTH112, PTH118
+        raise InvalidRequest(
+            f"'{program}' is a directory, and no program; name one in it, as in "
+            f"{program.rstrip('/')}/run.sh, or give the directory with --chdir"
+        )
     if program and "/" not in program and _is_file_here(program, body):
         warn(
             f"warning: '{program}' is a file here and no program; write './{program}' if it is "
@@ -212,7 +232,6 @@ def _check(body: dict[str, Any]) -> None:
         )
     elif program:
         warn(f"warning: there is no program '{program}' here; the job will need it")
-    place = body.get("working_directory", "")
     if not body.get("image") and not os.path.isdir(place):  # noqa: PTH112
         warn(f"warning: there is no directory '{place}' here; the job will need it")
     output = os.path.dirname(os.path.join(place, body.get("output", "")))  # noqa: PTH118, PTH120

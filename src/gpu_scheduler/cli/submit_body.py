@@ -54,6 +54,7 @@ PLAIN_FIELDS = {
     "notify": "notify",
 }
 """Options that are sent as they are, under the name of the REST API."""
+_GPUS = ("gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "mig_profile")
 RECENT = r"last|@(?:~\d{1,9})?"
 SHORT_SCALE_TOP = 10
 SHORT_SCALE_STEP = 150
@@ -89,10 +90,28 @@ def body_of(args: Namespace) -> dict[str, Any]:
     return body
 
 
+def check_gpus(body: dict[str, Any], args: Namespace) -> None:
+    """Refuse options that say which GPUs, if nothing says how many."""
+    if any(body.get(field) for field in _GPUS):
+        return
+    for option in ("gpu_model", "allowed_gpus", "contiguous"):
+        if getattr(args, option, None):
+            flag = f"--{option.replace('_', '-')}"
+            raise InvalidRequest(
+                f"{flag} says which GPUs, and no --gpus says how many; add --gpus 1"
+            )
+    if getattr(args, "topology", None) == "require_island":
+        raise InvalidRequest(
+            "--topology says how GPUs are connected, and no --gpus says how many; add --gpus 2"
+        )
+
+
 def add_surroundings(body: dict[str, Any], args: Namespace) -> None:
     """Environment, directory and umask of the caller, and the variables that are set."""
     carried, given = exported(args.export, os.environ)
-    given |= pairs_of("--env", args.env or [])
+    for name in given:
+        check_variable(name, "--export")
+    given |= variables_of(args.env or [])
     body["captured_environment"] = carried
     if given:
         body["environment"] = {**body.get("environment", {}), **given}
@@ -123,6 +142,23 @@ def pairs_of(option: str, words: list[str]) -> dict[str, str]:
             raise InvalidRequest(f"{option} is '{word}'; write NAME=VALUE")
         found[name] = value
     return found
+
+
+def variables_of(words: list[str]) -> dict[str, str]:
+    """`--env NAME=VALUE` words as a mapping."""
+    found = pairs_of("--env", words)
+    for name in found:
+        check_variable(name, "--env")
+    return found
+
+
+def check_variable(name: str, option: str) -> None:
+    """Refuse a name that no shell could read."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise InvalidRequest(
+            f"{option} has the variable '{name}', which no shell could read; write a name of "
+            "letters, digits and _ that begins with no digit"
+        )
 
 
 def dependencies_of(words: list[str], option: str = "--dependency") -> list[str]:

@@ -115,8 +115,10 @@ def _rows(file: str) -> list[dict[str, str]]:
     import csv
     from pathlib import Path
 
+    from gpu_scheduler.cli.output import counted
+
     try:
-        with Path(file).open(newline="", encoding="utf-8") as stream:
+        with Path(file).open(newline="", encoding="utf-8-sig") as stream:
             table = [row for row in csv.reader(stream) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=file) from error
@@ -128,6 +130,9 @@ def _rows(file: str) -> list[dict[str, str]]:
     for line, row in enumerate(table[1:], start=2):
         if len(row) != len(names):
             raise InvalidInput(
-                f"has {len(row)} values for {len(names)} parameters", file=file, line=line
+                f"has {counted(len(row), 'value')} for {counted(len(names), 'parameter')}; write "
+                "one for each, and put a value with a comma in it into double quotes",
+                file=file,
+                line=line,
             )
     return [dict(zip(names, (cell.strip() for cell in row), strict=True)) for row in table[1:]]

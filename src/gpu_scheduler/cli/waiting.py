@@ -81,6 +81,14 @@ class Notes:
             line = f"\r\x1b[K{cut(line, max(20, window()[1] - 1))}"
         print(line, end="" if self._live else "\n", file=sys.stderr, flush=True)
 
+    def tell(self, text: str) -> None:
+        """A line that stays."""
+        from gpu_scheduler.cli.reach import warn
+
+        self.clear()
+        if not self._quiet:
+            warn(text)
+
     def clear(self) -> None:
         """Take the line away."""
         if self._live and self._last:

@@ -133,7 +133,7 @@ class AsyncClient:
 
     async def update(self, job: str | int, **changes: object) -> Job:
         """Change a job that waits."""
-        return dict(await self.call("PATCH", job_path(job), changes))
+        return dict(await self.call("PATCH", job_path(job), forms.changes(changes)))
 
     async def cancel(self, job: str | int, tasks: str | None = None) -> Job:
         """Cancel a job, or some tasks of an array such as `1-3`."""
@@ -148,7 +148,7 @@ class AsyncClient:
         return dict(await self.call("POST", job_path(job, "release")))
 
     async def retry(self, job: str | int) -> Job:
-        """Put a job that ended back into the queue."""
+        """Put a job that failed or was cancelled back into the queue."""
         return dict(await self.call("POST", job_path(job, "retry")))
 
     async def explain(self, job: str | int) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class Client:
 
     def update(self, job: str | int, **changes: object) -> Job:
         """Change a job that waits."""
-        return self._object("PATCH", job_path(job), changes)
+        return self._object("PATCH", job_path(job), forms.changes(changes))
 
     def cancel(self, job: str | int, tasks: str | None = None) -> Job:
         """Cancel a job, or some tasks of an array such as `1-3`."""
@@ -143,7 +143,7 @@ class Client:
         return self._object("POST", job_path(job, "release"))
 
     def retry(self, job: str | int) -> Job:
-        """Put a job that ended back into the queue."""
+        """Put a job that failed or was cancelled back into the queue."""
         return self._object("POST", job_path(job, "retry"))
 
     def explain(self, job: str | int) -> dict[str, Any]:

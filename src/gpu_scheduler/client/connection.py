@@ -187,6 +187,11 @@ def connect(candidates: list[Address]) -> tuple[Address, _socket.socket]:
             return address, _open(address)
         except OSError as error:
             tried.append(f"{address} ({error.strerror or error})")
+        except NoServer as error:
+            # One that is not what it should be must not keep us from the others.
+            if address.path or len(candidates) == 1:
+                raise
+            tried.append(f"{address} ({error})")
     raise nobody_answers(candidates, tried)
 
 
@@ -241,8 +246,9 @@ def _open_tcp(address: Address) -> _socket.socket:
     opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     notice_loss(opened)
-    opened.settimeout(REPLY_TIMEOUT_S)
-    return _with_tls(opened, address) if address.tls else opened
+    ready = _with_tls(opened, address) if address.tls else opened
+    ready.settimeout(REPLY_TIMEOUT_S)
+    return ready
 
 
 def _with_tls(opened: _socket.socket, address: Address) -> _socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from os import PathLike
 from typing import Any, TypedDict
 
@@ -61,8 +62,8 @@ class JobFields(TypedDict, total=False):
     max_runtime_minutes: float
     max_runtime_seconds: float
     estimate_seconds: float
-    deadline: str | float
-    begin_at: str | float
+    deadline: str | float | datetime
+    begin_at: str | float | datetime
     dependencies: list[str | dict[str, Any]]
     array: str | dict[str, Any]
     hold: bool

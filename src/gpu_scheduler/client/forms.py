@@ -9,7 +9,7 @@ import json
 import os
 
 from gpu_scheduler.client.errors import Unreadable, error_of
-from gpu_scheduler.client.http1 import as_utf8, quoted
+from gpu_scheduler.client.http1 import quoted
 from gpu_scheduler.client.surroundings import capture
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -33,6 +33,7 @@ FOLLOW_PAUSE_S = 0.25
 _NOT_DONE = b'"not_leader"'
 _NOT_KNOWN = b'"outcome_unknown"'
 _NOT_HERE = (b'"unavailable"', b'"cluster_error"')
+MOMENTS = ("deadline", "begin_at")
 _RENAMED = {
     "gpus": "gpu_count",
     "tenant": "tenant_id",
@@ -56,11 +57,26 @@ def submission(command: Sequence[Word] | None, fields: Mapping[str, Any]) -> dic
     body: dict[str, Any] = {} if command is None else {"command": _words(command)}
     for name, value in fields.items():
         if name not in ("capture", "command") and value is not None:
-            body[_RENAMED.get(name, name)] = value
+            body[_RENAMED.get(name, name)] = moment(name, value)
     if fields.get("capture", True):
         for name, value in capture().items():
             body.setdefault(name, value)
     return body
+
+
+def changes(fields: Mapping[str, object]) -> dict[str, object]:
+    """The body of an update."""
+    return {name: moment(name, value) for name, value in fields.items()}
+
+
+def moment(name: str, value: Any) -> Any:
+    """The value; where it is a time, a `datetime` as seconds, a naive one by the own clock."""
+    if name not in MOMENTS or not hasattr(value, "timestamp"):
+        return value
+    try:
+        return value.timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise InvalidRequest(f"{name} is {value}; write a time from 1970 on") from None
 
 
 def _words(command: Any) -> list[str]:
@@ -97,10 +113,16 @@ def exit_code_of(job: Mapping[str, Any]) -> int:
 
 
 def encoded(body: object) -> bytes | None:
-    """JSON bytes of a body."""
+    """JSON bytes of a body; a value that JSON cannot say is refused by its place."""
     if body is None:
         return None
-    return as_utf8(json.dumps(body, separators=(",", ":"), ensure_ascii=False))
+    try:
+        text = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        from gpu_scheduler.client.misfits import refusal  # noqa: PLC0415
+
+        raise refusal(body, error) from None
 
 
 def headers_for(body: object, *, once: bool = False) -> dict[str, str]:

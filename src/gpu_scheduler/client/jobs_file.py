@@ -33,7 +33,7 @@ def read_jobs_file(
 ) -> list[dict[str, Any]]:
     """Every line of a file as a submission; comments and empty lines are left out."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=path) from error
     return [
@@ -143,7 +143,7 @@ def llm_config(path: str | None = None) -> dict[str, Any]:
     if path is None and not file.is_file():
         return {}
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise InvalidInput(f"is no configuration of models: {error}", file=str(file)) from error
     return models_in(text, str(file))

@@ -81,9 +81,13 @@ class EventStream:
         return event
 
     def _answer_pings(self) -> None:
-        if self._frames.reply:
+        if not self._frames.reply:
+            return
+        try:
             self._socket.sendall(bytes(self._frames.reply))
-            self._frames.reply.clear()
+        except OSError as error:
+            raise Unreadable(f"the server broke off: {error}") from error
+        self._frames.reply.clear()
 
 
 def wait_for(client: Client, job: str | int, timeout_s: float | None) -> Job:

@@ -1,5 +1,6 @@
 """Every command about jobs, GPUs and tenants does its work and says so."""
 
+import io
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 
 from gpu_scheduler.cli import listing, logs, run, status, waiting
 from gpu_scheduler.cli.history import exit_text
-from gpu_scheduler.cli.jobs_view import end_text, gpus_text, place_text, state_code
+from gpu_scheduler.cli.jobs_view import end_text, gpus_text, place_text, short_name, state_code
 from gpu_scheduler.cli.main import COMMANDS, main
 from gpu_scheduler.cli.output import aligned
 from gpu_scheduler.cli.reach import my_name
@@ -118,6 +119,33 @@ def test_a_long_list_is_cut_and_says_so(
     assert len(tell("list", "-q", "--limit", "0").splitlines()) == 5
     server.change("job-5", state="running")
     assert tell("list", "-q", "--limit", "1") == "job-5\n"
+
+
+def test_a_long_name_comes_whole_in_a_pipe_and_is_cut_on_a_terminal(
+    server: FakeServer, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "x" * 40
+    submitted(server, name=name)
+    assert name in tell("list").split("\t")
+    server.end("job-1")
+    assert name in tell("history").split("\t")
+    monkeypatch.setattr("gpu_scheduler.cli.jobs_view.is_terminal", lambda: True)
+    assert short_name(server.jobs["job-1"]) == f"{name[:31]}…"
+
+
+@pytest.mark.parametrize("states", ["all", "ended", "failed,pending,completed"])
+def test_of_jobs_that_ended_the_newest_are_listed(
+    server: FakeServer, tell: Tell, capsys: pytest.CaptureFixture[str], states: str
+) -> None:
+    submitted(server, 5)
+    for number in range(1, 6):
+        server.end(f"job-{number}", number % 2)
+    assert main(["list", "-q", "-s", states, "-L", "2"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "job-4\njob-5\n"
+    assert shown.err == "tgpu: 2 of 5 jobs shown; --limit 0 shows all\n"
+    assert tell("list", "-q", "-s", states, "-L", "2", "--sort", "number").split()[0] == "job-1"
+    assert tell("list", "-q", "-s", states, "-L", "0").split() == [f"job-{n}" for n in range(1, 6)]
 
 
 def test_a_list_can_be_filtered(server: FakeServer, tell: Tell) -> None:
@@ -247,6 +275,50 @@ def test_an_elastic_gang_shows_what_it_runs_with(server: FakeServer, tell: Tell)
     assert "GPUs 4x1 " in " ".join(tell("show", "1").split())
 
 
+def test_an_array_shows_how_far_it_is(server: FakeServer, tell: Tell) -> None:
+    submitted(server, gpu_count=1)
+    array = {"tasks": "0-99", "count": 100, "states": {"pending": "3-99", "running": "0-2"}}
+    places = [{"node": "box", "gpus": [{"index": 0, "share": 1}]}]
+    server.change("job-1", state="running", started_at=WHEN, array=array, allocation=places)
+    assert tell("list").splitlines()[1].endswith("\tbox[0]")
+    array["states"] = {"completed": "0-9,20", "failed": "10", "running": "11"}
+    server.change("job-1", array=array)
+    assert tell("list").splitlines()[1].endswith("\tbox[0]; 12 of 100 over")
+
+
+def test_show_tells_how_earlier_attempts_ended(server: FakeServer, tell: Tell) -> None:
+    submitted(server, gpu_count=4)
+    first = {
+        "attempt": 1,
+        "state": "failed",
+        "exit_code": None,
+        "signal": 9,
+        "started_at": WHEN,
+        "ended_at": WHEN,
+        "detail": "member 1 on b: signal 9",
+        "allocation": [{"node": "b", "gpus": [{"index": 0, "share": 1}]}],
+    }
+    second = {**first, "attempt": 2, "state": "running", "detail": "", "ended_at": None}
+    server.change("job-1", state="pending", attempt=1, started_at=WHEN, attempts=[first])
+    server.change("job-1", members=4, min_members=2)
+    how = "failed, exit SIG9, after 0:00, on b[0], member 1 on b: signal 9"
+    shown = " ".join(tell("show", "1").split())
+    assert how in shown
+    assert "members 4, at least 2" in shown
+    assert "ran for" not in shown, "it waits"
+    server.change("job-1", state="running", attempt=2, attempts=[first, second])
+    shown = " ".join(tell("show", "1").split())
+    assert how in shown
+    assert "exit -" not in shown, "the one that runs is no earlier one"
+    server.change("job-1", state="running", attempt=1, attempts=[first])
+    assert "earlier attempts" not in tell("show", "1")
+    many = [{**first, "attempt": number} for number in range(1, 16)]
+    server.change("job-1", state="pending", attempt=15, attempts=many)
+    shown = tell("show", "1")
+    assert "5 more before these" in shown
+    assert shown.count("exit SIG9") == 10
+
+
 def test_control_characters_in_a_name_do_not_reach_the_terminal(
     server: FakeServer, tell: Tell
 ) -> None:
@@ -321,6 +393,56 @@ def test_waiting_for_nothing_says_so(
 ) -> None:
     assert main(["wait", "all"]) == 0
     assert "nothing to wait for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ([], "one\ntwo\nthree\n"),
+        (["-n", "5"], "one\ntwo\nthree\n"),
+        (["--all-members"], "one\ntwo\nthree\n"),
+        (["--attempt", "1"], "one\n"),
+    ],
+    ids=["all", "tail", "members", "one attempt"],
+)
+def test_a_job_is_followed_from_attempt_to_attempt(
+    server: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: list[str],
+    output: str,
+) -> None:
+    def ends_at_last(_: float) -> None:
+        server.end("job-1", 1, attempt=3)
+
+    submitted(server)
+    server.logs = {"job-1.1": b"one\n", "job-1.2": b"two\n", "job-1.3": b"three\n"}
+    server.change("job-1", attempt=1)
+    monkeypatch.setattr(waiting.time, "sleep", ends_at_last)
+    assert main(["logs", "-f", "1", *words]) == 0
+    shown = capfd.readouterr()
+    assert shown.out == output
+    told = [f"attempt {n} of job-1 {what}" for n, what in ((1, "is over"), (2, "begins"))]
+    assert all((line in shown.err) == (len(output) > 4) for line in told)
+    asked = [request for request in server.requests if "/logs" in request]
+    assert not any("tail" in request for request in asked[1:])
+
+
+def test_a_line_that_an_attempt_did_not_end_is_not_one_with_the_next(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpu_scheduler.cli.attempts import Attempts
+    from gpu_scheduler.client.client import Client
+
+    submitted(server)
+    server.logs = {"job-1.1": b"one", "job-1.2": b"two\n"}
+    server.end("job-1", attempt=2)
+    lines = logs._JsonLines("job-1")
+    with Client() as client:
+        notes = waiting.Notes(quiet=True, hint="")
+        Attempts(client, "job-1", notes, write=lines.write, between=lines.end).until_its_end()
+    told = [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["one", "two"]
 
 
 def test_following_goes_on_where_it_broke_off(server: FakeServer) -> None:
@@ -413,6 +535,30 @@ def test_cancelling_goes_on_after_a_refusal(server: FakeServer, tell: Tell) -> N
     assert tell("cancel-job", "77", code=4)
 
 
+@pytest.mark.parametrize("command", ["cancel", "hold"])
+def test_many_jobs_that_are_not_known_are_one_line(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    submitted(server, 3)
+    assert main([command, "2-99,200"]) == 4
+    shown = capsys.readouterr()
+    assert [line.split()[0] for line in shown.out.splitlines()] == ["job-2", "job-3"]
+    assert shown.err == "tgpu: error: jobs 4-99,200 are not known\n"
+
+
+def test_one_task_is_cancelled_and_named_as_such(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    assert json.loads(tell("cancel", "--json", "1_5"))[0]["job_id"] == "job-1_5"
+    assert json.loads(tell("cancel", "--json", "1_[1-3]"))[0]["job_id"] == "job-1_[1-3]"
+
+
+def test_a_trial_refuses_tasks_that_the_array_does_not_have(server: FakeServer, tell: Tell) -> None:
+    submitted(server)
+    server.change("job-1", array={"tasks": "0-9"})
+    assert "would be cancelled" in tell("cancel", "--dry-run", "1_[1-3]")
+    assert "job-1 has no task 10" in tell("cancel", "--dry-run", "1_[5-12]", code=4)
+
+
 def test_tasks_of_an_array_are_cancelled_by_number(server: FakeServer, tell: Tell) -> None:
     submitted(server)
     tell("cancel", "-q", "1_[1-3]")
@@ -476,6 +622,41 @@ def test_run_shows_the_output_and_ends_as_the_job_does(
     assert main(["run", "--dry-run", "true"]) == 0
 
 
+def test_run_shows_also_attempts_that_nobody_saw_begin(
+    server: FakeServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.logs = {f"job-1.{number}": b"att %d\n" % number for number in (1, 2, 3)}
+    server.when_submitted(exit_code=1, attempt=3)
+    assert main(["run", "--", "sh"]) == 1
+    shown = capfd.readouterr()
+    assert shown.out == "att 1\natt 2\natt 3\n"
+    assert shown.err.splitlines() == [
+        "tgpu: job-1 submitted",
+        "tgpu: attempt 1 of job-1 is over; another one follows",
+        "tgpu: attempt 2 of job-1 begins",
+        "tgpu: attempt 2 of job-1 is over; another one follows",
+        "tgpu: attempt 3 of job-1 begins",
+        "tgpu: job-1 failed",
+    ]
+    server.when_submitted(exit_code=1, attempt=2)
+    assert main(["run", "-q", "--", "sh"]) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_an_attempt_whose_output_is_out_of_reach_does_not_keep_the_others_back(
+    server: FakeServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.logs = {f"job-1.{number}": b"att %d\n" % number for number in (1, 2)}
+    server.lost_logs = {"job-1.1"}
+    server.when_submitted(attempt=2)
+    assert main(["run", "--", "sh"]) == 0
+    shown = capfd.readouterr()
+    assert shown.out == "att 2\n"
+    assert "tgpu: job-1: the output of job-1.1 is on a dead node\n" in shown.err
+    server.lost_logs = {"job-1.2"}
+    assert main(["logs", "-f", "1"]) != 0
+
+
 def test_run_for_programs_leaves_the_output_alone_and_ends_with_the_job(
     server: FakeServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -493,7 +674,7 @@ def test_run_waits_also_for_a_job_whose_output_goes_to_a_file(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.when_submitted(exit_code=5)
-    monkeypatch.setattr("gpu_scheduler.cli.run.Follower.copy", None)
+    monkeypatch.setattr("gpu_scheduler.cli.logs.Follower.copy", None)
     assert main(["run", "-o", "out.txt", "--", "x"]) == 5
 
 
@@ -582,27 +763,82 @@ def test_an_interrupted_run_asks_what_to_do(
     def interrupted(self: logs.Follower) -> None:
         if next(interrupts, None):
             raise KeyboardInterrupt
-        server.end("job-1", 7)
+        if server.jobs["job-1"]["state"] == "running":
+            server.end("job-1", 7)
         copy(self)
 
     monkeypatch.setattr(logs.Follower, "copy", interrupted)
-    reader, writer = os.pipe()
-    os.write(writer, typed.encode())
-    os.close(writer)
-    with os.fdopen(reader) as stdin:
-        monkeypatch.setattr(stdin, "isatty", lambda: True, raising=False)
-        monkeypatch.setattr(run.sys, "stdin", _Terminal(stdin))
-        monkeypatch.setattr(run.sys.stderr, "isatty", lambda: True, raising=False)
-        assert main(["run", "-q", "sleep", "9"]) == code
+    _type_on_a_terminal(monkeypatch, typed)
+    assert main(["run", "-q", "sleep", "9"]) == code
     assert server.jobs["job-1"]["state"] == state
 
 
-class _Terminal:
-    def __init__(self, stream: Any) -> None:
-        self.readline = stream.readline
+def _type_on_a_terminal(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+    monkeypatch.setattr(run.sys, "stdin", _Terminal(typed))
+    monkeypatch.setattr(run.sys.stderr, "isatty", lambda: True, raising=False)
 
+
+class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["terminal", "script"])
+def test_a_run_that_is_cancelled_shows_what_the_job_writes_until_its_end(
+    server: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    asks: bool,
+) -> None:
+    copy = logs.Follower.copy
+    slow = server.slow_cancels = ["job-1"]
+
+    def interrupted(self: logs.Follower) -> None:
+        if slow:
+            raise KeyboardInterrupt
+        server.write("job-1", b"saved\n")
+        server.end("job-1", 0, state="cancelled", reason="cancelled by ada")
+        copy(self)
+
+    server.first_state = "running"
+    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    if asks:
+        _type_on_a_terminal(monkeypatch, "c\n")
+    assert main(["run", "sh"]) == 130
+    shown = capfd.readouterr()
+    assert shown.out == "saved\n"
+    assert ("tgpu: job-1 cancelling\n" in shown.err) == asks
+    assert shown.err.endswith("tgpu: job-1 cancelled: cancelled by ada\n")
+
+
+def test_a_second_interrupt_does_not_wait_for_the_end_of_the_job(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: logs.Follower) -> None:
+        raise KeyboardInterrupt
+
+    server.first_state = "running"
+    server.slow_cancels = ["job-1"]
+    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    assert main(["run", "sh"]) == 130
+    assert "job-1 has not ended yet; 'tgpu wait job-1' waits for it" in capfd.readouterr().err
+    assert server.jobs["job-1"]["state"] == "running"
+
+
+def test_a_job_that_ends_while_one_is_asked_is_not_cancelled_and_no_error(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = logs.Follower.copy
+
+    def interrupted(self: logs.Follower) -> None:
+        if server.jobs["job-1"]["state"] == "running":
+            server.end("job-1", 7)
+            raise KeyboardInterrupt
+        copy(self)
+
+    server.first_state = "running"
+    monkeypatch.setattr(logs.Follower, "copy", interrupted)
+    assert main(["run", "-q", "sh"]) == 7
 
 
 def test_an_interrupted_run_without_a_terminal_cancels(

@@ -70,6 +70,14 @@ def test_a_name_with_a_size_that_no_model_has_is_refused(
     assert "is no size of a model; write one such as 7b" in capsys.readouterr().err
 
 
+def test_a_name_without_a_size_is_refused_with_an_option_that_is_there(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["estimate", "mystery"]) == 2
+    assert "write the size as in mystery-7b" in (told := capsys.readouterr().err)
+    assert told.endswith("; or give --params 7b\n")
+
+
 @pytest.mark.parametrize("size", ["infb", "1e400b", "nanb", "0b", "-7b", "100000b"])
 def test_parameters_that_no_model_has_are_refused(
     capsys: pytest.CaptureFixture[str], size: str

@@ -32,6 +32,19 @@ def test_every_command_has_a_section() -> None:
     assert [name for name in COMMANDS if f"\n## tgpu {name}\n" not in page] == []
 
 
+def test_a_command_says_which_names_of_jobs_it_takes() -> None:
+    taken = {}
+    for name in ("show", "explain", "wait", "cancel", "hold", "release", "retry", "update"):
+        words = [a for a in parser_for(name, COMMANDS[name])[1]._actions if a.dest == "jobs"]
+        taken[name] = tuple(form for form in ("12_4", "12_[1-3]") if form in str(words[0].help))
+    assert taken == {
+        **dict.fromkeys(("show", "explain", "wait"), ("12_4",)),
+        **dict.fromkeys(("hold", "release", "retry", "update"), ()),
+        "cancel": ("12_4", "12_[1-3]"),
+    }
+    assert COMMANDS["retry"].help == "put failed or cancelled jobs back into the queue"
+
+
 def test_commands_without_json_are_named() -> None:
     without = {
         name

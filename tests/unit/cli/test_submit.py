@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,11 @@ def test_the_forms_of_the_wishes_work(submitted: Submit) -> None:
         (["-G", "0.5"], {"gpu_count": 0.5}),
         (["--gpu-memory", "20G"], {"gpu_memory_mb": 20480}),
         (["--gpu-memory-per-gpu", "10G"], {"gpu_memory_mb_per_gpu": 10240}),
-        (["--gpu-model", "A100,H100"], {"gpu_models": ["A100", "H100"]}),
+        (["-G", "1", "--gpu-model", "A100,H100"], {"gpu_models": ["A100", "H100"]}),
+        (["--mig", "1g.5gb", "--gpu-model", "A100"], {"gpu_models": ["A100"]}),
+        (["--gpu-memory", "20G", "--gpu-model", "A100"], {"gpu_models": ["A100"]}),
         (["--mig", "3g.40gb"], {"mig_profile": "3g.40gb"}),
-        (["--allowed-gpus", "0-3"], {"allowed_gpus": "0-3"}),
+        (["-G", "1", "--allowed-gpus", "0-3"], {"allowed_gpus": "0-3"}),
         (["-c", "4", "-m", "32G"], {"cpu_cores": 4, "memory_mb": 32768}),
         (["-n", "4"], {"cpu_cores": 4}),
         (["--label", "zone=a"], {"node_labels": {"zone": "a"}}),
@@ -159,6 +162,7 @@ def test_an_empty_name_is_none(submitted: Submit) -> None:
         *("--array", "--tenant", "--gpu-model", "--allowed-gpus", "--nodelist", "--exclude"),
         *("--image", "--conda", "--chdir", "--output", "--dependency", "--mig", "--export"),
         *("--signal", "--retry-exit-codes", "--llm", "--param-file", "--priority", "--sweep"),
+        "--server",
     ],
 )
 def test_an_empty_word_is_taken_for_a_variable_that_is_not_set(
@@ -303,6 +307,26 @@ def test_a_job_file_may_hold_several_jobs(
         ("command: [x\n", "this is no YAML"),
         ("command: x\nenv: [a]\n", "line 2: variables are written as"),
         ("command: x\nenv: {a: [b]}\n", "a single value belongs here"),
+        ("command: x\nenv: {A: 1, C: null}\n", "line 2: variable C is null, which could be"),
+        (
+            "command: x\nenv:\n  C: ~\n",
+            "line 3: variable C is ~, which could be the word or nothing",
+        ),
+        ("command: x\nenv:\n  1A: 3\n", "line 2: env has the variable '1A', which no shell could"),
+        ("command: x\nnode_labels: !!set {a, b}\n", "line 2: has a value of the kind !!set"),
+        ("command: x\nname: !!binary aGk=\n", "line 2: has a value of the kind !!binary"),
+        ("command: x\nnode_labels:\n  a: !own b\n", "line 3: has a value of the kind !own"),
+        (
+            "command: !!python/object/apply:os.system [id]\n",
+            "line 1: has a value of the kind !!pyth",
+        ),
+        ("command: !!python/name:os.system id\n", "line 1: has a value of the kind !!python/name:"),
+        ("command: x\nretries: !!int many\n", "line 2: retries has something that is no int"),
+        ("command: x\nhold: !!bool maybe\n", "line 2: hold has something that is no bool"),
+        ("command: x\ngpus: .nan\n", "line 2: gpus is 'nan'; write a number"),
+        ("command: x\ngpus: .inf\n", "line 2: gpus is 'inf'; write a number"),
+        ("command: x\nname: a\x01b\n", "line 2: has a character that no text may have (#x0001)"),
+        ("command: x\nnode_labels: &a {b: *a}\n", "this is no YAML"),
         ("just words\n", "line 1: a job is written as 'name: value' lines"),
         ("", "is empty"),
     ],
@@ -331,6 +355,24 @@ def test_a_number_where_a_job_file_has_a_text_is_one(submitted: Submit, tmp_path
     body = submitted(str(path))
     assert (body["name"], body["gpu_count"]) == ("2024", 0.5)
     assert (body["retries"], body["hold"]) == (2, True)
+
+
+def test_what_yaml_takes_for_a_date_is_the_text_that_stands_there(
+    submitted: Submit, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "command: x\nname: 2026-01-01\ntenant: 2026-01-01 10:00:00\nconda: 1.10\nimage: yes\n"
+        "node_labels: {since: 2026-01-01, 2026-01-02: b}\nenv: {D: 2026-01-01, E: , F: yes}\n"
+        "deadline: 2099-01-01\nbegin: !!timestamp 2026-01-31T18:00:00Z\n"
+    )
+    body = submitted(str(path))
+    assert (body["name"], body["tenant_id"]) == ("2026-01-01", "2026-01-01 10:00:00")
+    assert (body["conda"], body["image"]) == ("1.10", "yes")
+    assert body["node_labels"] == {"since": "2026-01-01", "2026-01-02": "b"}
+    assert body["environment"] == {"D": "2026-01-01", "E": "", "F": "yes"}
+    assert body["begin_at"] == datetime(2026, 1, 31, 18, tzinfo=UTC).timestamp()
+    assert body["deadline"] > body["begin_at"]
 
 
 def test_a_sweep_is_one_job_for_each_combination(
@@ -506,7 +548,7 @@ def test_a_file_that_is_no_program_is_called_so(
     assert "'train.py' is a file here and no program; write './train.py'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("mark", ["#SBATCH", "#PBS", "#BSUB"])
+@pytest.mark.parametrize("mark", ["#SBATCH", "#PBS", "#BSUB", "#GFLOW", "# GFLOW"])
 def test_lines_for_another_scheduler_are_warned_about(
     server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path, mark: str
 ) -> None:
@@ -514,11 +556,54 @@ def test_lines_for_another_scheduler_are_warned_about(
     script.write_text(f"#!/bin/sh\n# how it runs\n{mark} --gpus=2\npython train.py\n")
     assert main(["submit", str(script)]) == 0
     assert f"{script}, line 3: {mark} lines are not read" in capsys.readouterr().err
-    script.write_text(f"#!/bin/sh\n{mark} --gpus=2\n#TGPU --gpus 2\npython train.py\n")
+    script.write_text(f"#!/bin/sh\n{mark} --mem=3G\n#TGPU --gpus 2\n{mark} -x\npython train.py\n")
     assert main(["submit", str(script)]) == 0
-    script.write_text(f"#!/bin/sh\npython train.py\n{mark} --gpus=2\n")
+    told = capsys.readouterr().err
+    assert told.count("lines are not read") == told.count(f"line 2: {mark} ") == 1
+    script.write_text(f"#!/bin/sh\n#TGPU --gpus 2\n{mark} --mem=3G\npython train.py\n")
+    assert main(["submit", str(script)]) == 0
+    assert f"line 3: {mark} lines are not read" in capsys.readouterr().err
+    assert server.bodies[-1]["gpu_count"] == 2
+    script.write_text(f"#!/bin/sh\n# SBATCH is not used\npython train.py\n{mark} --gpus=2\n")
     assert main(["submit", str(script)]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_lines_for_each_other_scheduler_are_warned_about(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n# GFLOW --gpus=1\n#SBATCH --mem=3G\n")
+    assert main(["submit", str(script)]) == 0
+    told = capsys.readouterr().err
+    assert "line 2: # GFLOW lines are not read" in told
+    assert "line 3: #SBATCH lines are not read" in told
+
+
+def test_the_mark_that_windows_puts_before_a_text_is_no_part_of_it(
+    server: FakeServer, submitted: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.csv").write_text("lr\n0.1\n", encoding="utf-8-sig")
+    assert submitted("--param-file", "p.csv", "x", "{lr}")["command"] == ["x", "0.1"]
+    Path("job.yaml").write_text("command: x\n", encoding="utf-8-sig")
+    assert submitted("job.yaml")["command"] == ["/bin/sh", "-c", "x"]
+    Path("train.sh").write_text("#!/bin/sh\n#TGPU --gpus 2\n", encoding="utf-8-sig")
+    body = submitted("train.sh")
+    assert (body["script"], body["gpu_count"]) == ("#!/bin/sh\n#TGPU --gpus 2\n", 2)
+    Path("llm_config.json").write_text('{"models": {"m": 3}}', encoding="utf-8-sig")
+    Path("jobs.txt").write_text("0,a.sh,,--llm m,\n", encoding="utf-8-sig")
+    body = submitted("jobs.txt")
+    assert (body["command"], body["gpu_count"]) == (["a.sh", "--llm", "m"], 3)
+
+
+def test_a_row_with_too_few_values_is_counted_in_plain_words(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text("a,b\n1,2\n1\n")
+    told = refused("--param-file", str(path), "x")
+    assert "line 3: has 1 value for 2 parameters; write one for each" in told
 
 
 @pytest.mark.parametrize(
@@ -533,7 +618,8 @@ def test_lines_for_another_scheduler_are_warned_about(
         (["--after", "3", "x"], "there is no option '--after'; did you mean '--dependency'?"),
         (["--mem", "-1G", "x"], "--memory is '-1G'; write a size"),
         (["-t", "-5m", "x"], "--time is '-5m'; write a time"),
-        (["echo", "\udcff"], "there are bytes in"),
+        (["echo", "\udcff"], "command[1]: there are bytes in '\\udcff' that are no UTF-8"),
+        (["-J", "bad\udcff", "x"], "name: there are bytes in 'bad\\udcff' that are no UTF-8"),
         (["--gpus"], "-G/--gpus needs a value"),
         (["--hold=1", "x"], "-H/--hold takes no value"),
         (["--gpus", "two", "x"], "--gpus is 'two'; write a number such as 2 or 0.5"),
@@ -544,6 +630,18 @@ def test_lines_for_another_scheduler_are_warned_about(
         (["-p", "highest", "x"], "priority 'highest' is not known"),
         (["-d", "after:3", "x"], "--dependency has 'after:3'"),
         (["-e", "A", "x"], "--env is 'A'; write NAME=VALUE"),
+        (
+            ["-e", "1A=3", "x"],
+            "--env has the variable '1A', which no shell could read; write a name",
+        ),
+        (["--export", "A-B=3", "x"], "--export has the variable 'A-B', which no shell could read"),
+        (
+            ["--gpu-model", "H100", "x"],
+            "--gpu-model says which GPUs, and no --gpus says how many; add --gpus 1",
+        ),
+        (["-G", "0", "--allowed-gpus", "1", "x"], "--allowed-gpus says which GPUs, and no --gpus"),
+        (["--contiguous", "x"], "--contiguous says which GPUs, and no --gpus says how many"),
+        (["--topology", "require_island", "x"], "--topology says how GPUs are connected, and no"),
         (["--retry-exit-codes", "300", "x"], "--retry-exit-codes is '300'"),
         (["--export", "NONE,A", "x"], "NONE stands alone"),
     ],
@@ -637,11 +735,56 @@ def test_what_cannot_be_a_program_is_refused(refused: Callable[..., str], comman
     assert "the program is an empty word" in refused("--", "", "x", command=command)
 
 
+def test_a_service_says_how_many_gpus_it_means_too(refused: Callable[..., str]) -> None:
+    told = refused("create", "web", "--gpu-model", "H100", "--", "x", command="service")
+    assert told == "--gpu-model says which GPUs, and no --gpus says how many; add --gpus 1"
+    told = refused("create", "web", "-e", "1A=3", "--", "x", command="service")
+    assert "--env has the variable '1A', which no shell could read" in told
+
+
 def test_a_directory_is_no_program(
-    submitted: Submit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    submitted: Submit,
+    refused: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    submitted("--", f"{tmp_path}/")
-    assert f"there is no program '{tmp_path}/' here" in capsys.readouterr().err
+    told = f"{tmp_path}/' is a directory, and no program; name one in it, as in {tmp_path}/run.sh"
+    assert told in refused("--", f"{tmp_path}/")
+    assert told in refused(f"{tmp_path}/")
+    monkeypatch.chdir(tmp_path)
+    Path("train").mkdir()
+    assert "'train' is a directory" in refused("train")
+    Path("true").mkdir()
+    assert submitted("true")["command"] == ["true"]
+    assert submitted("--image", "busybox", str(tmp_path))["command"] == [str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--gpus", "3"], "--gpus 3"),
+        (["-G", "3"], "-G 3"),
+        (["--gpus=3", "x"], "--gpus=3"),
+        (["x", "--exclusive", "y"], "--exclusive"),
+        (["--epochs", "3", "-t", "x", "--", "y"], ""),
+        (["--tenant", "vision"], ""),
+        (["x", "y"], ""),
+    ],
+)
+def test_options_behind_a_script_are_its_own_and_a_hint_says_so(
+    submitted: Submit,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    hint: str,
+) -> None:
+    script = tmp_path / "t.sh"
+    script.write_text("#!/bin/sh\n#TGPU --gpus 1\n")
+    body = submitted("--tenant", "nlp", str(script), *words)
+    assert (body["args"], body["gpu_count"]) == (words, 1)
+    told = f"tgpu: note: {hint} stands behind {script} and goes to it; options of tgpu stand before"
+    shown = capsys.readouterr().err
+    assert shown.startswith(told) if hint else not shown
 
 
 def test_run_says_what_to_write_when_there_is_nothing_to_run(refused: Callable[..., str]) -> None:
@@ -684,7 +827,9 @@ def test_a_model_that_no_file_names_is_estimated_and_the_reason_told(
 
 
 def test_a_model_whose_size_nobody_knows_is_refused(refused: Callable[..., str]) -> None:
-    assert "cannot be told from its name" in refused("--llm", "mystery", "x")
+    told = refused("--llm", "mystery", "x")
+    assert "cannot be told from its name; write the size as in mystery-7b" in told
+    assert "--params" not in told
 
 
 def test_a_dependency_may_name_the_last_jobs(

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpu_scheduler.client.websocket import accept_of
+from gpu_scheduler.model.intervals import IntervalSet
 
 USER = "ada"
 WHEN = "2026-01-31T18:00:00.000Z"
@@ -33,6 +34,10 @@ class FakeServer:
         self.bodies: list[dict[str, Any]] = []
         self.requests: list[str] = []
         self.logs: dict[str, bytes] = {}
+        """By job, or by attempt as in job-1.2."""
+        self.lost_logs: set[str] = set()
+        self.slow_cancels: list[str] = []
+        """Jobs that do not end at once when they are cancelled; it is taken from here."""
         self.tenants: dict[str, dict[str, Any]] = {"default": {"id": "default", "name": "default"}}
         self.paused: set[int] = set()
         self.refusal: tuple[int, dict[str, Any]] | None = None
@@ -193,9 +198,13 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = do_PATCH = serve  # noqa: N815
 
     def job(self, job_id: str) -> dict[str, Any] | None:
-        job = self.fake.jobs.get(job_id.partition("_")[0])
+        name, _, task = job_id.partition("_")
+        job = self.fake.jobs.get(name)
         if job is None:
             self.refuse(404, "not_found", f"there is no job {job_id}")
+        elif task and job["array"] and int(task) not in IntervalSet.parse(job["array"]["tasks"]):
+            self.refuse(404, "not_found", f"{name} has no task {task}")
+            return None
         return job
 
     def submit(self) -> None:
@@ -227,7 +236,9 @@ class Handler(BaseHTTPRequestHandler):
         if job["state"] in ("completed", "failed", "cancelled"):
             self.refuse(409, "wrong_state", f"{job_id} is {job['state']}")
             return
-        if "tasks" not in self.query:
+        if job_id in self.fake.slow_cancels:
+            self.fake.slow_cancels.remove(job_id)
+        elif "tasks" not in self.query and "_" not in job_id:
             self.fake.change(job_id, state="cancelled", reason="cancelled", ended_at=WHEN)
         self.answer(200, {"job_id": job_id, "status": "cancelled", "message": "cancelled"})
 
@@ -260,8 +271,13 @@ class Handler(BaseHTTPRequestHandler):
     def log(self, job_id: str) -> None:
         if not self.job(job_id):
             return
+        name = f"{job_id}.{self.query.get('attempt', self.fake.jobs[job_id]['attempt'])}"
+        name = name if name in self.fake.logs else job_id
+        if name in self.fake.lost_logs:
+            self.refuse(503, "cluster_error", f"the output of {name} is on a dead node")
+            return
         if "follow" not in self.query:
-            self.answer(200, self.fake.logs.get(job_id, b""))
+            self.answer(200, self.fake.logs.get(name, b""))
             return
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
@@ -269,8 +285,8 @@ class Handler(BaseHTTPRequestHandler):
         sent = int(self.query.get("offset", 0))
         while True:
             with self.fake.changed:
-                self.fake.changed.wait_for(partial(self._is_news, job_id, sent))
-                piece = self.fake.logs.get(job_id, b"")[sent:]
+                self.fake.changed.wait_for(partial(self._is_news, job_id, name, sent))
+                piece = self.fake.logs.get(name, b"")[sent:]
             if piece:
                 self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
                 sent += len(piece)
@@ -278,9 +294,13 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
             return
 
-    def _is_news(self, job_id: str, sent: int) -> bool:
-        over = self.fake.jobs[job_id]["state"] in ("completed", "failed", "cancelled")
-        return over or self.fake.closing or len(self.fake.logs.get(job_id, b"")) > sent
+    def _is_news(self, job_id: str, name: str, sent: int) -> bool:
+        job = self.fake.jobs[job_id]
+        over = job["state"] in ("completed", "failed", "cancelled")
+        if job["attempt"]:
+            asked = int(self.query.get("attempt", job["attempt"]))
+            over = over or job["attempt"] > asked or job["state"] == "pending"
+        return over or self.fake.closing or len(self.fake.logs.get(name, b"")) > sent
 
     def _has_event(self, sent: int) -> bool:
         return self.fake.closing or len(self.fake.events) > sent
@@ -405,7 +425,13 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("POST", r"/jobs/([^/]+)/(hold|release|retry)", Handler.act),
     ("GET", r"/jobs/([^/]+)/explain", Handler.explain),
     ("GET", r"/jobs/([^/]+)/logs", Handler.log),
-    ("GET", r"/jobs/[^/]+/attempts", fixed({"attempts": []})),
+    (
+        "GET",
+        r"/jobs/([^/]+)/attempts",
+        lambda handler, job_id: handler.answer(
+            200, {"attempts": handler.fake.jobs[job_id].get("attempts", [])}
+        ),
+    ),
     ("GET", r"/jobs/[^/]+/tasks", fixed({"tasks": []})),
     ("GET", "/events", Handler.stream),
     ("GET", "/gpus", Handler.gpus),

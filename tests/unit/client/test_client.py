@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,12 @@ import pytest
 
 import gpu_scheduler
 from gpu_scheduler import AsyncClient, Client, JobFailed, NoServer, TimedOut
+from gpu_scheduler.client import connection
+from gpu_scheduler.client.address import Address, candidates
 from gpu_scheduler.client.errors import Unreadable
+from gpu_scheduler.client.forms import MOMENTS
+from gpu_scheduler.client.waiting import EventStream
+from gpu_scheduler.client.websocket import Frames
 from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,
@@ -100,6 +107,70 @@ def test_a_path_is_a_word_of_a_command(server: FakeServer, client: Client) -> No
     assert server.bodies[0]["command"] == ["/usr/bin/env", "true"]
     client.submit_many([{"command": "echo $HOME"}])
     assert server.bodies[1]["command"] == ["/bin/sh", "-c", "echo $HOME"]
+
+
+def test_a_datetime_is_a_time(server: FakeServer, client: Client) -> None:
+    aware = datetime(2030, 1, 1, 18, tzinfo=timezone(timedelta(hours=2)))
+    naive = datetime(2030, 1, 1)  # noqa: DTZ001 - by the own clock
+    client.submit(["true"], deadline=aware, begin_at=naive)
+    client.submit_many([{"command": ["true"], "deadline": naive}])
+    changed = client.update(1, deadline=aware, begin_at=None)
+
+    async def submit() -> None:
+        async with AsyncClient(server.directory) as waiting:
+            await waiting.submit(["true"], begin_at=aware)
+            await waiting.update(1, begin_at=naive)
+
+    asyncio.run(submit())
+    sixteen = datetime(2030, 1, 1, 16, tzinfo=UTC).timestamp()
+    midnight = time.mktime((2030, 1, 1, 0, 0, 0, 0, 0, -1))
+    said = [{name: body[name] for name in MOMENTS if name in body} for body in server.bodies]
+    assert said == [
+        {"deadline": sixteen, "begin_at": midnight},
+        {"deadline": midnight},
+        {"begin_at": sixteen},
+    ]
+    assert (changed["deadline"], changed["begin_at"]) == (sixteen, None)
+    assert server.jobs["job-1"]["begin_at"] == midnight
+
+
+RECURSIVE: dict[str, Any] = {}
+RECURSIVE["again"] = RECURSIVE
+UNSAYABLE: list[tuple[dict[str, Any], str]] = [
+    (
+        {"name": datetime(2030, 1, 1, tzinfo=UTC)},
+        r"^name is datetime.datetime\(2030.*of type datet",
+    ),
+    (
+        {"deadline": date(2030, 1, 1)},
+        r"^deadline is datetime.date\(2030, 1, 1\), of type date, which",
+    ),
+    ({"deadline": datetime(1, 1, 1)}, r"^deadline is "),  # noqa: DTZ001
+    ({"environment": {"A": Path("/x")}}, r"^environment.A is PosixPath\('/x'\), of type PosixPath"),
+    ({"nodes": {"n0"}}, r"^nodes is \{'n0'\}, of type set, which JSON cannot say; write a text"),
+    ({"node_labels": {(1, 2): "x"}}, r"^a name in node_labels "),
+    ({"args": ["a", b"b"]}, r"^args\[1\] is b'b', of type bytes"),
+    ({"gpus": float("nan")}, r"^gpu_count is nan; write a number"),
+    ({"name": "bad\udcff"}, r"^name: there are bytes in 'bad\\udcff' that are no UTF-8"),
+    ({"environment": {"A\udcff": "x"}}, r"^a name in environment: there are bytes in 'A\\udcff'"),
+    ({"node_labels": RECURSIVE}, "too many things in one another"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), UNSAYABLE)
+def test_what_json_cannot_say_is_refused_by_its_field(
+    server: FakeServer, client: Client, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        client.submit(["true"], capture=False, **fields)
+
+    async def submit() -> None:
+        async with AsyncClient(server.directory) as waiting:
+            await waiting.submit(["true"], capture=False, **fields)
+
+    with pytest.raises(InvalidRequest, match=message):
+        asyncio.run(submit())
+    assert server.bodies == []
 
 
 def test_many_jobs_are_one_request(server: FakeServer, client: Client) -> None:
@@ -348,3 +419,44 @@ def test_a_server_that_does_not_answer_is_given_up(
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, pytest.raises(TimedOut, match="took too long"):
         Client(f"http://127.0.0.1:{listener.getsockname()[1]}").status()
+
+
+def test_a_server_that_goes_after_a_ping_is_one_that_broke_off() -> None:
+    ours, theirs = socket.socketpair()
+    stream = EventStream(ours, Frames(b""))
+    theirs.sendall(b"\x89\x00")
+    theirs.close()
+    with pytest.raises(Unreadable, match="broke off"):
+        stream.next(5)
+    ours.close()
+
+
+def test_of_several_servers_one_that_speaks_no_tls_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[str] = []
+
+    def open_one(address: Address) -> socket.socket:
+        opened.append(str(address))
+        if len(opened) == 1:
+            raise NoServer(f"the server at {address} does not speak TLS as it should: timed out")
+        return socket.socket()
+
+    monkeypatch.setattr(connection, "_open", open_one)
+    servers = candidates("https://a:1,https://b:2")
+    address, held = connection.connect(servers)
+    held.close()
+    assert str(address) == opened[1] == "https://b:2"
+    opened.clear()
+    with pytest.raises(NoServer, match=r"^the server at https://a:1 does not speak TLS"):
+        connection.connect(servers[:1])
+
+
+def test_a_server_that_hangs_in_the_handshake_is_not_waited_for_as_for_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        (address,) = candidates(f"https://127.0.0.1:{frozen.getsockname()[1]}")
+        with pytest.raises(NoServer, match=r"does not speak TLS as it should: .*timed out"):
+            connection.connect([address])

@@ -109,7 +109,7 @@ def test_an_unknown_model_has_the_size_in_its_name(name: str, billions: float) -
 
 @pytest.mark.parametrize("name", ["x", "", "resnet50", "yolov8m", "large", "bert-base", "8bit"])
 def test_a_name_without_a_size_is_refused_with_a_way_out(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="give --params 7b"):
+    with pytest.raises(InvalidRequest, match="-7b, or the directory of the model"):
         named_model(name)
 
 

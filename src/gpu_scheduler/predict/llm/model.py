@@ -107,7 +107,7 @@ def size_in(name: str) -> tuple[int, str]:
         return _checked(amount, match[0], name), f"'{match[0]}' in the name"
     raise InvalidRequest(
         f"how large '{name}' is cannot be told from its name; write the size as in "
-        f"{name or 'model'}-7b, give --params 7b, or the directory of the model"
+        f"{name or 'model'}-7b, or the directory of the model, as in ./model"
     )
 
 
@@ -117,7 +117,7 @@ def _checked(amount: float, word: str, name: str) -> int:
         return round(amount)
     raise InvalidRequest(
         f"the model '{name}' would have {word} parameters, which is no size of a model; write one "
-        "such as 7b or 350m, give --params 7b, or the directory of the model"
+        "such as 7b or 350m, or the directory of the model, as in ./model"
     )
 
 
