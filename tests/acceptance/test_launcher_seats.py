@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.agent.launcher.seats import MOST
 from gpu_scheduler.agent.limits.groups import PREFIX
 from tests.launching import AS_ROOT, Rig, with_launcher
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def waiting(rig: Rig) -> dict[int, Path]:
+def waiting(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
     """Those that wait for a job, with their groups; who runs a command is none of them."""
     found = {}
     for children in Path(f"/proc/{rig.launcher.pid}/task").glob("*/children"):
@@ -32,16 +33,21 @@ def waiting(rig: Rig) -> dict[int, Path]:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:  # it has just ended
                 continue
-            path = next(e.split(":")[2] for e in groups.splitlines() if e.split(":")[1] == "cpu")
-            if Path(path).name.startswith(PREFIX) and b"gpu_scheduler.agent.launcher" in command:
-                found[pid] = CPU / path.lstrip("/")
+            named = {e.split(":")[1]: e.split(":")[2] for e in groups.splitlines()}
+            if (
+                Path(named[kind]).name.startswith(PREFIX)
+                and b"gpu_scheduler.agent.launcher" in command
+            ):
+                found[pid] = CPU / named["cpu"].lstrip("/")
     return found
 
 
-async def some_wait(rig: Rig) -> dict[int, Path]:
-    async with asyncio.timeout(20):
-        while not (found := waiting(rig)):
+async def all_wait(rig: Rig, kind: str = "cpu") -> dict[int, Path]:
+    """Wait until all seats are taken, with limits of this kind, and the launcher knows it."""
+    async with asyncio.timeout(30):
+        while len(found := waiting(rig, kind)) < MOST:
             await asyncio.sleep(0.02)
+    await rig.launcher.held()  # it has heard of all of them when it answers
     return found
 
 
@@ -55,7 +61,7 @@ def test_the_second_job_takes_a_child_that_waits_with_its_own_limits() -> None:
     async def scenario(rig: Rig) -> None:
         first = rig.work("job-1.1", "true", cpu_milli=500)
         assert (await rig.run(first)).exit_code == 0
-        await some_wait(rig)
+        await all_wait(rig)
         script = "cut -d: -f2,3 /proc/self/cgroup; cat; sleep 60"
         work = rig.work("job-2.1", "sh", "-c", script, cpu_milli=1500, memory_mb=300)
         await rig.launcher.start(work)
@@ -69,7 +75,7 @@ def test_the_second_job_takes_a_child_that_waits_with_its_own_limits() -> None:
         await rig.launcher.stop("job-2.1", 0, "cancelled", 0)
         await rig.over("job-2.1")
         # From now on those who wait are ready for both kinds of limits, also if one is not needed.
-        await some_wait(rig)
+        await all_wait(rig, "memory")
         plain = rig.work("job-3.1", "cat", "/proc/self/cgroup", cpu_milli=700)
         assert (await rig.run(plain)).exit_code == 0
         assert rig.log(plain).count(f"/{PREFIX}") >= 2
@@ -80,7 +86,7 @@ def test_the_second_job_takes_a_child_that_waits_with_its_own_limits() -> None:
 def test_a_child_that_waited_and_was_killed_costs_no_job_anything() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true", cpu_milli=500))
-        for pid, group in (await some_wait(rig)).items():
+        for pid, group in (await all_wait(rig)).items():
             os.kill(pid, signal.SIGKILL)
             await gone(group)
         for number in range(2, 12):
@@ -93,7 +99,7 @@ def test_a_child_that_waited_and_was_killed_costs_no_job_anything() -> None:
 def test_groups_of_those_who_waited_go_with_the_launcher_and_after_its_death() -> None:
     async def scenario(rig: Rig) -> None:
         await rig.run(rig.work("job-1.1", "true", cpu_milli=500))
-        left = await some_wait(rig)
+        left = await all_wait(rig)
         home = next(iter(left.values())).parent
         running = rig.work("job-2.1", "sleep", "60", cpu_milli=500)
         await rig.launcher.start(running)
@@ -104,7 +110,7 @@ def test_groups_of_those_who_waited_go_with_the_launcher_and_after_its_death() -
             await gone(group)
         os.kill(job, 0)
         assert (await rig.run(rig.work("job-3.1", "true", cpu_milli=500))).exit_code == 0
-        await some_wait(rig)
+        await all_wait(rig)
         homes.append(home)
 
     homes: list[Path] = []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from gpu_scheduler.agent.launcher.loop import now_ms
 from tests.cluster import Cluster, a_cluster
 
 QUICK = {
@@ -15,9 +14,8 @@ QUICK = {
     "nodes_suspect_after_s": "1.5",
     "nodes_lost_after_s": "2",
     "nodes_lease_s": "5",
-    "nodes_lease_margin_s": "1",
+    "nodes_lease_margin_s": "4",
 }
-LEASE_MS = 5_000
 NOTE = (
     'while :; do echo "$(cut -d" " -f1 /proc/uptime) $TGPU_ALLOCATION_ID" >> {notes}; '
     "sleep 0.05; done"
@@ -49,6 +47,18 @@ def runs(notes: Path) -> dict[str, tuple[float, float]]:
     return seen
 
 
+def is_there(cluster: Cluster, attempt: str) -> bool:
+    """Whether a process of the attempt is alive."""
+    marks = (f"TGPU_ALLOCATION_ID={attempt}\0".encode(), str(cluster.directory).encode())
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                variables = (entry / "environ").read_bytes()
+                if all(mark in variables for mark in marks):
+                    return True
+    return False
+
+
 def reason(cluster: Cluster, job: str) -> str:
     with cluster.client() as client:
         return str(client.get(job)["reason"])
@@ -58,11 +68,11 @@ def test_a_leased_job_of_a_frozen_agent_runs_elsewhere_and_never_twice_at_a_time
     with two_nodes() as cluster:
         job, notes = witness(cluster, "--requeue-on-node-loss")
         frozen = cluster.agents[cluster.node_of(job)]
-        frozen_ms = now_ms()
         frozen.freeze()
+        cluster.until(lambda: not is_there(cluster, f"{job}.1"), "the launcher keeps it alone")
+        assert list(runs(notes)) == [f"{job}.1"], "it has ended before anybody was told"
         cluster.until(lambda: f"{job}.2" in runs(notes), "the second attempt")
         first, second = (runs(notes)[f"{job}.{number}"] for number in (1, 2))
-        assert first[1] * 1000 <= frozen_ms + LEASE_MS + 900, "the launcher kept the lease alone"
         assert second[0] > first[1], "the server has waited longer than the launcher"
         frozen.thaw()
         cluster.wait_for_nodes()
@@ -133,16 +143,11 @@ def test_an_admin_says_that_a_node_is_dead_and_its_job_runs_elsewhere() -> None:
         cluster.until(only_the_second_writes, "the first attempt is stopped")
 
 
-def test_the_fencing_command_of_the_site_says_that_a_node_is_dead() -> None:
-    with two_nodes(nodes_fencing_command="./fence", nodes_fencing_retry_s="0.2") as cluster:
-        flag = cluster.directory / "fenced"
-        script = cluster.directory / "fence"
-        script.write_text(f"#!/bin/sh\necho $TGPU_NODE gone\ntest -e {flag}\n", "utf-8")
-        script.chmod(0o755)
-        cluster.server.kill()
-        cluster.server.environment["GPU_SCHEDULER_NODES_FENCING_COMMAND"] = str(script)
-        cluster.start_server()
-        cluster.wait_for_nodes()
+def test_the_fencing_command_of_the_site_says_that_a_node_is_dead(tmp_path: Path) -> None:
+    flag, script = tmp_path / "fenced", tmp_path / "fence"
+    script.write_text(f"#!/bin/sh\necho $TGPU_NODE gone\ntest -e {flag}\n", "utf-8")
+    script.chmod(0o755)
+    with two_nodes(nodes_fencing_command=str(script), nodes_fencing_retry_s="0.2") as cluster:
         job, notes = witness(cluster)
         lost = cluster.node_of(job)
         cluster.agents[lost].freeze()
@@ -167,14 +172,7 @@ def test_a_server_that_is_away_stops_only_what_has_a_lease() -> None:
         plain, notes = witness(cluster)
         leased, leased_notes = witness(cluster, "--requeue-on-node-loss")
         cluster.server.kill()
-        killed_ms = now_ms()
-
-        def has_ended() -> bool:
-            first = runs(leased_notes)[f"{leased}.1"]
-            return now_ms() > first[1] * 1000 + 1_000
-
-        cluster.until(has_ended, "the end of the lease")
-        assert runs(leased_notes)[f"{leased}.1"][1] * 1000 <= killed_ms + LEASE_MS + 900
+        cluster.until(lambda: not is_there(cluster, f"{leased}.1"), "the end of the lease")
         length = notes.stat().st_size
         cluster.until(lambda: notes.stat().st_size > length, "the other one runs on")
         cluster.start_server()

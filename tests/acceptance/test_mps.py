@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become
 CONTROL = Path(__file__).parents[1] / "fakes" / "mps" / "nvidia-cuda-mps-control"
 NOBODY = 65_534
 UUID = "GPU-00000000-7d19-9063-b049-1e69664bb298"
-PATIENCE_S = 30
+PATIENCE_S = 60
 SHOW = "env; nvidia-cuda-mps-control </dev/null && echo reached; echo end; exec sleep 300"
 
 

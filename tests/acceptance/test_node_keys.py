@@ -23,7 +23,7 @@ from gpu_scheduler.wire.versions import PROTOCOL
 from tests.cluster import Cluster, a_cluster
 
 T = TypeVar("T")
-LONGEST_S = 20
+LONGEST_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -272,14 +272,16 @@ def test_a_node_that_was_revoked_runs_on_and_comes_back_with_the_token_in_its_fi
         job = cluster.submit("--gpus", "1", "--", "sleep", "300")
         cluster.until(lambda: cluster.states(job) == {"running"}, "it runs")
         agent.stop()
+        before = agent.connections()
         write(a_token(cluster)["token"])  # for any node, as for machines that are still to come
         agent.start()
-        cluster.until(lambda: agent.connections() == 2, "its key is good")
+        cluster.until(lambda: agent.connections() > before, "its key is good")
         write("tgpn_")
         cluster.tgpu("node", "revoke", "n1")
         cluster.until(lambda: "to let it in again, run" in agent.log(), "what is to be done")
+        before = agent.connections()
         write(a_token(cluster, nodes=["n1"])["token"])
-        cluster.until(lambda: agent.connections() == 3, "it has joined anew")
+        cluster.until(lambda: agent.connections() > before, "it has joined anew")
         assert cluster.states(job) == {"running"}
         cluster.tgpu("cancel", job)
         cluster.until(lambda: cluster.states(job) == {"cancelled"}, "it is heard again")
@@ -337,14 +339,14 @@ def test_plain_text_gets_nothing_from_a_port_with_tls(cluster: Cluster) -> None:
         async with open_channel(cluster.nodes_address, plain) as channel:
             call = channel.unary_unary("/gpu_scheduler.v1.SchedulerService/GetClusterStatus")
             try:
-                await call(b"", timeout=5)
+                await call(b"", timeout=LONGEST_S)
             except grpc.aio.AioRpcError as error:
                 return error.code().name
         return "OK"
 
     assert run(ask()) == "UNAVAILABLE"
     host, _, port = cluster.nodes_address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as raw:
+    with socket.create_connection((host, int(port)), timeout=LONGEST_S) as raw:
         raw.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 9)
         assert b"grpc" not in raw.recv(1000)
     assert "ssl_transport_security" not in cluster.server.log(), "not our form of a log"
