@@ -89,9 +89,23 @@ class Terminal:
         while pid > 1:
             if pid == shell:
                 return True
-            status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+            try:
+                status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+            except OSError:  # one of somebody else's that has just ended
+                return False
             pid = int(status.rpartition(")")[2].split()[1])
         return False
+
+    def process(self, pattern: str) -> int:
+        """The one process in this terminal whose command line holds a pattern.
+
+        Others may run the same tests at the same time.
+        """
+        found = subprocess.run(
+            ["pgrep", "-f", "--", pattern], capture_output=True, text=True, check=True
+        )
+        (mine,) = [pid for pid in map(int, found.stdout.split()) if self.owns(pid)]
+        return mine
 
     def close(self) -> None:
         self._tmux("kill-server")

@@ -1,20 +1,30 @@
 """Reservations by hand on a real server."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
-from tests.acceptance.conftest import RealServer
+from tests.acceptance.conftest import LONGEST_S, RealServer
 from tests.acceptance.test_cli_restart import killed_and_started_again
 
 
 def places(server: RealServer, job: str) -> list[int]:
     """The GPUs that a job holds once it runs."""
     with server.client() as client:
-        for _ in range(200):
-            shown = client.get(job)
-            if shown["allocation"]:
-                return [gpu["index"] for place in shown["allocation"] for gpu in place["gpus"]]
+        give_up = time.monotonic() + LONGEST_S
+        while not (shown := client.get(job))["allocation"]:
+            assert time.monotonic() < give_up, f"{job} does not run: {shown['reason']}"
             time.sleep(0.05)
-    raise AssertionError(f"{job} does not run: {shown['reason']}")
+    return [gpu["index"] for place in shown["allocation"] for gpu in place["gpus"]]
+
+
+def explained(server: RealServer, job: str, true: Callable[[Any], bool]) -> Any:
+    """What is said of a job, once it is what it should be."""
+    give_up = time.monotonic() + LONGEST_S
+    while not true(told := server.json("explain", job)):
+        assert time.monotonic() < give_up, told
+        time.sleep(0.05)
+    return told
 
 
 def test_reserved_gpus_are_kept_through_a_restart(server: RealServer) -> None:
@@ -25,8 +35,9 @@ def test_reserved_gpus_are_kept_through_a_restart(server: RealServer) -> None:
     assert (made["state"], made["places"][0]["gpu_ids"]) == ("active", [0, 1])
     other = server.submit("--gpus", 8, "--time", "10m", "--", "sleep", 600)
     killed_and_started_again(server)
-    told = server.json("explain", other)
-    assert (told["state"], told["code"]) == ("pending", "window")
+    # Until the agent is back, it waits for that.
+    told = explained(server, other, lambda told: told["code"] == "window")
+    assert told["state"] == "pending"
     assert "2 GPUs are reserved for vision until" in told["reason"]
     assert told["expected_start"] >= made["end"]
     own = server.submit("--gpus", 1, "--tenant", "vision", "--", "sleep", 600)
@@ -49,7 +60,7 @@ def test_a_reservation_with_preempt_takes_gpus_from_jobs_that_run(server: RealSe
         for event in client.events(after=0):
             if event["kind"] == "preempted":
                 break
-    assert server.json("explain", job)["details"]["reservation"] == made["id"]
+    explained(server, job, lambda told: told["details"].get("reservation") == made["id"])
     server.tgpu("reserve", "cancel", made["id"])
     server.tgpu("cancel", job)
 

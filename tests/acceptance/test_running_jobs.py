@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.acceptance.conftest import RealServer
 
-PATIENCE_S = 40
+PATIENCE_S = 60
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -30,7 +31,7 @@ def test_a_job_is_warned_before_its_time_is_up_and_then_stopped(server: RealServ
         "trap 'echo warned' USR1; trap 'echo asked; cat $TGPU_STOP_FILE; exit 9' TERM; "
         "echo ready; while :; do sleep 0.1; done"
     )
-    job = server.submit("--time", "3s", "--signal", "USR1@1", "--", "sh", "-c", script)
+    job = server.submit("--time", "6s", "--signal", "USR1@2", "--", "sh", "-c", script)
     row = ended(server, job)
     assert (row["state"], row["reason"]) == ("failed", "stopped at its time limit")
     steps = ["ready", "warned", "asked", "timeout"]
@@ -90,7 +91,7 @@ def test_the_members_of_a_gang_find_each_other(server: RealServer) -> None:
         "    seen = {door.accept()[0].recv(9) for _ in range(size - 1)}\n"
         "    sys.exit(0 if len(seen) == size - 1 else 1)\n"
         "import time\n"
-        "for _ in range(200):\n"
+        "for _ in range(1000):\n"
         "    try:\n"
         "        socket.create_connection(place).send(b'%d' % rank); sys.exit(0)\n"
         "    except OSError: time.sleep(0.05)\n"
@@ -126,14 +127,14 @@ def test_a_preempted_job_is_told_so_and_resumes(server: RealServer) -> None:
     assert "preempted" in server.tgpu("logs", victim.id, "--attempt", "1").stdout
 
 
-def test_shares_of_one_gpu_run_side_by_side(server: RealServer) -> None:
+def test_shares_of_one_gpu_run_side_by_side(server: RealServer, tmp_path: Path) -> None:
+    script = (
+        "echo $CUDA_VISIBLE_DEVICES $TGPU_GPU_SHARE; touch $0/$TGPU_JOB_ID; "
+        "until [ $(ls $0 | wc -l) = 2 ]; do sleep 0.05; done; sleep 0.2"
+    )
     with server.client() as client:
         pair = [
-            client.submit(
-                ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES $TGPU_GPU_SHARE; sleep 1"],
-                gpus=0.5,
-                allowed_gpus=[7],
-            )
+            client.submit(["sh", "-c", script, str(tmp_path)], gpus=0.5, allowed_gpus=[7])
             for _ in range(2)
         ]
     rows = [ended(server, job.id) for job in pair]

@@ -13,7 +13,7 @@ from tests.acceptance.conftest import RealServer, a_state_dir
 from tests.people import CAN_MAKE, WHY_NOT, Person, some_people
 
 pytestmark = pytest.mark.skipif(not CAN_MAKE, reason=WHY_NOT)
-LONGEST_S = 30.0
+LONGEST_S = 60.0
 CONDA = """#!/bin/bash
 # Called as conda is, and enters an environment as conda does: what is active is left first, by its
 # own scripts; the shell is whichever the PATH finds; then come the scripts of the new one.

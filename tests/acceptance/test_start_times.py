@@ -16,7 +16,8 @@ from gpu_scheduler.agent.work import Over, Prepared, Work
 from tests.hanging import hanging_directory, stuck_directory
 from tests.launching import NOBODY, Rig, log_line, with_launcher
 
-SOON_MS = 300
+SOON_MS = 1_500
+"""Enough for a busy machine to bring a job as far as to what hangs."""
 
 
 def gate_children(rig: Rig) -> list[int]:
@@ -63,7 +64,7 @@ def test_a_job_whose_working_directory_hangs_is_given_up(user: int) -> None:
                 start_timeout_ms=SOON_MS,
             )
             over = await rig.run(work)
-        assert_given_up(over, "within 0.3 s", f"working directory '{gone}'")
+        assert_given_up(over, "within 1.5 s", f"working directory '{gone}'")
         assert over.detail.count("within") == 1
 
     with_launcher(scenario)
@@ -114,7 +115,7 @@ def test_a_member_whose_gang_never_comes_is_given_up() -> None:
     async def scenario(rig: Rig) -> None:
         alone = of_member(rig, "job-1.1", 0, "true", start_timeout_ms=SOON_MS)
         await rig.launcher.start(alone)
-        assert_given_up(await over_of(rig, "job-1.1", 0), "not all members", "within 0.6 s")
+        assert_given_up(await over_of(rig, "job-1.1", 0), "not all members", "within 3 s")
 
     with_launcher(scenario)
 
@@ -128,7 +129,7 @@ def test_no_member_that_waited_is_blamed_for_the_one_that_never_came() -> None:
             await rig.launcher.start(replace(work, members_here=3))
         for member in range(2):
             over = await over_of(rig, "job-1.1", member)
-            assert_given_up(over, "not all members of the gang were ready within 0.6 s")
+            assert_given_up(over, "not all members of the gang were ready within 3 s")
             assert "did not get ready" not in over.detail
 
     with_launcher(scenario)
@@ -157,7 +158,7 @@ def test_sessions_whose_working_directory_hangs_are_given_up(runner: str) -> Non
     async def scenario(rig: Rig) -> None:
         with hanging_directory(rig.directory / "gone") as gone:
             work = rig.work(
-                "job-1.1", "true", runner=runner, workdir=str(gone), start_timeout_ms=1_500
+                "job-1.1", "true", runner=runner, workdir=str(gone), start_timeout_ms=2 * SOON_MS
             )
             over = await rig.run(work)
         assert (over.exit_code, over.signal) == (None, None)

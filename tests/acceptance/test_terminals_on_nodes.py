@@ -132,6 +132,7 @@ def test_a_server_that_is_killed_costs_the_connection_for_a_moment_and_not_the_j
     assert terminal.answer("echo $((number + 1))") == "42"
     terminal.enter("exit")
     terminal.until(lambda screen: screen.rstrip().endswith(PROMPT), "our own prompt")
+    cluster.wait_for_nodes()
 
 
 def test_data_goes_through_a_program_in_a_job_unchanged_and_much_of_it(
