@@ -64,13 +64,14 @@ class Use:
             self.note()
         self.cpu_s, self.checked = used_s, now
         idle_s = now - self.at
-        if idle_s >= self.idle_s:
-            return "", f"idle for {told(self.idle_s)}"
-        if idle_s >= WARN_SHARE * self.idle_s and not self.warned:
+        if idle_s < WARN_SHARE * self.idle_s:
+            return "", ""
+        if not self.warned:
+            # Also when its time is over: on a busy machine nobody has looked for a while.
             self.warned = True
             left = told(max(1.0, self.idle_s - idle_s))
             return f"nothing has happened here for a while; press a key, or it ends in {left}", ""
-        return "", ""
+        return "", f"idle for {told(self.idle_s)}" if idle_s >= self.idle_s else ""
 
 
 def cpu_seconds(above: int) -> float:
