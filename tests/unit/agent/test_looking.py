@@ -37,7 +37,7 @@ class Scene:
             looker = Looker(cast(Watcher, self), self.heard.append, self.found.append)
             running = asyncio.create_task(looker.run())
             try:
-                return await asyncio.wait_for(test(looker), 10)
+                return await asyncio.wait_for(test(looker), 60)
             finally:
                 running.cancel()
 
@@ -109,7 +109,7 @@ def test_a_look_that_shows_other_slices_is_followed_by_a_search_at_once() -> Non
         looker = Looker(cast(Watcher, Divided(sight())), lambda _: None, told.set_result)
         running = asyncio.create_task(looker.run())
         try:
-            return await asyncio.wait_for(told, 10)
+            return await asyncio.wait_for(told, 60)
         finally:
             running.cancel()
 

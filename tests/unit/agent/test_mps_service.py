@@ -72,7 +72,7 @@ def with_shared_gpu(directory: Path, monkeypatch: pytest.MonkeyPatch, test: Any)
         agent = Agent(config, cast(Launcher, launcher), found, None)
         running = asyncio.create_task(agent.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await test(server, launcher)
         finally:
             running.cancel()

@@ -21,7 +21,7 @@ __all__ = ["directory"]
 
 def test_only_execution_methods_that_are_there_and_allowed_are_offered(directory: Path) -> None:
     async def test(server: OneServer, _: QuietLauncher) -> None:
-        first = await asyncio.wait_for(server.heard.get(), 10)
+        first = await asyncio.wait_for(server.heard.get(), 60)
         assert list(first.hello.runners) == []
 
     with_agent_of(directory, test, execution_methods=("container",))
@@ -31,7 +31,7 @@ def test_an_agent_that_is_refused_comes_again(directory: Path) -> None:
     async def test(server: OneServer, _: QuietLauncher) -> None:
         server.says.put_nowait(pb.ServerMessage(goodbye=pb.Goodbye(reason="not now")))
         for _again in range(2):
-            while (await asyncio.wait_for(server.heard.get(), 10)).WhichOneof("message") != "hello":
+            while (await asyncio.wait_for(server.heard.get(), 60)).WhichOneof("message") != "hello":
                 pass
 
     with_agent_of(directory, test)
@@ -46,7 +46,7 @@ def test_an_agent_that_is_sent_away_for_good_ends_and_says_why(directory: Path) 
         agent = Agent(a_config(directory), cast(Launcher, QuietLauncher()), found, None)
         try:
             with pytest.raises(BaseExceptionGroup) as raised:
-                await asyncio.wait_for(agent.run(), 10)
+                await asyncio.wait_for(agent.run(), 60)
             assert raised.value.subgroup(SentAway) is not None
             assert "revoked" in str(raised.value.exceptions[0])
         finally:

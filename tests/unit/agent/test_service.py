@@ -93,26 +93,26 @@ class OneServer:
     async def next_chunk(self) -> tuple[int, int, bool]:
         """Of which request it is, how long, and whether it is the last."""
         while True:
-            message = await asyncio.wait_for(self.heard.get(), 10)
+            message = await asyncio.wait_for(self.heard.get(), 20)
             if message.WhichOneof("message") == "log_chunk":
                 chunk = message.log_chunk
                 return chunk.request_id, len(chunk.data), chunk.end
 
     async def next_hello(self) -> pb.Hello:
         while True:
-            message = await asyncio.wait_for(self.heard.get(), 10)
+            message = await asyncio.wait_for(self.heard.get(), 20)
             if message.WhichOneof("message") == "hello":
                 return message.hello
 
     async def next_fact_of(self, kind: str) -> pb.Fact:
         while not self._facts:
-            message = await asyncio.wait_for(self.heard.get(), 10)
+            message = await asyncio.wait_for(self.heard.get(), 20)
             self._facts += [f for f in message.facts.facts if f.WhichOneof("fact") == kind]
         return self._facts.pop(0)
 
     async def next_fact(self) -> pb.Fact:
         while True:
-            message = await asyncio.wait_for(self.heard.get(), 10)
+            message = await asyncio.wait_for(self.heard.get(), 20)
             if message.WhichOneof("message") == "facts":
                 return message.facts.facts[0]
 
@@ -195,7 +195,7 @@ def test_an_order_that_cannot_be_prepared_costs_only_its_own_work(
         assert (fact.allocation_id, fact.over.ran) == ("job-1.1", False)
         assert "no room for that" in fact.over.detail
         server.says.put_nowait(a_start("job-2"))
-        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+        assert await asyncio.wait_for(launcher.started.get(), 20) == "job-2.1"
 
     with_agent(directory, test)
 
@@ -231,14 +231,14 @@ def test_a_user_who_cannot_be_looked_up_costs_only_the_work_of_that_user(
         server.says.put_nowait(a_start_of_lost_user("job-1"))
         server.says.put_nowait(a_start("job-2"))
         # The loop goes on meanwhile: others start, and the order that came twice is followed once.
-        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+        assert await asyncio.wait_for(launcher.started.get(), 20) == "job-2.1"
         fact = await server.next_fact()
         assert (fact.allocation_id, fact.over.ran) == ("job-1.1", False)
         assert fact.over.stopped_by == "not_begun"
         assert "could not be looked up within 1 s" in fact.over.detail
         answers.set()
         server.says.put_nowait(a_start_of_lost_user("job-3"))
-        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-3.1"
+        assert await asyncio.wait_for(launcher.started.get(), 20) == "job-3.1"
 
     with_agent(directory, test)
 
@@ -267,12 +267,12 @@ def test_starts_of_one_user_are_sent_in_the_order_in_which_they_came(directory: 
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         async def next_started() -> str:
-            return await asyncio.wait_for(launcher.started.get(), 10)
+            return await asyncio.wait_for(launcher.started.get(), 20)
 
         for number in range(1, 4):
             server.says.put_nowait(a_start_of_lost_user(f"job-{number}"))
         server.says.put_nowait(a_start("job-4"))
-        await asyncio.wait_for(machine.asked.wait(), 10)
+        await asyncio.wait_for(machine.asked.wait(), 20)
         assert await next_started() == "job-4.1"
         machine.is_known = True
         server.says.put_nowait(a_start_of_lost_user("job-5"))
@@ -292,10 +292,10 @@ def test_work_that_is_forgotten_while_its_user_is_looked_up_is_not_started(
         server.says.put_nowait(a_start_of_lost_user("job-1"))
         server.says.put_nowait(a_forget("job-1"))
         server.says.put_nowait(a_start("job-2"))
-        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+        assert await asyncio.wait_for(launcher.started.get(), 20) == "job-2.1"
         answers.set()
         server.says.put_nowait(a_start_of_lost_user("job-3"))
-        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-3.1"
+        assert await asyncio.wait_for(launcher.started.get(), 20) == "job-3.1"
 
     with_agent(directory, test)
 
@@ -312,11 +312,11 @@ def test_an_order_that_waits_and_is_said_again_is_followed_once(directory: Path)
             server.says.put_nowait(a_start(name))
         # What is said last is heard last: then all the others have been.
         server.says.put_nowait(a_forget("job-9"))
-        await asyncio.wait_for(launcher.forgotten.get(), 10)
-        await asyncio.wait_for(launcher.asked.wait(), 10)
+        await asyncio.wait_for(launcher.forgotten.get(), 20)
+        await asyncio.wait_for(launcher.asked.wait(), 20)
         launcher.may_start.set()
         server.says.put_nowait(a_start("job-3"))
-        found = [await asyncio.wait_for(launcher.started.get(), 10) for _ in range(3)]
+        found = [await asyncio.wait_for(launcher.started.get(), 20) for _ in range(3)]
         assert sorted(found) == ["job-1.1", "job-2.1", "job-3.1"]
 
     with_agent(directory, test, most_starts=1)
@@ -326,12 +326,12 @@ def test_what_is_forgotten_while_its_start_waits_never_starts(directory: Path) -
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         launcher.may_start.clear()
         server.says.put_nowait(a_start("job-1"))
-        await asyncio.wait_for(launcher.asked.wait(), 10)
+        await asyncio.wait_for(launcher.asked.wait(), 20)
         for said in (a_start("job-2"), a_forget("job-2"), a_start("job-3")):
             server.says.put_nowait(said)
-        assert await asyncio.wait_for(launcher.forgotten.get(), 10) == "job-2.1"
+        assert await asyncio.wait_for(launcher.forgotten.get(), 20) == "job-2.1"
         launcher.may_start.set()
-        found = [await asyncio.wait_for(launcher.started.get(), 10) for _ in range(2)]
+        found = [await asyncio.wait_for(launcher.started.get(), 20) for _ in range(2)]
         assert found == ["job-1.1", "job-3.1"]
 
     with_agent(directory, test, most_starts=1)
@@ -350,13 +350,13 @@ def test_the_lease_of_a_start_that_waits_is_the_one_of_when_it_was_ordered(direc
         starts = [a_leased_start(name) for name in ("job-1", "job-2")]
         for said in (renewals[0], *starts, renewals[1]):
             server.says.put_nowait(said)
-        assert [await asyncio.wait_for(launcher.renewed.get(), 10) for _ in range(2)] == [
+        assert [await asyncio.wait_for(launcher.renewed.get(), 20) for _ in range(2)] == [
             1_000,
             500_000,
         ]
         launcher.may_start.set()
         for _ in range(2):
-            await asyncio.wait_for(launcher.started.get(), 10)
+            await asyncio.wait_for(launcher.started.get(), 20)
         assert launcher.leased == {"job-1.1": 1_000, "job-2.1": 1_000}
 
     with_agent(directory, test, most_starts=1)
@@ -418,7 +418,7 @@ def test_who_follows_a_log_may_come_before_the_order_to_start(directory: Path) -
         follow.log_request.follow = True
         server.says.put_nowait(follow)
         server.says.put_nowait(a_start("job-1"))
-        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-1.1"
+        assert await asyncio.wait_for(launcher.started.get(), 20) == "job-1.1"
         a_log(directory, "job-1", 7)
         assert await server.next_chunk() == (1, 7, False)
 
@@ -483,13 +483,13 @@ def test_work_that_is_forgotten_while_it_joins_a_daemon_never_starts_and_leaves_
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         server.says.put_nowait(a_start("job-1"))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 20)
         server.says.put_nowait(a_forget("job-1"))
-        assert await asyncio.wait_for(launcher.forgotten.get(), 10) == "job-1.1"
+        assert await asyncio.wait_for(launcher.forgotten.get(), 20) == "job-1.1"
         may_join.set()
-        assert await asyncio.wait_for(left.get(), 10) == ("job-1.1", 0)
+        assert await asyncio.wait_for(left.get(), 20) == ("job-1.1", 0)
         server.says.put_nowait(a_start("job-2"))
-        assert await asyncio.wait_for(launcher.started.get(), 10) == "job-2.1"
+        assert await asyncio.wait_for(launcher.started.get(), 20) == "job-2.1"
 
     monkeypatch.setattr(Mps, "join", join)
     monkeypatch.setattr(Mps, "leave", leave)

@@ -52,7 +52,7 @@ class Rig:
         )
 
     async def next(self) -> pb.AgentMessage:
-        return await asyncio.wait_for(self.heard.get(), 10)
+        return await asyncio.wait_for(self.heard.get(), 60)
 
 
 @asynccontextmanager
@@ -117,7 +117,7 @@ def test_one_who_leaves_is_gone_for_the_host_after_the_last_words() -> None:
             reader, writer = await rig.guests.get()
             rig.says(terminal_data=pb.TerminalData(terminal_id=1, data=b"bye"))
             rig.says(terminal_close=pb.TerminalClose(terminal_id=1))
-            assert await asyncio.wait_for(reader.read(), 10) == b"bye"
+            assert await asyncio.wait_for(reader.read(), 60) == b"bye"
             writer.close()
 
     asyncio.run(run())
@@ -164,7 +164,7 @@ def test_when_the_server_is_gone_so_is_everybody_who_came_through_it() -> None:
             await rig.next()
             reader, writer = await rig.guests.get()
             rig.terminals.close()
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
             writer.close()
 
     asyncio.run(run())

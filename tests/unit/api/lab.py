@@ -178,7 +178,7 @@ class ApiLab:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Do something in the server's own loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.events).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self.events).result(60)
 
     # --- what an agent would say
 
@@ -194,7 +194,7 @@ class ApiLab:
 
     def wait_for(self, job_id: str, *states: str) -> Any:
         """The job, as soon as it is in one of these states."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             job = self.get(f"/jobs/{job_id}").json
             if job["state"] in states:
@@ -212,7 +212,7 @@ class ApiLab:
     def connection(self, *, unix: bool = True) -> http.client.HTTPConnection:
         if unix:
             return UnixConnection(self.directory / "server.sock")
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def call(
         self,

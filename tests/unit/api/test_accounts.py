@@ -215,7 +215,7 @@ def test_who_has_left_a_group_is_out_of_its_tenant_within_a_minute_also_if_nobod
     roster = Roster.of([Tenant(id="vision", linux_groups=("lab",))])
 
     async def scenario() -> None:
-        people = Directory(0, (), lambda: roster, service.accounts(patience_s=0.05))
+        people = Directory(0, (), lambda: roster, service.accounts(patience_s=1.0))
 
         async def tenant() -> str:
             return (await people.when_known(lambda: people.caller(ANN))).tenant

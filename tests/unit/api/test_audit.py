@@ -50,7 +50,7 @@ def records(lab: ApiLab, query: str = "") -> list[dict[str, Any]]:
 
 def wait_for(lab: ApiLab, **wanted: Any) -> dict[str, Any]:
     """The newest record with these values; refusals come a moment later."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         for record in records(lab):
             if {name: record[name] for name in wanted} == wanted:
@@ -110,7 +110,7 @@ def test_refused_attempts_are_recorded_with_their_code(lab: ApiLab) -> None:
 def test_the_same_refusal_many_times_is_one_record(lab: ApiLab) -> None:
     for _ in range(20):
         lab.get("/audit", headers=as_user("ben"))
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     found: list[dict[str, Any]] = []
     while sum(record["count"] for record in found) < 20 and time.monotonic() < until:
         found = list(records(lab, "?user=ben&outcome=refused"))
@@ -187,7 +187,7 @@ def test_a_long_record_is_read_beside_everything_else(
     read = lab.store.audit
 
     def slow(query: AuditQuery) -> list[tuple[int, AuditRow]]:
-        assert others_are_served.wait(20)
+        assert others_are_served.wait(60)
         return read(query)
 
     monkeypatch.setattr(lab.store, "audit", slow)
@@ -195,4 +195,4 @@ def test_a_long_record_is_read_beside_everything_else(
         asked = pool.submit(records, lab)
         assert lab.get("/jobs", headers=as_user("boss")).status == 200
         others_are_served.set()
-        assert asked.result(timeout=20) is not None
+        assert asked.result(timeout=60) is not None

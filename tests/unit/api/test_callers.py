@@ -103,7 +103,7 @@ def test_an_address_of_another_machine_has_no_owner_here() -> None:
 @needs_root
 def test_another_user_is_told_apart() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
+        server.settimeout(60)
         code = (
             f"import os, socket; 'x'.encode('idna');"
             f"os.setgid({NOBODY_UID}); os.setuid({NOBODY_UID});"

@@ -47,7 +47,7 @@ class Node:
         self.says.put_nowait(pb.AgentMessage(facts=pb.Facts(facts=facts)))
 
     async def order(self) -> pb.Order:
-        return await asyncio.wait_for(self.orders.get(), 10)
+        return await asyncio.wait_for(self.orders.get(), 60)
 
 
 class Cluster:
@@ -65,7 +65,7 @@ class Cluster:
     async def add(self, name: str, cpus: int) -> Node:
         node = Node(name, cpus)
         self._talks.append(asyncio.create_task(node.talk(self.agents)))
-        await asyncio.wait_for(node.is_welcome.wait(), 10)
+        await asyncio.wait_for(node.is_welcome.wait(), 60)
         return node
 
     async def submit(self) -> None:

@@ -208,7 +208,7 @@ def refused_by(standing: Standing) -> Any:
 
     async def run() -> tuple[int, Any]:
         async with a_standby(standing) as ask:
-            return await asyncio.wait_for(ask(), 20)
+            return await asyncio.wait_for(ask(), 60)
 
     status, told = asyncio.run(run())
     assert (status, told["code"]) == (503, "not_leader")

@@ -11,7 +11,7 @@ from gpu_scheduler.api.grpc.scheduler import SERVICE, Scheduler, add_scheduler_s
 from gpu_scheduler.client.http1 import request_bytes
 from gpu_scheduler.wire import scheduler_pb2 as pb
 
-LONGEST_S = 30
+LONGEST_S = 60
 
 
 async def scope_of(name: str) -> Any:

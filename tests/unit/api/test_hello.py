@@ -37,7 +37,7 @@ def test_who_does_not_say_who_it_is_holds_no_stream_open(monkeypatch: pytest.Mon
         door: Any = None
         context: Any = Context()
         nodes = Nodes(door, MemoryStore(), lambda: None, key_days=1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             async for _ in nodes.session(requests(), context):
                 pytest.fail("nobody was let in")
 

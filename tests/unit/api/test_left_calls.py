@@ -20,7 +20,7 @@ from gpu_scheduler.wire import scheduler_pb2 as pb
 from tests.builders import a_core
 
 NOW_MS = 1_000_000
-LONGEST_S = 30
+LONGEST_S = 60
 TURNS = 20
 """Of the event loop: more than a request needs to get to where it waits."""
 

@@ -23,7 +23,7 @@ def lab() -> Iterator[ApiLab]:
 
 def connected(lab: ApiLab) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX)
-    opened.settimeout(10)
+    opened.settimeout(60)
     opened.connect(str(lab.directory / "server.sock"))
     return opened
 
@@ -50,17 +50,18 @@ def test_a_head_that_does_not_arrive_is_not_waited_for(lab: ApiLab, sent: bytes)
         assert b"408" in answered(opened).split(b"\r\n", 1)[0]
 
 
+def drip(opened: socket.socket) -> None:
+    """Send a little again and again, until somebody hangs up."""
+    for _ in range(1_000):
+        opened.sendall(b"X: y\r\n")
+        time.sleep(0.05)
+
+
 def test_a_head_that_drips_is_not_waited_for_either(lab: ApiLab) -> None:
     with connected(lab) as opened:
         opened.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
-        began = time.monotonic()
-        while time.monotonic() - began < 5:
-            try:
-                opened.sendall(b"X: y\r\n")
-            except OSError:
-                break
-            time.sleep(0.05)
-        assert time.monotonic() - began < 5
+        with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
+            drip(opened)
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(lab: ApiLab) -> None:

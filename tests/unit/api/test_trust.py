@@ -41,7 +41,7 @@ class Site:
         """The stream of an agent that has said hello and is welcome."""
         stream = Stream(self, abilities)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert (await anext(stream.heard)).HasField("welcome")
                 yield stream
         finally:

@@ -20,7 +20,7 @@ ME = Peer(uid=os.getuid(), gid=os.getgid(), unix=True, host="unix")
 ASKED = Asked(method=b"POST", target=b"/api/v1/jobs", body=b"{}", key=b"key-1")
 NOW_MS = 1_000_000
 ME_NAMED = "ann"
-PATIENCE_S = 0.05
+PATIENCE_S = 20.0
 
 
 def header(secret: bytes = SECRET, *, term: int = 3, at_ms: int = NOW_MS, peer: Peer = ME) -> bytes:
@@ -93,11 +93,13 @@ class Application:
         self.peers.append(scope["state"]["peer"])
 
 
-def passed_on(account: Callable[[Key], Account | None]) -> tuple[list[Peer], list[Any]]:
+def passed_on(
+    account: Callable[[Key], Account | None], patience_s: float = PATIENCE_S
+) -> tuple[list[Peer], list[Any]]:
     """Who calls the leader, on which accounts are so, and what it sends itself."""
     application, sent = Application(), list[Any]()
     standing: Any = Standing()
-    accounts = Accounts(account, patience_s=PATIENCE_S)
+    accounts = Accounts(account, patience_s=patience_s)
     leader = Believing(application, Vouched(SECRET, 3), standing, 1000, accounts)
     scope = {
         "type": "http",
@@ -132,7 +134,7 @@ def test_an_account_with_another_uid_on_the_leader_is_refused() -> None:
 def test_an_account_that_the_leader_cannot_look_up_in_time_is_refused_for_now() -> None:
     answers = threading.Event()
     try:
-        peers, sent = passed_on(lambda _: answers.wait(60) and None)
+        peers, sent = passed_on(lambda _: answers.wait(60) and None, 0.05)
     finally:
         answers.set()
     assert (peers, sent[0]["status"]) == ([], 503)

@@ -16,7 +16,7 @@ from gpu_scheduler.model.errors import ClusterError, WrongState
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     near, far = socket.socketpair()
-    far.settimeout(20)
+    far.settimeout(60)
     with near, far:
         yield near, far
 

@@ -38,7 +38,7 @@ def test_a_job_is_submitted_awaited_and_read() -> None:
     async def story(server: FakeServer, client: AsyncClient) -> None:
         job = await client.submit(["true"], gpus=1)
         assert await job.state() == "pending"
-        ended = asyncio.create_task(job.result(timeout=20))
+        ended = asyncio.create_task(job.result(timeout=60))
         await asyncio.sleep(0.02)
         server.write(job.id, b"done\n")
         server.end(job.id)
@@ -55,7 +55,7 @@ def test_waiting_works_without_a_stream_and_ends_after_its_time() -> None:
         job = await client.submit(["true"])
         with pytest.raises(TimedOut):
             await job.wait(timeout=0.05)
-        ended = asyncio.create_task(job.result(timeout=20))
+        ended = asyncio.create_task(job.result(timeout=60))
         await asyncio.sleep(0.02)
         server.end(job.id, 1)
         with pytest.raises(JobFailed):
@@ -133,7 +133,7 @@ def test_nothing_stays_open_when_a_server_does_not_take_leave(
         with tls.wrap_socket(listening.accept()[0], server_side=True) as secure:
             assert secure.recv(1 << 16).startswith(b"GET ")
             secure.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-            is_over.wait(20)
+            is_over.wait(60)
 
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
         answered = pool.submit(answer, listening)

@@ -183,7 +183,7 @@ def test_many_jobs_are_one_request(server: FakeServer, client: Client) -> None:
 def test_the_result_of_a_job_is_awaited(server: FakeServer, client: Client) -> None:
     job = client.submit(["true"])
     threading.Timer(0.05, server.end, [job.id]).start()
-    assert job.result(timeout=20) == 0
+    assert job.result(timeout=60) == 0
     assert job.state() == "completed"
 
 
@@ -191,7 +191,7 @@ def test_waiting_works_without_a_stream_of_events(server: FakeServer, client: Cl
     server.has_events = False
     job = client.submit(["true"])
     threading.Timer(0.05, server.end, [job.id]).start()
-    assert job.wait(timeout=20)["state"] == "completed"
+    assert job.wait(timeout=60)["state"] == "completed"
 
 
 def test_waiting_ends_after_its_time(client: Client) -> None:

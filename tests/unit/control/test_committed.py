@@ -32,7 +32,7 @@ async def one_held(loop: Loop, *, members: int = 1) -> str:
         found = NodeFound(node_id=f"n{number}", cpu_milli=8000, memory_mb=8000, devices=devices)
         await loop.apply(found)
     await loop.apply(Submit(a_job(members=members)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not loop.store.allocations():  # noqa: ASYNC110 - it is seen from outside
             await asyncio.sleep(0.005)
     return loop.store.allocations()[0].id
@@ -96,7 +96,7 @@ def test_what_was_kept_although_its_commit_failed_is_known_after_the_reload() ->
         assert committed.ids == {held}
         with pytest.raises(StoreUnavailable):
             await loop.apply(Ended(held, exit_code=0))
-        await asyncio.wait_for(reloaded.wait(), 10)
+        await asyncio.wait_for(reloaded.wait(), 60)
         assert committed.ids == set()
         await loop.close()
 

@@ -107,7 +107,7 @@ def with_loop(test: Callable[[Bench], Awaitable[None]], store: Disk | None = Non
         bench = Bench(store or Disk())
         await bench.loop.apply(SetNode(a_node()))
         try:
-            await asyncio.wait_for(test(bench), 20)
+            await asyncio.wait_for(test(bench), 60)
         finally:
             await bench.loop.close()
         return bench
@@ -336,7 +336,7 @@ class SlowToRead(Disk):
     def tenants(self) -> list[Tenant]:
         if self.full:
             self.asked.set()
-            self.waited.append(self.go_on.wait(5))
+            self.waited.append(self.go_on.wait(30))
         return super().tenants()
 
 

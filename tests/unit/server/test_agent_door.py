@@ -7,7 +7,7 @@ from gpu_scheduler.model.leadership import Lead, Member
 from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.wire.leader import leader_named
 
-LONG_S = 5.0
+LONG_S = 60.0
 ME = Member(name="a", address="http://a:1", agents="a:2")
 MY_LEAD = Lead(term=1, holder="a", address="http://a:1", agents="a:2", left_s=5)
 NEXT = Lead(term=2, holder="b", address="http://b:1", agents="b:2", left_s=5)

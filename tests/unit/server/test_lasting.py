@@ -31,7 +31,7 @@ def test_a_part_of_the_leader_that_fails_begins_anew(
         paths = Paths(str(tmp_path), str(tmp_path))
         leading = Leading(Settings(), paths, MemoryStore(), SteadyClock())
         await leading.begin()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await begun.wait()
         await leading.end()
 

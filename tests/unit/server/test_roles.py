@@ -30,7 +30,7 @@ def test_a_server_that_takes_no_part_in_who_leads_any_more_ends_and_says_so() ->
         serving = asyncio.create_task(_until(asyncio.Event(), roles))
         await asyncio.sleep(0)
         broken.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(InternalError, match="a mistake of ours"):
                 await serving
 
@@ -42,7 +42,7 @@ def test_a_server_that_is_told_to_stop_just_stops() -> None:
         stop = asyncio.Event()
         roles = a_role(asyncio.Event())
         stop.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await _until(stop, roles)
         assert roles._role is not None
         assert not roles._role.done(), "it is ended in order, later"

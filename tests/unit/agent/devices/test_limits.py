@@ -77,10 +77,9 @@ def test_errors_of_the_source_are_passed_on() -> None:
 
 def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() -> None:
     clock, source = Clock(), Flaky()
-    bounded = Bounded(source, deadline_s=0.02, clock=clock)
+    bounded = Bounded(source, deadline_s=1, clock=clock)
     source.gate.clear()
-    threads = threading.active_count()
-    with pytest.raises(DevicesUnreadable, match=r"did not answer within 0\.02 s"):
+    with pytest.raises(DevicesUnreadable, match="did not answer within 1 s"):
         bounded.read()
     clock.now += 40
     for _ in range(3):
@@ -88,16 +87,16 @@ def test_a_call_that_hangs_is_left_behind_and_not_repeated_until_it_is_back() ->
             bounded.read()
     bounded.close()
     assert source.reads == 1
-    assert threading.active_count() == threads + 1
+    assert [one.name for one in threading.enumerate()].count("devices") == 1
     source.gate.set()
     wait_for_stuck_calls()
     assert bounded.read()[0].temperature_c == 2
 
 
 def test_a_hanging_driver_does_not_hang_the_reader(fake_nvml: FakeNvml) -> None:
-    bounded = Bounded(NvmlSource(), deadline_s=5)
+    bounded = Bounded(NvmlSource(), deadline_s=60)
     bounded.find()
-    impatient = Bounded(bounded, deadline_s=0.1)
+    impatient = Bounded(bounded, deadline_s=2)
     fake_nvml.hang("nvmlDeviceGetPowerUsage")
     with pytest.raises(DevicesUnreadable, match="may be hanging"):
         impatient.read()
