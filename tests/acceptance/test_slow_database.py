@@ -14,13 +14,18 @@ from tests.servers import Servers, several_servers
 SCRIPT = "cd $0; echo $$ >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 7"
 SAID = "a commit has been under way for"
 READ_ANEW = ("orders are given when the store can be read", "commit failed, nothing of it was done")
-LEASES_S = 6
-"""So long a lock is held at least: three times as long as a lead lasts without a renewal."""
+LEAD_S = 4
+"""So long a lead lasts without a renewal: longer than a busy machine stands still."""
+LOCKED_S = 2 * LEAD_S
+"""So long a lock is held at least."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Servers]:
-    patience = {"database_connect_timeout_s": "1"}
+    patience = {
+        "database_connect_timeout_s": "1",
+        "replication_heartbeat_timeout_s": str(LEAD_S),
+    }
     with several_servers("a", "b", agents=("n1",), **patience) as cluster:
         yield cluster
 
@@ -56,7 +61,7 @@ def test_a_slow_database_delays_what_is_new_and_costs_neither_jobs_nor_nodes_nor
                 with pytest.raises(StoreUnavailable, match="is not available"):
                     list(client.list())
                 assert store_of(cluster, leader)[0] == "degraded"
-            other.execute(f"SELECT pg_sleep({LEASES_S})")
+            other.execute(f"SELECT pg_sleep({LOCKED_S})")
             assert not submitting.done(), "nothing is acknowledged that is not committed"
         after = submitting.result(60)
         cluster.until(lambda: SAID not in store_of(cluster, leader)[1], "nobody waits any more")
