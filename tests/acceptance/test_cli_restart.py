@@ -34,6 +34,7 @@ def _await_connections(process: "subprocess.Popen[str]", count: int) -> None:
         if sum(link.startswith("socket:") for link in links) >= count:
             return
         time.sleep(0.01)
+    raise AssertionError(f"{process.args} never held {count} sockets")
 
 
 def started(server: RealServer, *words: str) -> "subprocess.Popen[str]":

@@ -5,7 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -58,6 +58,8 @@ def test_a_drain_that_requeues_moves_a_job_to_another_node(cluster: Cluster) -> 
     cluster.tgpu("nodes", "drain", node, "--requeue", "--wait")
     cluster.until(lambda: cluster.node_of(job) != node, "it moves")
     cluster.until(lambda: cluster.states(job) == {"running"}, "it runs again")
+    # It runs before it has said anything.
+    cluster.until(lambda: cluster.tgpu("logs", job) == "began on 2\n", "it has begun again")
     cluster.tgpu("nodes", "uncordon", node)
     cluster.tgpu("cancel", job)
     cluster.tgpu("wait", job, code=143)
@@ -100,15 +102,14 @@ def test_agents_work_on_while_the_server_is_away_and_tell_all_when_it_is_back(
     nodes = {job: cluster.node_of(job) for job in jobs}
     cluster.server.kill()
     gate.touch()
-    released = datetime.now(UTC)
     time.sleep(11)
+    back = datetime.now(UTC)
     cluster.start_server()
     with cluster.client() as client:
         ends = [client.wait(job, timeout=60) for job in jobs]
     assert [end["exit_code"] for end in ends] == [0, 1, 2, 3]
     # They are charged until they ended, not until that was heard.
-    after = [datetime.fromisoformat(end["ended_at"]) - released for end in ends]
-    assert max(after) < timedelta(seconds=9)
+    assert max(datetime.fromisoformat(end["ended_at"]) for end in ends) < back
     assert {job: cluster.node_of(job) for job in jobs} == nodes
     assert [cluster.tgpu("logs", job) for job in jobs] == ["told\n"] * 4
 
@@ -118,15 +119,17 @@ def test_a_log_on_a_node_that_is_away_is_out_of_reach_and_says_so(cluster: Clust
     cluster.tgpu("wait", job)
     node = cluster.node_of(job)
     before = cluster.agents[node].connections()
+    said = len(cluster.server.log())
     assert cluster.agents[node].stop() == 0
-    cluster.until(lambda: "disconnected" in cluster.server.log(), "the server has noticed")
+    cluster.until(lambda: "disconnected" in cluster.server.log()[said:], "the server has noticed")
     told = cluster.tgpu("logs", job, code=1)
     # In its first seconds it is only not connected; then nothing is heard of it.
     at_once = f"node '{node}' is not connected, so its logs are out of reach"
     later = f"is on node '{node}', which is suspect: nothing is heard of it since"
     assert at_once in told or later in told
     cluster.agents[node].start()
-    cluster.until(lambda: cluster.agents[node].connections() == before + 1, "it is back")
+    cluster.until(lambda: cluster.agents[node].connections() > before, "it is back")
+    cluster.wait_for_nodes(node)
     assert cluster.tgpu("logs", job) == "kept\n"
 
 
