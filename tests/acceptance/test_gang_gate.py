@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.agent.launcher import processes
 from gpu_scheduler.agent.work import Began, Over, Work
 from tests.launching import Rig, log_line, with_launcher
 
@@ -50,8 +51,9 @@ async def overs(rig: Rig, count: int) -> dict[int, Over]:
     """The ends of all members."""
 
     def found() -> dict[int, Over]:
-        ends = [r for r in rig.said if isinstance(r, Over) and r.allocation_id == "g.1"]
-        return {end.member: end for end in ends} if len(ends) == count else {}
+        said = [r for r in rig.said if isinstance(r, Over) and r.allocation_id == "g.1"]
+        ends = {end.member: end for end in said}
+        return ends if len(ends) == count else {}
 
     return await rig.until(found)
 
@@ -60,10 +62,8 @@ async def child_at_gate(rig: Rig, number: int) -> int:
     """The process of a member that has not become its command, once it has opened its log."""
     async with asyncio.timeout(20):
         while True:
-            threads = Path(f"/proc/{rig.launcher.pid}/task").iterdir()
-            children = [pid for t in threads for pid in (t / "children").read_text().split()]
-            for pid in map(int, children):
-                with contextlib.suppress(FileNotFoundError):
+            for pid in processes.descendants([rig.launcher.pid], processes.family()):
+                with contextlib.suppress(OSError):
                     if Path(f"/proc/{pid}/fd/1").readlink().name == f"g.1.{number}.log":
                         return pid
             await asyncio.sleep(0.01)
