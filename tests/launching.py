@@ -45,7 +45,7 @@ class Rig:
         for name, member, over in await self.launcher.held():
             if over is None:
                 await self.launcher.stop(name, member, "cancelled", 0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while any(over is None for _, _, over in await self.launcher.held()):
                 await asyncio.sleep(0.02)
         for name, member, _ in await self.launcher.held():
@@ -85,14 +85,14 @@ class Rig:
     def log(self, work: Work) -> str:
         return Path(work.log_path).read_text(encoding="utf-8", errors="replace")
 
-    async def until(self, true: Callable[[], Answer], seconds: float = 30) -> Answer:
+    async def until(self, true: Callable[[], Answer], seconds: float = 60) -> Answer:
         """Wait for something that reports bring about."""
         async with asyncio.timeout(seconds), self._heard:
             while not (found := true()):
                 await self._heard.wait()
             return found
 
-    async def report(self, kind: type[T], name: str, seconds: float = 30) -> T:
+    async def report(self, kind: type[T], name: str, seconds: float = 60) -> T:
         def find() -> T | None:
             for report in self.said:
                 if isinstance(report, kind) and report.allocation_id == name:
@@ -103,7 +103,7 @@ class Rig:
         assert found is not None
         return found
 
-    async def over(self, name: str, seconds: float = 30) -> Over:
+    async def over(self, name: str, seconds: float = 60) -> Over:
         return await self.report(Over, name, seconds)
 
     async def began(self, name: str) -> Began:
@@ -121,7 +121,7 @@ class Rig:
             await asyncio.sleep(0.01)
 
 
-async def log_line(rig: Rig, work: Work, text: str, seconds: float = 20) -> None:
+async def log_line(rig: Rig, work: Work, text: str, seconds: float = 60) -> None:
     """Wait until a job has written something: the one thing that no report tells."""
     async with asyncio.timeout(seconds):
         while not Path(work.log_path).exists() or text not in rig.log(work):

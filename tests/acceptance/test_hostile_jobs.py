@@ -67,7 +67,7 @@ def has_controller(name: str) -> bool:
 
 def none_left(house: House) -> bool:
     """Whether all that the jobs began is gone, soon after they have ended."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + LONGEST_S
     while (left := processes_of(house.mallory.uid)) and time.monotonic() < until:
         time.sleep(0.05)
     return not left
