@@ -206,7 +206,7 @@ def test_no_message_on_the_agents_socket_does_harm(lab: ApiLab) -> None:
                 for message in messages:
                     await _say(target, message)
                 # That it was heard at all: what makes sense is answered.
-                assert await _say(target, hello.SerializeToString())
+                assert await _say(target, hello.SerializeToString(), longest_s=60)
             finally:
                 await server.stop(0)
 
@@ -215,21 +215,20 @@ def test_no_message_on_the_agents_socket_does_harm(lab: ApiLab) -> None:
     assert {node["id"] for node in lab.get("/nodes").json["nodes"]} >= {"n0", "n9"}
 
 
-async def _say(target: str, message: bytes) -> bool:
+async def _say(target: str, message: bytes, longest_s: float = 2) -> bool:
     """One message, whatever it is, and then nothing more; whether anything was answered."""
-    heard = False
     async with grpc.aio.insecure_channel(target) as channel:
         session = channel.stream_stream(SESSION_METHOD)
         call = session()
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(longest_s):
                 await call.write(message)
                 await call.done_writing()
                 async for _ in call:
-                    heard = True
+                    return True
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
-            return heard
-    return heard
+            return False
+    return False
 
 
 # --- the launcher's socket
@@ -263,7 +262,7 @@ def test_no_line_on_the_launchers_socket_ends_it() -> None:
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"\n".join(orders) + b"\n")
         await writer.drain()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for _ in range(len(orders) // 2):
                 assert json.loads(await reader.readline()) is not None
         writer.close()

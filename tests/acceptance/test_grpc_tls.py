@@ -51,7 +51,7 @@ def health(address: str, root: bytes, client: tuple[bytes, bytes] | None, name: 
     with grpc.secure_channel(address, credentials, options=options) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
-            return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=3).status)
+            return int(stub.Check(health_pb2.HealthCheckRequest(), timeout=LONGEST_S).status)
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise

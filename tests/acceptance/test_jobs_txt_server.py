@@ -140,7 +140,7 @@ def test_every_new_line_of_jobs_txt_runs_once_also_after_a_restart(place: Place)
     place.write("jobs.txt", "\n".join([*lines, f"2,{place.script},,--batch_size 32,"]) + "\n")
     until(lambda: len(place.ran()) == 3)
     assert sorted(line.split()[1] for line in place.ran()) == ["--batch_size", "--llm", "--llm"]
-    until(lambda: not place.jobs(state=("running", "pending")))
+    until(lambda: not place.jobs(state=("running", "scheduled", "pending")))
     assert len(place.jobs()) == 3
 
 
