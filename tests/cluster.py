@@ -1,7 +1,8 @@
 """A real cluster on this machine: `tgpu server` and `tgpu agent` processes with declared GPUs.
 
 Ports and directories are private to it. A server that is started again has its old ports, so that
-agents find it. Everything is seen from outside: commands, the client, processes.
+agents find it; nobody else gets them meanwhile. Everything is seen from outside: commands, the
+client, processes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 from gpu_scheduler import Client
 from gpu_scheduler.client.errors import NoServer, TimedOut, Unreadable
 from gpu_scheduler.model.errors import ClusterError, StoreError
+from tests.ports import lasting_port
 
 PROGRAM = (sys.executable, "-m", "gpu_scheduler")
 LONGEST_S = 60.0
@@ -101,7 +103,8 @@ class Cluster:
         self.server = self._process("server", "--state-dir", str(self.state), log="server.log")
         self.agents: dict[str, Process] = {}
         self.token = ""
-        self._ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+        ports = {kind: str(lasting_port()) for kind in ("--http-port", "--grpc-port")}
+        self._ports = [*(word for pair in ports.items() for word in pair), "--metrics-port", "0"]
 
     def _process(self, *words: str, log: str) -> Process:
         return Process([*PROGRAM, *words], self.directory / log, self.environment)
@@ -111,9 +114,7 @@ class Cluster:
     def start_server(self, *more: str) -> None:
         """Start it and wait until it answers; again with the ports it had."""
         self.server.start(*self._ports, *more)
-        facts = self.until(self._facts, "the server is up")
-        ports = [facts[name].rpartition(":")[2] for name in ("http", "nodes")]
-        self._ports = ["--http-port", ports[0], "--grpc-port", ports[1], "--metrics-port", "0"]
+        self.until(self._facts, "the server is up")
         if not self.token:
             self.token = self.until(self._join_token, "a join token")
 

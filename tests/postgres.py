@@ -12,12 +12,11 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -29,6 +28,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from gpu_scheduler.store.postgres.address import Address
+from tests.ports import lasting_port
 
 URL_VARIABLE = "TGPU_TEST_POSTGRES_URL"
 START_S = 60.0
@@ -75,7 +75,7 @@ class OwnPostgres(Postgres):
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._identity = _somebody(directory)
-        self.port = _free_port()
+        self.port = lasting_port()
         password = secrets.token_hex(8)
         secret = directory / "password"
         secret.write_text(password)
@@ -156,7 +156,9 @@ class OwnPostgres(Postgres):
 
     def freeze(self) -> None:
         """Stop all its processes where they are; connections stay, and nobody answers."""
-        for process in self.processes():
+        # The first of them first: then no other is made while we look.
+        os.kill(self.pid, signal.SIGSTOP)
+        for process in _children(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGSTOP)
 
@@ -262,12 +264,6 @@ def _somebody(directory: Path) -> dict[str, Any]:
             os.chown(directory, entry.pw_uid, entry.pw_gid)
             return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
     raise RuntimeError("there is no user to run PostgreSQL as")
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _children(pid: int) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu_scheduler import Client
 from tests.cluster import Cluster, Process
+from tests.ports import lasting_port
 from tests.postgres import shared_server
 
 QUICK = {"replication_heartbeat_interval_s": "0.5", "replication_heartbeat_timeout_s": "2"}
@@ -27,6 +28,7 @@ class Servers(Cluster):
         super().__init__(directory, **settings)
         self.servers: dict[str, Process] = {}
         self._addresses: dict[str, dict[str, str]] = {}
+        self._ports_of: dict[str, tuple[str, str]] = {}
 
     def start(self, name: str) -> None:
         """Start a server, or start it again, and wait until it answers."""
@@ -36,8 +38,8 @@ class Servers(Cluster):
             process = self._process("server", "--state-dir", str(state), log=f"{name}.log")
             process.environment = process.environment | {"GPU_SCHEDULER_SERVER_NAME": name}
             self.servers[name] = process
-        known = self._addresses.get(name, {"http": ":0", "nodes": ":0"})
-        http, nodes = (known[kind].rpartition(":")[2] for kind in ("http", "nodes"))
+            self._ports_of[name] = (str(lasting_port()), str(lasting_port()))
+        http, nodes = self._ports_of[name]
         process.start("--http-port", http, "--grpc-port", nodes, "--metrics-port", "0")
         self._addresses[name] = self.until(lambda: self._facts_of(name), f"server {name} is up")
 
