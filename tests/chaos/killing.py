@@ -72,9 +72,12 @@ class Chaos:
         self.house.stop()
         wrong += audit_accounts(self.house.state / "scheduler.db")
         wrong += self.house.tracebacks()
-        if left := self.house.agents() + self.house.launchers():
-            wrong.append(f"stopped, and these processes are still there: {left}")
+        # Who belongs to the launcher notices its end, and ends as well.
+        self.house.until(lambda: not self._left(), f"the end of {self._left()}, as it has stopped")
         return wrong
+
+    def _left(self) -> list[int]:
+        return self.house.agents() + self.house.launchers()
 
     # --- killing
 

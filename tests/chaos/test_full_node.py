@@ -81,4 +81,6 @@ def test_a_node_with_a_full_disk_does_not_swallow_the_jobs_that_others_could_run
         with cluster.client() as client:
             many = client.submit_many([{"command": ["true"], "gpu_count": 1}] * MANY)
             assert {one.wait(60)["state"] for one in many} == {"completed"}
+        # Its agent looks now and then, also if all that came to it has found room to begin.
+        cluster.until(lambda: node(cluster, "n1")["closed"] is not None, "it is set aside")
         assert node(cluster, "n1")["closed"]["is_fault"]

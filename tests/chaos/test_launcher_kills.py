@@ -44,6 +44,7 @@ def test_jobs_live_on_without_their_launcher_and_their_end_is_unknown(also: str)
             lambda: all(house.get(f"/jobs/{i}")["state"] == "running" for i in ids.values()),
             "the jobs run",
         )
+        house.until(lambda: len(house.witnesses()) == len(plans), "their own programs run")
         running, before = house.witnesses(), house.launchers()
         house.kill(house.launchers)
         if also == "agent":
