@@ -4,7 +4,8 @@ Two real servers on PostgreSQL with the default times (a lease of 6 s, renewed e
 agents, and light ones that speak the real protocol. Jobs come to an end all the time, and more
 wait, so that there is always something to decide. The value is the time from the kill to the first
 commit of another server that gives devices to a job, as seen in the history. The floor is what was
-left of the lease when the leader was killed: before that nobody may lead.
+left of the lease when the leader was killed: before that nobody may lead. In each lap the next
+leader is then stopped in order, and hands over: `handed_over_s` is the same time for that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -23,7 +25,7 @@ from tests.servers import Servers, several_servers
 
 AGENTS = 200
 REAL = 20
-JOBS = 12_000
+JOBS = 20_000
 RUN_MS = 3_000
 JOB = {"command": ["/bin/sleep", "3"], "gpus": 1, "capture": False}
 MOST_S = 10.0
@@ -41,6 +43,7 @@ def measure(repeats: int) -> Result:
     found: list[float] = []
     floors: list[float] = []
     back: list[float] = []
+    handed_over: list[float] = []
     with several_servers("a", "b", **DEFAULTS) as cluster:
         for number in range(REAL):
             cluster.start_agent(f"real-{number}")
@@ -58,6 +61,7 @@ def measure(repeats: int) -> Result:
                 found.append(decided_s)
                 back.append(back_s)
                 cluster.start(leader)
+                handed_over.append(_stop(cluster, cluster.leader()))
         finally:
             agents.kill()
             agents.wait()
@@ -74,6 +78,7 @@ def measure(repeats: int) -> Result:
         runs=[rounded(one) for one in found],
         left_of_lease_s=[rounded(one) for one in floors],
         all_agents_back_s=[rounded(one) for one in back],
+        handed_over_s=[rounded(one) for one in handed_over],
     )
 
 
@@ -103,6 +108,29 @@ def _kill(cluster: Servers, leader: str) -> tuple[float, float]:
     cluster.leader(other_than=leader)
     _wait_for_agents(cluster)
     return decided_s, time.perf_counter() - began
+
+
+def _stop(cluster: Servers, leader: str) -> float:
+    """Stop it and start it again; the seconds from the signal to the next one's first decision."""
+    url = cluster.environment["GPU_SCHEDULER_DATABASE_URL"]
+    with psycopg.connect(url, autocommit=True) as db, ThreadPoolExecutor(1) as pool:
+        began = time.perf_counter()
+        stopping = pool.submit(cluster.servers[leader].stop)
+        while _holder(db) in {leader, ""}:
+            time.sleep(LOOK_S)
+        last = _last_event(db)
+        while not _has_decided(db, last):
+            time.sleep(LOOK_S)
+        decided_s = time.perf_counter() - began
+        stopping.result()
+    cluster.start(leader)
+    _wait_for_agents(cluster)
+    return decided_s
+
+
+def _holder(db: psycopg.Connection[tuple[str]]) -> str:
+    row = db.execute("SELECT holder FROM leadership").fetchone()
+    return row[0] if row is not None else ""
 
 
 def _last_event(db: psycopg.Connection[tuple[int]]) -> int:
