@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from gpu_scheduler.api.doubles import check_keys
 from gpu_scheduler.api.failures import TooLarge, TooSlow, UnsupportedMedia, bad_body
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
@@ -205,11 +206,13 @@ class Call:
 def decode(decoder: msgspec.json.Decoder[Asked], data: bytes) -> Asked:
     """Read JSON into a form, or say what is wrong with it."""
     try:
-        return decoder.decode(data)
+        read = decoder.decode(data)
+        check_keys(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise bad_body(problem, decoder.type, data) from None
     except RecursionError:
         raise InvalidRequest("Invalid request body: it is nested too deeply") from None
+    return read
 
 
 class Query:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.doubles import check_keys, check_keys_of_all
 from gpu_scheduler.api.exchange import JSON, NDJSON, Answer, Call, answer, decode
 from gpu_scheduler.api.failures import TooLarge, bad_body
 from gpu_scheduler.api.foresight import of_new
@@ -137,6 +138,7 @@ def _read_many(reader: JobReader, data: bytes, most: int, *, lines: bool) -> tup
             # Fast, but it does not say well enough what is wrong.
             objects = _OBJECTS.decode(data)
             _check_count(len(objects), most)
+            check_keys_of_all(data, objects)
             return _series(reader.read_object, objects)
     raws = _split(data, lines=lines)
     _check_count(len(raws), most)
@@ -159,9 +161,11 @@ def _split(data: bytes, *, lines: bool) -> list[bytes]:
 
 def _decoded(index: int, raw: bytes) -> JobRequest:
     try:
-        return _JOB.decode(raw)
+        read = _JOB.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise bad_body(problem, JobRequest, raw, index=index) from None
+    check_keys(raw, index)
+    return read
 
 
 def _series(

@@ -100,6 +100,55 @@ def test_a_body_that_cannot_be_read_says_where_it_is_wrong(
     assert reply.headers["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "key"),
+    [
+        ("POST", "/jobs", b'{"command":["a"],"priority":1,"priority":2}', "priority"),
+        ("POST", "/jobs", b'{"command":["a"],"priority" : 1, "priority"\t:2}', "priority"),
+        ("POST", "/jobs", b'{"command":["a:b"],"environment":{"A":":","A":"x"}}', "A"),
+        ("POST", "/jobs", b'{"command":["a"],"name":"x","n\\u0061me":"y"}', "name"),
+        ("POST", "/jobs/validate", b'{"command":["a"],"hold":true,"hold":false}', "hold"),
+        ("POST", "/tasks", b'{"command":"a","gpu_count":0,"gpu_count":1}', "gpu_count"),
+        ("POST", "/tenants", b'{"name":"twice","max_gpus":1,"max_gpus":8}', "max_gpus"),
+        (
+            "POST",
+            "/services",
+            b'{"name":"s","replicas":1,"replicas":2,"command":["a"]}',
+            "replicas",
+        ),
+        ("PUT", "/quota", b'{"online_percent":1,"online_percent":2}', "online_percent"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_and_named(
+    lab: ApiLab, method: str, path: str, body: bytes, key: str
+) -> None:
+    before = count(lab)
+    reply = lab.call(method, path, body)
+    assert (reply.status, reply.code) == (400, "invalid_request")
+    assert reply.error == f"Invalid request body: '{key}' stands there twice; give it once"
+    assert count(lab) == before
+
+
+def test_a_key_that_stands_twice_in_one_of_many_jobs_refuses_all_and_is_named(lab: ApiLab) -> None:
+    jobs = [b'{"command":["a:b"]}', b'{"command":["c"],"environment":{"A":"1"}}']
+    twice = b'{"command":["d"],"memory_mb":1,"memory_mb":2}'
+    lines = {"Content-Type": "application/x-ndjson"}
+    before = count(lab)
+    for reply in (
+        lab.post("/jobs", b"[" + b", ".join([*jobs, twice]) + b"]"),
+        lab.post("/jobs/bulk", b"\n".join([*jobs, twice]), headers=lines),
+    ):
+        assert (reply.status, reply.json["details"]) == (400, {"index": 2})
+        assert "'memory_mb' stands there twice" in reply.error
+    assert count(lab) == before
+
+
+def test_the_same_key_in_two_objects_and_colons_in_text_are_no_fault(lab: ApiLab) -> None:
+    job = {"command": ["a", '":":'], "name": "name: a", "environment": {"name": "b:", "A": "A:"}}
+    assert lab.post("/jobs", job).status == 201
+    assert lab.post("/jobs", [job, job]).status == 201
+
+
 def test_only_json_is_read(lab: ApiLab) -> None:
     for media in ("text/plain", "application/x-www-form-urlencoded", ""):
         reply = lab.post("/jobs", b'{"command":["a"]}', headers={"Content-Type": media})
