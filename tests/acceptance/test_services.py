@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.agent.interfaces import free_port
-from tests.cluster import Cluster, a_cluster
+from tests.cluster import Cluster, Process, a_cluster
 
 SERVE = ("--", "python3", "-c")
 PROGRAM = """
@@ -247,4 +247,25 @@ def test_logs_of_a_replica_are_followed_over_its_restarts(cluster: Cluster, tmp_
     cluster.until(lambda: "attempt 3" in following.log(), "attempt 3")
     cluster.tgpu("service", "delete", "again", "--wait")
     assert following.ended() == 0
-    assert following.log() == "attempt 1\nattempt 2\nattempt 3\n"
+    assert _written(following) == ["attempt 1", "attempt 2", "attempt 3"]
+
+
+def test_no_attempt_of_a_replica_is_too_short_to_be_shown(cluster: Cluster, tmp_path: Path) -> None:
+    gate = f"while test ! -e {tmp_path}/go; do sleep 0.1; done"
+    line = f"echo attempt $TGPU_ATTEMPT; {gate}; test $TGPU_ATTEMPT -lt 6 || sleep 300"
+    quick = ("--backoff", "0.01", "--", "sh", "-c", line)
+    cluster.tgpu("service", "create", "quick", *quick)
+    following = cluster._process("service", "logs", "quick", "-f", log="quick.log")
+    following.environment = following.environment | {"TGPU_SERVER": str(cluster.state)}
+    following.start()
+    cluster.until(lambda: "attempt 1" in following.log(), "it follows")
+    (tmp_path / "go").touch()
+    cluster.until(lambda: "attempt 6" in _written(following), "attempt 6")
+    cluster.tgpu("service", "delete", "quick", "--wait")
+    assert following.ended() == 0
+    assert _written(following) == [f"attempt {number}" for number in range(1, 7)]
+
+
+def _written(following: Process) -> list[str]:
+    """What the replica wrote, without what `tgpu` says about its attempts."""
+    return [line for line in following.log().splitlines() if not line.startswith("tgpu: ")]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from typing import Any
 
-from gpu_scheduler.cli.logs import follow
+from gpu_scheduler.cli.attempts import Attempts
+from gpu_scheduler.cli.waiting import Notes
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
-
-LOOK_EVERY_S = 0.5
 
 
 def show(client: Client, args: Namespace, path: str) -> int:
@@ -25,7 +23,7 @@ def show(client: Client, args: Namespace, path: str) -> int:
                 f"service '{service['name']}' has the replicas {numbers}; choose the one to follow "
                 "with --replica"
             )
-        _follow(client, args, path, replicas[0])
+        _follow(client, replicas[0]["job_id"], args.tail)
         return 0
     for replica in replicas:
         mark = f"[{replica['replica']}] ".encode() if len(replicas) > 1 else b""
@@ -46,29 +44,11 @@ def _chosen(service: dict[str, Any], number: int | None) -> list[dict[str, Any]]
     return [by_number[number]]
 
 
-def _follow(client: Client, args: Namespace, path: str, replica: dict[str, Any]) -> None:
-    """One attempt after the other, until the replica is no more."""
-    job, tail = replica["job_id"], args.tail
-    while True:
-        attempt = _attempt(client, job) or 1
-        follow(client, job, {"attempt": attempt, "tail": tail})
-        tail = None
-        while _attempt(client, job) == attempt:
-            if not _goes_on(client, path, job):
-                return
-            time.sleep(LOOK_EVERY_S)
-
-
-def _attempt(client: Client, job: str) -> int:
-    return int(client.job(job).info()["attempt"])
-
-
-def _goes_on(client: Client, path: str, job: str) -> bool:
-    try:
-        members = client.call("GET", path)["members"]
-    except UnknownThing:
-        return False  # the service is deleted
-    return any(one["job_id"] == job and one["state"] != "over" for one in members)
+def _follow(client: Client, job: str, tail: int | None) -> None:
+    """This attempt of the replica and all that come after it, until the replica is no more."""
+    notes = Notes(quiet=False, hint="Ctrl-C leaves it alone")
+    first = int(client.get(job).get("attempt") or 1)
+    Attempts(client, job, notes, first=first, query={"tail": tail}).until_its_end()
 
 
 def _copy(pieces: Any, mark: bytes) -> None:
