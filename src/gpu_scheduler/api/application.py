@@ -28,6 +28,7 @@ from gpu_scheduler.api import (
     submissions,
     sweeps,
     tenants,
+    usage,
 )
 from gpu_scheduler.api.bearer import BearerAuthenticator, Verifier
 from gpu_scheduler.api.callers import Authenticator, KernelAuthenticator, OpenAuthenticator
@@ -60,6 +61,7 @@ DESCRIBED: tuple[Operation, ...] = (
     *overview.OPERATIONS,
     *events.OPERATIONS,
     *notices.OPERATIONS,
+    *usage.OPERATIONS,
     *reports.OPERATIONS,
     *access.OPERATIONS,
     *node_access.OPERATIONS,

@@ -1,4 +1,4 @@
-"""The cluster as a whole: status, devices, nodes, health, usage, and how GPUs are divided.
+"""The cluster as a whole: status, devices, nodes, health, and how GPUs are divided.
 
 Everybody may see what runs where and for whom; what exactly it runs, only its owner and admins.
 """
@@ -14,22 +14,19 @@ import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.exchange import Answer, Call, answer
-from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag
+from gpu_scheduler.api.operations import V1, Operation, a_flag
 from gpu_scheduler.api.pools import pool_uses
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.engine.slot import Slot
-from gpu_scheduler.ledger.accounts import Totals
 from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
 from gpu_scheduler.model.job import NORMAL_PRIORITY, Pool
-from gpu_scheduler.model.measures import UJ_PER_WH
 from gpu_scheduler.model.node import Device, Health, NodeState
 from gpu_scheduler.model.readings import DeviceProcess, DeviceReading
 from gpu_scheduler.model.request import WHOLE_MILLI
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.trouble import trouble_of, trouble_of_node
-from gpu_scheduler.store.rows import UsageRow
 from gpu_scheduler.wire.answers import (
     ClusterStatus,
     GpuChanged,
@@ -37,13 +34,10 @@ from gpu_scheduler.wire.answers import (
     GpuList,
     GpuProcess,
     QuotaForm,
-    UsageForm,
-    UsageList,
 )
-from gpu_scheduler.wire.tenants import GPU_HOUR, QuotaRequest, per
+from gpu_scheduler.wire.tenants import QuotaRequest, per
 
 _QUOTA = msgspec.json.Decoder(QuotaRequest)
-_HOUR_MS = 3_600_000
 MOST_TROUBLES = 20
 WHOLE = 100
 
@@ -266,7 +260,7 @@ def _only_node(context: Context) -> str:
     return nodes[0].node.id
 
 
-# --- usage, quota
+# --- quota
 
 
 def troubles(context: Context) -> dict[str, str]:
@@ -278,48 +272,6 @@ def troubles(context: Context) -> dict[str, str]:
         if (trouble := trouble_of(device))
     )
     return dict(islice(found, MOST_TROUBLES))
-
-
-async def usage(context: Context, call: Call) -> Answer:
-    """What tenants and users have used; who is not an admin sees only their own part."""
-    query = context.query(call, "tenant_id", "user", "period")
-    tenant = query.text("tenant_id")
-    tenant_id = context.tenant_of(tenant) if tenant else ""
-    user = context.user_named(call, query)
-    period = query.text("period", "all")
-    kept = context.service.core.book.accounts.period
-    if period == "current":
-        period = kept.name_of(context.service.now_ms())
-    forms = []
-    for row in context.service.store.usage():
-        name = "all" if row.period_ms is None else kept.name_of(row.period_ms)
-        if not call.caller.may_see(row.user or "", row.tenant):
-            continue
-        if (tenant_id and row.tenant != tenant_id) or (user and row.user != user):
-            continue
-        if name.startswith(period):
-            forms.append(_usage_form(row, name))
-    return answer(UsageList(forms))
-
-
-def _usage_form(row: UsageRow, period: str) -> UsageForm:
-    totals = Totals(*row.totals)
-    gigabyte_hours = 1024 * _HOUR_MS
-    return UsageForm(
-        tenant_id=row.tenant,
-        user=row.user,
-        period=period,
-        gpu_hours=round(totals.gpu_milli_ms / GPU_HOUR, 6),
-        gpu_memory_gb_hours=round(totals.gpu_memory_mb_ms / gigabyte_hours, 6),
-        cpu_hours=round(totals.cpu_milli_ms / GPU_HOUR, 6),
-        memory_gb_hours=round(totals.memory_mb_ms / gigabyte_hours, 6),
-        completed=totals.completed,
-        failed=totals.failed,
-        cancelled=totals.cancelled,
-        preemptions=totals.preemptions,
-        lost_gpu_hours=round(totals.lost_gpu_milli_ms / GPU_HOUR, 6),
-        energy_kwh=round(totals.energy_uj / UJ_PER_WH / 1000, 6),
-    )
 
 
 async def get_quota(context: Context, call: Call) -> Answer:
@@ -399,23 +351,6 @@ OPERATIONS = (
             ("pause", pause_gpu, "Give out a GPU no more; what runs there goes on (for admins)."),
             ("resume", resume_gpu, "Give out a GPU again (for admins)."),
         )
-    ),
-    Operation(
-        method="GET",
-        path=f"{V1}/usage",
-        handler=usage,
-        name="usage",
-        summary="What tenants and users have used.",
-        tag="cluster",
-        answer=UsageList,
-        query=(
-            Parameter(name="tenant_id", description="Only of this tenant."),
-            Parameter(name="user", description="Only of this user."),
-            Parameter(
-                name="period", description="all (the default), current, or a period as in 2026-11."
-            ),
-        ),
-        errors=(404,),
     ),
     Operation(
         method="GET",

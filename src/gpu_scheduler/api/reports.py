@@ -6,7 +6,7 @@ A caller sees what is its own; the admin of a tenant all of that tenant, an admi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.api.context import Context
@@ -115,18 +115,30 @@ def _runs(store: Store, asked: Asked) -> Iterator[Run]:
     while page := store.attempts_between(span.from_ms, span.before_ms, after=after, limit=PAGE):
         after = (page[-1].end_ms, page[-1].allocation_id)
         seen.update(row.allocation_id for row in page)
-        yield from _page(store, asked, page, models)
-    running = [_as_attempt(one, asked.now_ms) for one in held if one.id not in seen]
+        yield from _page(store, asked.shows, page, models)
+    running = [one for one in held if one.id not in seen]
+    yield from running_runs(store, asked.shows, running, asked.now_ms)
+
+
+def running_runs(
+    store: Store, shows: Callable[[Job], bool], held: list[Allocation], now_ms: int
+) -> Iterator[Run]:
+    """What runs, up to now."""
+    models = _models(store)
+    running = [_as_attempt(one, now_ms) for one in held]
     for start in range(0, len(running), PAGE):
-        for run in _page(store, asked, running[start : start + PAGE], models):
+        for run in _page(store, shows, running[start : start + PAGE], models):
             yield replace(run, interval=replace(run.interval, outcome=None))
 
 
 def _page(
-    store: Store, asked: Asked, page: list[AttemptRow], models: dict[tuple[str, int], str]
+    store: Store,
+    shows: Callable[[Job], bool],
+    page: list[AttemptRow],
+    models: dict[tuple[str, int], str],
 ) -> Iterator[Run]:
     jobs = _jobs(store, {row.job_id for row in page})
-    shown = [row for row in page if row.job_id in jobs and asked.shows(jobs[row.job_id].job)]
+    shown = [row for row in page if row.job_id in jobs and shows(jobs[row.job_id].job)]
     measures = store.measures_of([row.allocation_id for row in shown])
     tasks = _tasks(store, shown)
     for row in shown:

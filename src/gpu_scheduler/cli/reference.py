@@ -156,6 +156,17 @@ Comes to the terminal of a job that `tgpu shell`, `run --pty` or `--runner termi
 enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on. A terminal is
 reached on any node, a session of tmux or screen on its own one.
 """,
+    "usage": """\
+Every attempt counts for what it holds, up to now if it runs, as in [report](#tgpu-report). Without
+a period it is all since the beginning. There, and in `current` (this month of UTC), `CANCELLED`
+also counts jobs that were cancelled before they ran, and lost GPU-hours are told; other periods are
+those of `tgpu report`. Nothing fades with age here, as it does in the fair share.
+""",
+    "report": """\
+Counts runs: one for each attempt, what runs up to now ([what is
+counted](../howto/reports-and-invoices.md#what-is-counted)). A job that was cancelled before it ran
+is none; [usage](#tgpu-usage) without a period counts it.
+""",
     "audit": "The newest comes last, as in a log.\n",
     "simulate": "Has [a page of its own](simulate.md).\n",
     "config": "What settings there are stands in [settings](settings.md).\n",

@@ -17,10 +17,14 @@ from gpu_scheduler.model.errors import InvalidRequest
 
 INVOICE_COLUMNS = ("tenant", "user", "item", "model", "amount", "unit", "price", "cost", "currency")
 MOST_ROWS = 50
+ABOUT = """\
+Counts runs: one for each attempt, what runs up to now. A job that was cancelled before it ran is
+none; 'tgpu usage' without a period counts it."""
 
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
+    parser.epilog = ABOUT
     add_period_options(parser, default="month")
     add = parser.add_argument
     add(

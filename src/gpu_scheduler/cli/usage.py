@@ -11,12 +11,17 @@ from gpu_scheduler.cli.report import add_period_options, period_query
 from gpu_scheduler.client.forms import API
 from gpu_scheduler.client.http1 import target
 
-KEPT = (None, "all", "current")
-"""Periods of which the server keeps totals: all, and the present month."""
-NOTHING_ENDED = (
-    "nothing that counts has ended yet; '--period month' also counts what runs, up to now"
-)
-NOTHING_USED = "nothing was used in this period"
+THIS_MONTH = "current"
+NOTHING_USED = "nothing was used"
+WITH_WAITING = "what runs counts up to now; CANCELLED also counts what never ran"
+"""Of totals that the server keeps."""
+WITHOUT_WAITING = "what runs counts up to now; CANCELLED counts only what ran"
+"""Of a report."""
+ABOUT = """\
+Every attempt counts for what it holds, up to now if it runs, as in 'tgpu report'. Without a period
+it is all since the beginning. There, and in 'current' (this month of UTC), CANCELLED also counts
+jobs that were cancelled before they ran, and lost GPU-hours are told; other periods are those of
+'tgpu report', which counts runs. Nothing fades with age here, as it does in the fair share."""
 COLUMNS = (
     *("tenant_id", "user", "gpu_hours", "cpu_hours", "energy_kwh", "jobs"),
     *("completed", "failed", "cancelled", "preemptions", "lost_gpu_hours"),
@@ -30,6 +35,7 @@ SPARE = (
 
 def register(parser: ArgumentParser) -> None:
     """Add the options."""
+    parser.epilog = ABOUT
     add_period_options(parser, default=None)
     add_server_options(parser)
 
@@ -37,7 +43,10 @@ def register(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Show the usage of a period, by user or tenant."""
     with client_for(args) as client:
-        if args.period in KEPT:
+        if args.period == THIS_MONTH and args.time_zone:
+            args.period = "month"
+        is_kept = args.period in (None, "all", THIS_MONTH)
+        if is_kept:
             answer = client.usage(tenant_id=args.tenant, user=args.user, period=args.period)
         else:
             answer = of_period(client.call("GET", target(f"{API}/report", period_query(args))))
@@ -46,7 +55,7 @@ def run(args: Namespace) -> int:
         return 0
     rows = usage_rows(answer)
     if not rows:
-        warn(NOTHING_ENDED if args.period in KEPT else NOTHING_USED)
+        warn(NOTHING_USED)
         return 0
     present = {name for row in rows for name in row}
     headings = [name for name in COLUMNS if name in present] or sorted(present)
@@ -57,6 +66,7 @@ def run(args: Namespace) -> int:
         right=right,
         spare=SPARE,
     )
+    warn(WITH_WAITING if is_kept else WITHOUT_WAITING)
     return 0
 
 

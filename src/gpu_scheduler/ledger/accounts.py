@@ -105,6 +105,11 @@ class Accounts:
             raise InternalError(f"{tasks} tasks of {tenant}/{user} cannot end as {state}")
         self._add(tenant, user, at_ms, [(_END[state], tasks)])
 
+    def count_running(self, interval: UsageInterval) -> None:
+        """Add what runs, up to now, for somebody who only looks: it is charged when it ends."""
+        self._add_time(interval)
+        self._add(interval.tenant, interval.user, interval.end_ms, [(_ENERGY, interval.energy_uj)])
+
     def charged_until(self, allocation_id: str) -> int | None:
         """Up to when a running allocation has been charged; None if it does not run."""
         return self._charged_until.get(allocation_id)

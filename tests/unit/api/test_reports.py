@@ -192,8 +192,34 @@ def test_what_runs_counts_up_to_now() -> None:
         made = lab.get("/report?period=today").json
         assert (made["total"]["started"], made["total"]["completed"]) == (1, 0)
         assert made["waits"]["count"] == 1
+        used = lab.get("/usage?period=current").json["usage"]
+        assert [row["user"] is None for row in used] == [True, False]
         lab.end(job)
         ended = lab.get("/report?period=today").json
         assert ended["total"]["completed"] == 1
         assert ended["total"]["gpu_hours"] >= made["total"]["gpu_hours"]
         assert lab.get("/invoice").json["is_final"] is False
+
+
+def test_usage_and_a_report_count_the_same_gpu_hours() -> None:
+    with ApiLab() as lab:
+        ended, runs = lab.submit(gpu_count=1), lab.submit(gpu_count=2)
+        lab.start(ended)
+        lab.end(ended)
+        lab.start(runs)
+        before = lab.get("/report").json["total"]["gpu_hours"]
+        in_all, this_month = (
+            lab.get(f"/usage?period={period}").json["usage"] for period in ("all", "current")
+        )
+        after = lab.get("/report").json["total"]["gpu_hours"]
+        for rows in (in_all, this_month):
+            assert {row["user"] is None for row in rows} == {True, False}
+            assert all(before <= row["gpu_hours"] <= after for row in rows)
+            assert all(row["completed"] == 1 for row in rows)
+
+
+def test_who_waits_in_vain_ends_in_the_totals_and_is_no_run() -> None:
+    with ApiLab() as lab:
+        lab.call("DELETE", f"/jobs/{lab.submit(hold=True)}")
+        assert [row["cancelled"] for row in lab.get("/usage").json["usage"]] == [1, 1]
+        assert lab.get("/report").json["total"]["cancelled"] == 0

@@ -1047,7 +1047,14 @@ def test_that_nothing_was_used_is_said_in_words(
     assert main(["usage"]) == 0
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "nothing that counts has ended yet" in shown.err
+    assert "nothing was used" in shown.err
+
+
+@pytest.mark.usefixtures("server")
+def test_usage_says_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage"]) == 0
+    told = capsys.readouterr().err
+    assert "what runs counts up to now; CANCELLED also counts what never ran" in told
 
 
 def test_usage_is_found_under_any_key() -> None:
