@@ -5,6 +5,7 @@ import pytest
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.messages import Cancel, Retry
 from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, SECOND, a_job, a_node, after, an_array
 from tests.scenarios.lab import Lab
@@ -120,6 +121,35 @@ def test_the_failed_tasks_of_an_array_can_be_retried_by_hand() -> None:
     assert lab.running() == ["j1_0", "j1_1", "j1_2"]
     with pytest.raises(WrongState, match="no failed or cancelled task"):
         lab.tell(Retry("j1"))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_of_an_array_only_what_failed_is_retried_unless_asked_for_more(*, is_over: bool) -> None:
+    lab = Lab(nodes=[a_node(gpus=4)])
+    lab.submit(an_array(number=1, tasks="0-3"))
+    lab.do(Cancel("j1", IntervalSet.of([1])))
+    lab.ends("j1_2", exit_code=1)
+    lab.ends(*(["j1_0", "j1_3"] if is_over else ["j1_0"]))
+    assert lab.tell(Retry("j1")).retried == IntervalSet.of([2])
+    lab.cycle()
+    others = [] if is_over else ["j1_3"]
+    assert lab.running() == ["j1_2", *others]
+    assert lab.tasks("j1")["cancelled"] == "1"
+    assert lab.tell(Retry("j1")).retried == IntervalSet.of([1])
+    lab.cycle()
+    assert lab.running() == ["j1_1", "j1_2", *others]
+    lab.ends(*lab.running())
+    assert lab.state("j1") is JobState.COMPLETED
+
+
+def test_cancelled_tasks_are_retried_with_the_failed_ones_when_asked_for() -> None:
+    lab = Lab(nodes=[a_node(gpus=4)])
+    lab.submit(an_array(number=1, tasks="0-3"))
+    lab.ends("j1_2", exit_code=1)
+    lab.do(Cancel("j1"))
+    assert lab.tasks("j1") == {"failed": "2", "cancelled": "0-1,3"}
+    lab.do(Retry("j1", cancelled=True))
+    assert lab.running() == ["j1_0", "j1_1", "j1_2", "j1_3"]
 
 
 def test_a_retry_does_not_wait_for_a_dependency_that_was_met_long_ago() -> None:

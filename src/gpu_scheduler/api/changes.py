@@ -8,7 +8,7 @@ import msgspec
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.exchange import Answer, Call, answer
-from gpu_scheduler.api.operations import V1, Operation, Parameter
+from gpu_scheduler.api.operations import V1, Operation, Parameter, a_flag
 from gpu_scheduler.api.views import JobViews, task_state
 from gpu_scheduler.control.messages import (
     Cancel,
@@ -24,7 +24,7 @@ from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import called, expect_tasks, read_priority
 from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.rows import JobRow
-from gpu_scheduler.wire.answers import Changed, JobForm, TaskChanged
+from gpu_scheduler.wire.answers import Changed, JobForm, Retried, TaskChanged
 from gpu_scheduler.wire.jobs import JobPatch, PriorityRequest
 from gpu_scheduler.wire.names import read_tasks
 from gpu_scheduler.wire.reading import read_patch
@@ -67,8 +67,9 @@ async def release_job(context: Context, call: Call) -> Answer:
 
 
 async def retry_job(context: Context, call: Call) -> Answer:
-    """Let a failed or cancelled job wait again."""
-    row = _whole(context, call)
+    """Let a failed or cancelled job wait again; of an array, the tasks that failed."""
+    query = context.query(call, "cancelled")
+    row = _whole_job(context, call)
     store = context.service.store
     launch = store.launch(row.job.id)
     if launch is not None and launch.captured and store.environment(launch.captured) is None:
@@ -76,7 +77,23 @@ async def retry_job(context: Context, call: Call) -> Answer:
             f"{called(row.job.id)} cannot be retried: the environment that was captured with it is "
             "dropped by now (retention.environments_days); submit it anew"
         )
-    return await _changed(context, call, Retry(row.job.id), "pending", "the job waits again")
+    message = Retry(row.job.id, cancelled=query.flag("cancelled"))
+    outcome = await context.service.apply(message, call.caller)
+    return answer(_retried(context.job(call)[0], outcome.retried))
+
+
+def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
+    """What waits again; of an array which tasks, and how many cancelled ones do not."""
+    if tasks is None:
+        told = "the job waits again"
+        return Retried(job_id=row.job.id, status=JobState.PENDING, message=told)
+    left = len(dict(row.tasks).get(JobState.CANCELLED, ()))
+    told = f"tasks of the array that wait again: {len(tasks)}"
+    if left:
+        told += f"; cancelled ones that do not: {left}"
+    return Retried(
+        job_id=row.job.id, status=JobState.PENDING, message=told, tasks=str(tasks), left=left
+    )
 
 
 async def reprioritise(context: Context, call: Call) -> Answer:
@@ -131,8 +148,12 @@ async def _cancelled(context: Context, call: Call) -> Changed:
 
 
 def _whole(context: Context, call: Call) -> JobRow:
-    row, task = context.job(call)
     context.query(call)
+    return _whole_job(context, call)
+
+
+def _whole_job(context: Context, call: Call) -> JobRow:
+    row, task = context.job(call)
     if task is not None:
         raise InvalidRequest(
             f"this can be done only with the whole of {called(row.job.id)}, not with one task"
@@ -204,9 +225,10 @@ OPERATIONS = (
         path=f"{_JOB}/retry",
         handler=retry_job,
         name="retry_job",
-        summary="Let a failed or cancelled job wait again.",
+        summary="Let a failed or cancelled job wait again; of an array, the tasks that failed.",
         tag="jobs",
-        answer=Changed,
+        answer=Retried,
+        query=(a_flag("cancelled", "Of an array also the tasks that were cancelled."),),
         errors=_ERRORS,
     ),
     Operation(

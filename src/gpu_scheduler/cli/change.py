@@ -1,4 +1,4 @@
-"""`tgpu hold`, `release` and `retry`: small commands about jobs."""
+"""`tgpu hold` and `release`: small commands about jobs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ def hold(args: Namespace) -> int:
 def release(args: Namespace) -> int:
     """Let held jobs start."""
     return _each(args, "release", "released")
-
-
-def retry(args: Namespace) -> int:
-    """Put failed or cancelled jobs back into the queue."""
-    return _each(args, "retry", "queued again")
 
 
 def _each(args: Namespace, deed: str, done: str) -> int:

@@ -67,7 +67,7 @@ COMMANDS: dict[str, Command] = {
     "hold": _row("change", "keep waiting jobs from starting", "hold"),
     "release": _row("change", "let held jobs start", "release"),
     "update": _row("update", "change a job that waits"),
-    "retry": _row("change", "put failed or cancelled jobs back into the queue", "retry"),
+    "retry": _row("retry", "put failed or cancelled jobs back into the queue"),
     "wait": _row("wait", "wait until jobs have ended"),
     "attach": _row("attach", "come to the terminal of a job, or enter its session"),
     "snapshots": _row("snapshot_option", "list or drop the copies of code that jobs run in"),

@@ -156,6 +156,11 @@ Comes to the terminal of a job that `tgpu shell`, `run --pty` or `--runner termi
 enters its tmux or screen session. `Enter ~ d` leaves a terminal, and the job goes on. A terminal is
 reached on any node, a session of tmux or screen on its own one.
 """,
+    "retry": """\
+Of an array the tasks that failed wait again, and those that completed never. Tasks that were
+cancelled stay so, and a word says how many; `--cancelled` takes them, too. If no task failed, as
+after `tgpu cancel 12`, the cancelled ones wait again without it.
+""",
     "usage": """\
 Every attempt counts for what it holds, up to now if it runs, as in [report](#tgpu-report). Without
 a period it is all since the beginning. There, and in `current` (this month of UTC), `CANCELLED`

@@ -224,8 +224,10 @@ def _done(args: Namespace, deed: str, job_ids: list[str]) -> tuple[int, list[Any
         with client_for(args) as client:
             for job_id in part:
                 try:
-                    act = client.retry if deed == "retry" else client.cancel
-                    answers.append(act(job_id))
+                    if deed == "retry":
+                        answers.append(client.retry(job_id, cancelled=args.cancelled))
+                    else:
+                        answers.append(client.cancel(job_id))
                 except SchedulerError as error:
                     print(f"tgpu: error: {error}", file=sys.stderr)
                     exit_code = exit_code or error.exit_code

@@ -147,9 +147,13 @@ class AsyncClient:
         """Let a held job start."""
         return dict(await self.call("POST", job_path(job, "release")))
 
-    async def retry(self, job: str | int) -> Job:
-        """Put a job that failed or was cancelled back into the queue."""
-        return dict(await self.call("POST", job_path(job, "retry")))
+    async def retry(self, job: str | int, *, cancelled: bool = False) -> Job:
+        """Put a job that failed or was cancelled back into the queue.
+
+        Of an array the tasks that failed; with `cancelled`, or if none failed, the cancelled ones.
+        """
+        query = {"cancelled": "true" if cancelled else None}
+        return dict(await self.call("POST", target(job_path(job, "retry"), query)))
 
     async def explain(self, job: str | int) -> dict[str, Any]:
         """Why a job waits, and until when it is expected to."""

@@ -142,9 +142,13 @@ class Client:
         """Let a held job start."""
         return self._object("POST", job_path(job, "release"))
 
-    def retry(self, job: str | int) -> Job:
-        """Put a job that failed or was cancelled back into the queue."""
-        return self._object("POST", job_path(job, "retry"))
+    def retry(self, job: str | int, *, cancelled: bool = False) -> Job:
+        """Put a job that failed or was cancelled back into the queue.
+
+        Of an array the tasks that failed; with `cancelled`, or if none failed, the cancelled ones.
+        """
+        query = {"cancelled": "true" if cancelled else None}
+        return self._object("POST", target(job_path(job, "retry"), query))
 
     def explain(self, job: str | int) -> dict[str, Any]:
         """Why a job waits, and until when it is expected to."""

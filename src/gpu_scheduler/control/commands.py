@@ -22,10 +22,11 @@ from gpu_scheduler.control.eligible import (
 from gpu_scheduler.control.estimates import withdraw
 from gpu_scheduler.control.life import HELD, JobLife
 from gpu_scheduler.control.limits import check_pending
-from gpu_scheduler.control.messages import Cancel
+from gpu_scheduler.control.messages import Cancel, Retry
 from gpu_scheduler.control.stopping import CANCELLED, stop
 from gpu_scheduler.control.submit import NO_NODE, check_room, revised
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
+from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Dependency, Job, called, expect_tasks
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.states import JobState
@@ -207,16 +208,17 @@ def expect_no_service(job: Job, what: str) -> None:
         )
 
 
-def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
+def retry(book: Book, command: Retry, now_ms: int, outcome: Outcome) -> None:
     """Let a failed or cancelled job, or such tasks of a living array, wait again.
 
     A job that has ended can be retried as long as its end is remembered.
     """
+    job_id = command.job_id
     end = book.ended.get(job_id)
     if end is None:
         life = book.life(job_id)
         expect_no_service(life.job, "retried")
-        _retry_tasks(book, life, now_ms)
+        outcome.retried = _retry_tasks(book, life, command, now_ms)
     elif end.life is None:
         raise WrongState(
             f"{called(job_id)} has completed; only a failed or cancelled job is retried"
@@ -224,7 +226,7 @@ def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
     else:
         life = end.life
         expect_no_service(life.job, "retried")
-        _revive(book, life, now_ms)
+        outcome.retried = _revive(book, life, command, now_ms)
     outcome.writes.append(EventRow(at_ms=now_ms, kind="retried", job_id=job_id, user=life.job.user))
     if life.job.array is None:
         enqueue_if_ready(book, life, now_ms, outcome)
@@ -232,22 +234,25 @@ def retry(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
         update_tasks(book, life, now_ms, outcome)
 
 
-def _retry_tasks(book: Book, life: JobLife, now_ms: int) -> None:
-    """Failed and cancelled tasks of an array wait again."""
-    count = sum(len(life.states.get(s, ())) for s in (JobState.FAILED, JobState.CANCELLED))
-    if not count:
+def _retry_tasks(book: Book, life: JobLife, command: Retry, now_ms: int) -> IntervalSet:
+    """Tasks of an array wait again; says which."""
+    again = life.tasks_to_retry(cancelled=command.cancelled)
+    if not again:
         raise WrongState(f"{called(life.job.id)} has no failed or cancelled task to retry")
-    check_room(book, count)
-    check_pending(book, [(life.job, count)])
-    book.count_queued(life.job, life.retry_tasks(waiting_clock(book, life, now_ms)))
+    check_room(book, len(again))
+    check_pending(book, [(life.job, len(again))])
+    life.retry_tasks(again, waiting_clock(book, life, now_ms))
+    book.count_queued(life.job, len(again))
+    return again
 
 
-def _revive(book: Book, life: JobLife, now_ms: int) -> None:
-    """A job that has ended lives again; attempts are counted on."""
+def _revive(book: Book, life: JobLife, command: Retry, now_ms: int) -> IntervalSet | None:
+    """A job that has ended lives again; attempts are counted on. Says which tasks of an array."""
     job = life.job
     unmet = _unmet(book, life)
+    again = None
     if job.array is not None:
-        _retry_tasks(book, life, now_ms)
+        again = _retry_tasks(book, life, command, now_ms)
     else:
         check_room(book, 1)
         check_pending(book, [(job, 1)])
@@ -270,6 +275,7 @@ def _revive(book: Book, life: JobLife, now_ms: int) -> None:
     if life.is_waiting_on(NO_NODE):
         book.unplaced[job.id] = None
         book.new_nodes = True
+    return again
 
 
 def _unmet(book: Book, life: JobLife) -> list[tuple[Dependency, bool]]:

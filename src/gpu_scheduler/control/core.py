@@ -216,8 +216,8 @@ class Core:
                 commands.update(book, book.life(job_id), dict(changes), now_ms, outcome)
             case Cancel():
                 commands.cancel(book, message, now_ms, outcome)
-            case Retry(job_id):
-                commands.retry(book, job_id, now_ms, outcome)
+            case Retry():
+                commands.retry(book, message, now_ms, outcome)
             case _:
                 self._not_about_a_job(message, now_ms, outcome)
 

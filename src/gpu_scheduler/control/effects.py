@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gpu_scheduler.control.life import JobLife
 from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.service import Service
@@ -77,7 +78,8 @@ Effect = StartOrder | CommitOrder | StopOrder | NodeGone | WarnOrder | TrustOrde
 class Outcome:
     """What one message led to. Effects are released only after the writes are kept.
 
-    Of `arrays` that have changed the rows are still to be written.
+    Of `arrays` that have changed the rows are still to be written. `retried` are the tasks of an
+    array that wait again.
     """
 
     writes: list[Write] = field(default_factory=list)
@@ -87,6 +89,7 @@ class Outcome:
     jobs: list[Job] = field(default_factory=list)
     window: Window | None = None
     service: Service | None = None
+    retried: IntervalSet | None = None
 
     def keep(self, life: JobLife) -> None:
         """Write how a job stands; an array, which tells of all its tasks, when all is done."""

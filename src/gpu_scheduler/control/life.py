@@ -241,21 +241,25 @@ class JobLife:
         if self.first_start_ms is None:
             self.first_start_ms = now_ms
 
-    def retry_tasks(self, clock_ms: int) -> int:
-        """Of an array: failed and cancelled tasks wait again; says how many.
+    def tasks_to_retry(self, *, cancelled: bool) -> IntervalSet:
+        """Of an array: its failed tasks; the cancelled ones too if asked for, or if none failed."""
+        failed = self.states.get(JobState.FAILED, NO_TASKS)
+        if failed and not cancelled:
+            return failed
+        return failed.union(self.states.get(JobState.CANCELLED, NO_TASKS))
+
+    def retry_tasks(self, again: IntervalSet, clock_ms: int) -> None:
+        """Of an array: these tasks, which failed or were cancelled, wait again.
 
         Their next attempts have numbers that no former attempt of any of them had.
         """
-        again = self.states.get(JobState.FAILED, NO_TASKS).union(
-            self.states.get(JobState.CANCELLED, NO_TASKS)
-        )
-        if again:
-            self.states.pop(JobState.FAILED, None)
-            self.states.pop(JobState.CANCELLED, None)
-            self.pending = self.pending.union(again)
-            before = self._retried[0] if self._retried is not None else NO_TASKS
-            self._retried = (again.union(before), self.last_attempt, clock_ms)
-        return len(again)
+        for state in (JobState.FAILED, JobState.CANCELLED):
+            left = self.states.pop(state, NO_TASKS).minus(again)
+            if left:
+                self.states[state] = left
+        self.pending = self.pending.union(again)
+        before = self._retried[0] if self._retried is not None else NO_TASKS
+        self._retried = (again.union(before), self.last_attempt, clock_ms)
 
     def _new_task(self, number: int) -> TaskLife:
         if self._retried is not None and number in self._retried[0]:

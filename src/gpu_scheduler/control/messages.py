@@ -120,12 +120,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Let a failed or cancelled job (or its failed and cancelled tasks) wait again.
+    """Let a failed or cancelled job, or such tasks of an array, wait again.
 
-    A job that has ended can be retried as long as its end is remembered.
+    Of an array those that failed, and with `cancelled` those that were cancelled, too; if none
+    failed, these. A job that has ended can be retried as long as its end is remembered.
     """
 
     job_id: str
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

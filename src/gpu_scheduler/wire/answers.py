@@ -67,6 +67,18 @@ class Changed(Struct):
     message: str
 
 
+class Retried(Struct):
+    """What waits again. `tasks` are those of an array, as in 0-3,7; `left` is how many cancelled
+    tasks of it do not.
+    """
+
+    job_id: str
+    status: str
+    message: str
+    tasks: str | None = None
+    left: int = 0
+
+
 class TaskChanged(Struct):
     """What was done to a task; `job_id` is the same, as a task is a job."""
 

@@ -222,6 +222,29 @@ def test_a_failed_job_can_be_retried_and_keeps_its_attempts(lab: ApiLab) -> None
     assert refused.status == 409
 
 
+def test_a_retry_says_which_tasks_of_an_array_wait_again() -> None:
+    with ApiLab() as lab:
+        job_id = lab.submit(array="0-3", gpu_count=1)
+        for task in range(4):
+            lab.wait_for(f"{job_id}_{task}", "scheduled")
+            lab.tell(Started(f"{job_id}_{task}.1"))
+        for task, exit_code in ((0, 0), (1, 3), (2, 3)):
+            lab.end(f"{job_id}_{task}", exit_code)
+        lab.call("DELETE", f"/jobs/{job_id}_3")
+        lab.end(f"{job_id}_3", 1)
+        assert lab.post(f"/jobs/{job_id}/retry").json == {
+            "job_id": job_id,
+            "status": "pending",
+            "message": "tasks of the array that wait again: 2; cancelled ones that do not: 1",
+            "tasks": "1-2",
+            "left": 1,
+        }
+        assert lab.get(f"/jobs/{job_id}_3").json["state"] == "cancelled"
+        again = lab.post(f"/jobs/{job_id}/retry?cancelled=true").json
+        assert (again["tasks"], again["left"]) == ("3", 0)
+        assert lab.post(f"/jobs/{job_id}/retry?canceled=true").status == 400
+
+
 def test_a_job_whose_environment_is_dropped_is_not_retried_without_it(lab: ApiLab) -> None:
     job_id = lab.submit(captured_environment={"A": "1"})
     lab.start(job_id)

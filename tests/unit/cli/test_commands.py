@@ -574,6 +574,12 @@ def test_jobs_are_held_released_and_retried(server: FakeServer, tell: Tell) -> N
     server.end("job-1", 1)
     assert tell("retry", "1") == "job-1 queued again\n"
     assert server.jobs["job-1"]["state"] == "pending"
+    server.change("job-1", tasks="1-2,7", left=3)
+    told = "job-1 queued again: tasks 1-2,7; 3 cancelled not, add --cancelled for these, too\n"
+    assert tell("retry", "1") == told
+    server.change("job-1", tasks="1-2,7", left=0)
+    assert tell("retry", "1", "--cancelled") == "job-1 queued again: tasks 1-2,7\n"
+    assert server.requests[-1] == "POST /api/v1/jobs/job-1/retry?cancelled=true"
     assert json.loads(tell("hold", "--json", "1"))[0]["hold"] is True
     assert "there is no job job-9" in tell("hold", "9", code=4)
 

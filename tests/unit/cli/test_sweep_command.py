@@ -46,7 +46,8 @@ class Client:
         found = self.jobs if query["sweep"] == "grid" else []
         return {"jobs": found, "total": len(found)}
 
-    def retry(self, job_id: str) -> Any:
+    def retry(self, job_id: str, *, cancelled: bool) -> Any:
+        assert isinstance(cancelled, bool)
         if job_id == "job-3":
             raise WrongState("job 3 cannot be retried")
         self.did.append(f"retry {job_id}")
