@@ -103,6 +103,30 @@ def test_online_does_not_wait_for_what_a_batch_job_has_reserved() -> None:
     assert lab.state("j11") is JobState.RUNNING
 
 
+def test_an_elastic_online_gang_gets_its_part_behind_any_number_of_waiting_batch_jobs() -> None:
+    lab = a_lab()
+    lab.submit(*(a_job(number=n, gpus=1, cpus=8, priority=9000) for n in range(1, 9)))
+    lab.submit(*(a_job(number=20 + n, gpus=0, cpus=1 + n, priority=5000) for n in range(60)))
+    lab.submit(online(11, members=8, min_members=2, priority=0))
+    assert lab.state("j11") is JobState.RUNNING
+
+
+def test_an_elastic_online_gang_passes_over_a_batch_reservation_with_its_part_alone() -> None:
+    zone = (("zone", "a"),)
+    lab = a_lab(nodes=(a_node(labels=zone), a_node(ordinal=1)), pools=shares(25, 75))
+    lab.submit(a_job(number=1, gpus=1, preemptible=False, node_labels=zone))
+    lab.submit(a_job(number=2, gpus=8, priority=5000, node_labels=zone))
+    long = {"max_runtime_ms": 100 * HOUR, "estimate_ms": 100 * HOUR, "node_labels": zone}
+    lab.submit(online(11, members=7, min_members=2, **long))
+    assert len(lab.allocation("j11").placements) == 4, "batch leaves more idle, but wants it back"
+
+
+def test_an_elastic_online_gang_borrows_what_nobody_waits_for() -> None:
+    lab = a_lab(pools=shares(25, 75))
+    lab.submit(online(11, members=7, min_members=2))
+    assert len(lab.allocation("j11").placements) == 7
+
+
 @pytest.mark.parametrize("priority", [750, 10_000])
 def test_batch_never_takes_what_is_sure_for_online(priority: int) -> None:
     lab = a_lab()

@@ -288,12 +288,28 @@ class Admission:
         held = self.holdings.pools.get(job.pool, 0)
         return held + wanted.gpu_milli <= self._due(quota)
 
-    def comes_first(self, job: Job) -> bool:
-        """Tell whether the job is online work within the part of all GPUs that is sure for it."""
+    def comes_first(self, job: Job, members: int) -> bool:
+        """Tell whether the job is online work within the part of all GPUs that is sure for it.
+
+        An elastic gang with so many members.
+        """
         quota = self._pools.get(job.pool) if job.pool is Pool.ONLINE else None
         if quota is None:
             return False
-        return self.holdings.pools.get(job.pool, 0) + job.gpu_milli <= self._due(quota)
+        gpu_milli = sum(request.gpu_milli for request in job.members[:members])
+        return self.holdings.pools.get(job.pool, 0) + gpu_milli <= self._due(quota)
+
+    def members_in_part(self, job: Job) -> int:
+        """How many members of an elastic gang are within the part that is sure for online work."""
+        quota = self._pools.get(job.pool) if job.pool is Pool.ONLINE else None
+        if quota is None:
+            return 0
+        left = self._due(quota) - self.holdings.pools.get(job.pool, 0)
+        for count, request in enumerate(job.members):
+            left -= request.gpu_milli
+            if left < 0:
+                return count
+        return len(job.members)
 
     def is_sure(self, job: Job, gpu_milli: int, taken_milli: int) -> bool:
         """Tell whether a running job is part of what is sure for its pool."""

@@ -165,7 +165,7 @@ class Cycle:
         self._passed_over = PassedOver(self._policy, self._calendar, self._merge, self.found)
         limits = self._limits
         limits.begin(leaving=self._calendar.leaving, gone=self.gone)
-        self._comes_first = self._calendar.comes_first = limits.admission.comes_first
+        self._comes_first = self._calendar.comes_first = limits.comes_first
         self._preemptor = Preemptor(picture, self._calendar, limits, now_ms)
         self._own_work = OwnWork(picture, limits, self._preemptor)
         self._no_room: set[tuple[int, int]] = set()
@@ -270,19 +270,26 @@ class Cycle:
         if refused is not None:
             self._over_limit(entry, refused, reservation, duration_ms)
             return False
-        allowed = None
         if reservation is not None:
             admitted = self._admitted(entry, reservation)
             kept = self._calendar.place_as_reserved(admitted, duration_ms)
             if kept is not None:
                 return self._start(entry, kept, duration_ms)
+        return self._start_or_wait(entry, reservation, duration_ms)
+
+    def _start_or_wait(self, entry: Entry, old: Reservation | None, duration_ms: int) -> bool:
+        """Start where it is free, else wait. Online gangs are tried within their part, too."""
+        allowed = None
         if (entry.shape.base, self._closure) not in self._no_room:
             value = self._value(entry)
             allowed = self._calendar.allowed(entry, duration_ms, value)
             holds = self._free_place(entry, duration_ms, allowed, value)
             if holds is not None:
                 return self._start(entry, holds, duration_ms)
-        self._no_place(entry, duration_ms, allowed, reservation)
+        if self._limits.borrows_in_vain(entry):
+            with self._limits.within_part():
+                return self._start_or_wait(entry, old, duration_ms)
+        self._no_place(entry, duration_ms, allowed, old)
         return False
 
     def _free_place(
@@ -516,7 +523,7 @@ class Cycle:
 
     def _lane(self, entry: Entry) -> Lane:
         """Whatever waits before it, online work is looked at: it is sure of its part."""
-        if self._comes_first(entry.waiting.job):
+        if self._comes_first(entry):
             return Lane.ONLINE
         if entry.shape.interactive:
             return Lane.INTERACTIVE

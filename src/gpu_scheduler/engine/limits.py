@@ -7,7 +7,8 @@ left as they are; the cycle has a copy.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from gpu_scheduler.engine.admit import Admission, Amounts, job_amounts
 from gpu_scheduler.engine.picture import Picture
@@ -31,6 +32,7 @@ class Limits:
         self._holdings = picture.holdings.copy() if picture.has_limits else picture.holdings
         self._tasks_running: dict[int, int] = {}
         self._promised: dict[int, tuple[Job, Amounts]] = {}
+        self._only_part = False
 
     def begin(self, *, leaving: set[str], gone: set[str]) -> None:
         """A pass over the queue begins, with what has been counted so far.
@@ -148,8 +150,40 @@ class Limits:
         job = entry.waiting.job
         if not self._picture.has_limits or job.min_members == len(job.members):
             return entry.shape
+        return self._picture.job_shape(job, members=self._members(job))
+
+    def _members(self, job: Job) -> int:
+        """With how many members an elastic gang would start; at least with its minimum."""
         most = self.admission.most_members(job, self._picture.limit_ms(job))
-        return self._picture.job_shape(job, members=max(most, job.min_members))
+        if self._only_part:
+            most = min(most, self.admission.members_in_part(job))
+        return max(most, job.min_members)
+
+    def comes_first(self, entry: Entry) -> bool:
+        """Tell whether it is online work within its part, with the members it would start with."""
+        job = entry.waiting.job
+        if job.pool is not Pool.ONLINE:
+            return False
+        most = len(job.members)
+        members = most if job.min_members == most else self._members(job)
+        return self.admission.comes_first(job, members)
+
+    def borrows_in_vain(self, entry: Entry) -> bool:
+        """Tell whether an elastic gang would come first if only it had fewer members."""
+        job = entry.waiting.job
+        if job.pool is not Pool.ONLINE or job.min_members == len(job.members):
+            return False
+        fewest = self.admission.comes_first(job, job.min_members)
+        return fewest and not self.comes_first(entry)
+
+    @contextmanager
+    def within_part(self) -> Iterator[None]:
+        """For a while, let elastic gangs of online work have no more than is sure for them."""
+        self._only_part = True
+        try:
+            yield
+        finally:
+            self._only_part = False
 
     def note_task(self, job: Job, change: int) -> None:
         """One more task of the job runs, or one less."""

@@ -17,7 +17,7 @@ from gpu_scheduler.engine.release import Upcoming, least_release
 from gpu_scheduler.engine.shape import Shape
 from gpu_scheduler.engine.slot import Hold, Slot
 from gpu_scheduler.engine.windows import Rule, Windows
-from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import BEYOND_MS
 
@@ -59,7 +59,7 @@ class Calendar:
         self._windows = windows
         self._distance = distance or Distance(picture.apart, picture.index)
         self.rule: Rule | None = None
-        self.comes_first: Callable[[Job], bool] = lambda _: False
+        self.comes_first: Callable[[Entry], bool] = lambda _: False
         self.leaving: set[str] = set()
         self.unsettled = 0
         self.kept: dict[int, Reservation] = {}
@@ -260,7 +260,7 @@ class Calendar:
         Online work within its part passes over those of batch work, but for cleared places.
         """
         outlook = self._outlooks[ordinal]
-        if outlook.top_class < NOBODY_PASSES and self.comes_first(entry.waiting.job):
+        if outlook.top_class < NOBODY_PASSES and self.comes_first(entry):
             entries = self._picture.queue.entries
             numbers = (booking.number for booking in self._bookings.get(ordinal, ()))
             if all(entries[number].waiting.job.pool is Pool.BATCH for number in numbers):

@@ -1,5 +1,7 @@
 """What a tenant and a pool may hold, and what they lend to each other."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_scheduler.engine.admit import (
@@ -288,6 +290,18 @@ def test_a_pool_and_gpu_memory_bound_the_members_of_an_elastic_gang_as_well() ->
     memory = an_admission(a_tenant(gpu_memory_mb=250_000))
     greedy = a_job(gpus=1, members=8, min_members=1, gpu_memory_mb=80_000)
     assert memory.most_members(greedy, HOUR) == 3
+
+
+@pytest.mark.parametrize(("held", "members"), [(0, 4), (1.5, 2), (4, 0), (5, 0)])
+def test_so_many_members_of_an_online_gang_are_within_its_part(held: float, members: int) -> None:
+    gang = a_job(gpus=1, members=8, min_members=2, pool=Pool.ONLINE)
+    admission = an_admission(
+        pools=pools(online=25, batch=75, elastic=True), held_by_pool={Pool.ONLINE: held}, total=16
+    )
+    assert admission.members_in_part(gang) == members
+    assert admission.comes_first(gang, 2) is (members >= 2)
+    assert admission.comes_first(gang, members + 1) is False
+    assert admission.members_in_part(replace(gang, pool=Pool.BATCH)) == 0
 
 
 def test_a_plain_job_has_one_member_or_none() -> None:
