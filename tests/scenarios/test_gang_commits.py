@@ -1,5 +1,7 @@
 """Gangs over nodes in the core: committed once, given up in time, resized when members are lost."""
 
+import pytest
+
 from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import CommitOrder, StartOrder, StopOrder
@@ -9,12 +11,14 @@ from gpu_scheduler.control.messages import (
     NodeFenced,
     Prepared,
     RunCycle,
+    SetNode,
     Started,
     Submit,
 )
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.model.allocation import Allocation
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Array, Job
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_cluster, a_core, a_job
@@ -223,6 +227,25 @@ def test_an_elastic_gang_that_loses_a_node_goes_on_with_those_that_are_left() ->
     bench.tell(Ended("j1.2", exit_code=None, signal=15))
     bench.at(200_000)
     assert bench.state is JobState.PENDING, "one node is less than its minimum"
+
+
+@pytest.mark.parametrize("array", ["", "7"])
+def test_with_how_many_members_a_gang_started_last_is_known_after_a_restart(array: str) -> None:
+    tasks = Array(tasks=IntervalSet.parse(array)) if array else None
+    bench = Bench(nodes=4, members=4, min_members=2, array=tasks)
+    first = bench.allocation.id
+    bench.prepared()
+    bench.tell(Started(first))
+    bench.now_ms = 100_000
+    bench.tell(NodeFenced("n3"))
+    bench.tell(Ended(first, exit_code=None, signal=15))
+    assert bench.store.allocations() == []
+    bench.again()
+    for node in a_cluster(nodes=3, gpus=4):
+        bench.tell(SetNode(node))
+    bench.at(110_000)
+    assert len(bench.allocation.placements) == 3
+    assert bench.data("resized") == [{"from": 4, "to": 3, "minimum": 2}]
 
 
 def test_an_elastic_gang_with_a_member_of_unknown_end_is_tried_again() -> None:

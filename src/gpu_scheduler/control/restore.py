@@ -22,6 +22,7 @@ from gpu_scheduler.control.eligible import (
     wait_for_job,
     waits_for,
 )
+from gpu_scheduler.control.gangs import is_elastic
 from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
 from gpu_scheduler.control.nodes import watch_drain
 from gpu_scheduler.control.promises import take_up_promises
@@ -264,6 +265,8 @@ def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
     job = _sharing(book, row.job)
     life = JobLife(job)
     _fill(life, row, store.tasks(job.id) if job.array is not None else [])
+    if is_elastic(job):
+        _recall_members(life, store)
     book.lives[job.id] = life
     if job.hold:
         life.wait_on(HELD, Reason(ReasonCode.HELD))
@@ -279,6 +282,16 @@ def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
     for number, task in life.tasks.items():
         if task.resume_ms:
             book.set_timer(task.resume_ms, BACKOFF, job.id, number)
+
+
+def _recall_members(life: JobLife, store: Store) -> None:
+    """With how many members an elastic gang that waits again started last, as its attempts tell."""
+    only = life.only_task
+    tasks = life.tasks.items() if only is None else [(None, only)]
+    for number, task in tasks:
+        ended = store.attempts(life.job.id, number) if task.attempt else []
+        if ended:
+            task.members = len(ended[-1].placements)
 
 
 def _waiting_count(life: JobLife) -> int:
