@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gpu_scheduler.cli.durations import size_mb
+from gpu_scheduler.cli.durations import size_mb, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,22 +35,20 @@ LAST_PORT = 65_535
 
 def register(parser: ArgumentParser) -> None:
     """The options."""
-    parser.add_argument(
-        "--server", metavar="HOST:PORT,...", help="the servers, tried one after the other"
-    )
-    parser.add_argument(
-        "--token", metavar="TOKEN", help="of 'tgpu node token create'; needed once, to join"
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="a file with it, mode 600")
-    parser.add_argument("--config", metavar="FILE", help="settings; see 'tgpu config sample'")
-    parser.add_argument("--name", metavar="NODE", help="of this node; default: the host name")
-    parser.add_argument(
-        "--simulate", metavar="GPUS", help="declare GPUs, such as 8xH100; jobs are real"
-    )
-    parser.add_argument("--work-dir", metavar="DIR", help="for state, logs and scratch files")
-    parser.add_argument("--labels", metavar="K=V,...", help="that jobs can ask for")
-    parser.add_argument("--rack", metavar="RACK", help="where this machine stands")
-    parser.add_argument("--address", metavar="ADDRESS", help="where other nodes reach this one")
+
+    def add(option: str, metavar: str, about: str) -> None:
+        parser.add_argument(option, type=text(option), metavar=metavar, help=about)
+
+    add("--server", "HOST:PORT,...", "the servers, tried one after the other")
+    add("--token", "TOKEN", "of 'tgpu node token create'; needed once, to join")
+    add("--token-file", "FILE", "a file with it, mode 600")
+    add("--config", "FILE", "settings; see 'tgpu config sample'")
+    add("--name", "NODE", "of this node; default: the host name")
+    add("--simulate", "GPUS", "declare GPUs, such as 8xH100; jobs are real")
+    add("--work-dir", "DIR", "for state, logs and scratch files")
+    add("--labels", "K=V,...", "that jobs can ask for")
+    add("--rack", "RACK", "where this machine stands")
+    add("--address", "ADDRESS", "where other nodes reach this one")
     parser.add_argument("--cpus", metavar="N", help="give out so many CPU cores")
     parser.add_argument(
         "--memory",

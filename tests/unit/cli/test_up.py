@@ -86,6 +86,26 @@ def test_an_empty_word_is_no_wish(option: str) -> None:
         parser.read([option, ""])
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--server", "--token", "--token-file", "--config", "--name", "--simulate", "--work-dir"],
+)
+def test_an_empty_word_is_no_wish_of_an_agent(option: str) -> None:
+    _, parser = parser_for("agent", COMMANDS["agent"])
+    for word in ("", " "):
+        with pytest.raises(InvalidRequest, match=f"{option} is empty; is a variable not set"):
+            parser.read([option, word])
+
+
+def test_an_empty_server_is_refused_by_every_command() -> None:
+    for name in COMMANDS:
+        _, parser = parser_for(name, COMMANDS[name])
+        for action in (a for a in parser._actions if "--server" in a.option_strings):
+            assert callable(action.type), f"{name} takes any word"
+            with pytest.raises(InvalidRequest, match="--server is empty"):
+                action.type("")
+
+
 def test_an_agent_without_its_token_file_says_which_one_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
