@@ -56,6 +56,15 @@ class Box:
             page = client.call("GET", "/api/v1/events?limit=1000")
         return [event for event in page["events"] if event["kind"] == kind]
 
+    def last_event(self, kind: str, **says: object) -> dict[str, Any]:
+        """The last of a kind, once it says this: a GPU is shown before its event is kept."""
+
+        def last() -> dict[str, Any]:
+            return next((event["data"] for event in reversed(self.events(kind))), {})
+
+        self.until(lambda: says.items() <= last().items())
+        return last()
+
     def told_of(self, job: str) -> list[str]:
         """What people were told of a job."""
         return [one["event"] for one in self.mailbox.got if one["job_id"] == job]
@@ -181,9 +190,7 @@ def test_a_gpu_is_given_out_again_only_when_the_last_job_has_left_it(box: Box) -
     assert not Path(f"/proc/{pid}").exists()
     # The driver still names the process, as after a crash of its own.
     box.until(lambda: box.gpu()["state"] == "leaking")
-    # Of a GPU people hear before the event is kept.
-    box.until(lambda: box.events("gpu_leak")[-1]["data"]["job"] == first)
-    leak = box.events("gpu_leak")[-1]["data"]
+    leak = box.last_event("gpu_leak", job=first)
     assert (leak["pid"], leak["memory_mb"]) == (pid, 9_000)
     assert leak["of_user"]
     told = f"is over, and process {pid} (sleep) of {leak['of_user']} still holds 9000 MiB"
@@ -240,7 +247,7 @@ def test_a_gpu_with_an_xid_is_drained_and_comes_back_by_hand_or_by_a_reset(box: 
     box.nvml.xid(0, 62)
     box.until(lambda: box.gpu()["state"] == "unhealthy")
     assert box.gpu()["why"] == "XID 62: the internal micro-controller halted"
-    assert box.events("gpu_unhealthy")[-1]["data"]["xid"] == 62
+    box.last_event("gpu_unhealthy", xid=62)
     assert box.job(runs)["state"] == "running", "what runs there goes on"
     waits = box.server.submit("--gpus", "0.1", "--allowed-gpus", "0", "--", "true")
     box.server.tgpu("cancel", runs)
