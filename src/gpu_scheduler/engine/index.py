@@ -28,6 +28,8 @@ from gpu_scheduler.model.request import SHARE_STEP_MILLI, WHOLE_MILLI, Request
 WIDTH = CPU_LEVELS + 1
 MOST_SHARED_MILLI = WHOLE_MILLI - SHARE_STEP_MILLI
 """What is left of a device of which only memory is held: any share fits, a whole request not."""
+SPARE_NUMBERS = 10_000
+"""So many vectors that no node has now may be remembered, beside twice as many as there are."""
 
 
 FEWEST_BITS = 64
@@ -60,7 +62,9 @@ class Index:
         self._racks: dict[str, int] | None = None
         self.watch_vectors = False
         self.watch_sizes = False
-        self._vectors: dict[Vector, int] = {}
+        self._vectors: dict[int, int] = {}
+        self._numbers: dict[Vector, int] = {}
+        self._next_number = 0
 
     # --- nodes
 
@@ -169,8 +173,11 @@ class Index:
         return self._free_devices
 
     @property
-    def vectors(self) -> dict[Vector, int]:
-        """The nodes that are free in exactly the same way; kept only while somebody watches."""
+    def vectors(self) -> dict[int, int]:
+        """The nodes that are free in exactly the same way, by the number of their vector.
+
+        Kept only while somebody watches. A number never stands for another vector.
+        """
         self._settle()
         return self._vectors
 
@@ -380,7 +387,7 @@ class Index:
         self._buckets = [bits << growth for bits in self._buckets]
         self._kind_bits = [bits << growth for bits in self._kind_bits]
         self._parts.widen(growth)
-        self._vectors = {vector: bits << growth for vector, bits in self._vectors.items()}
+        self._vectors = {number: bits << growth for number, bits in self._vectors.items()}
 
     def _change_node(self, slot: Slot, node: Node) -> Slot:
         if node.ordinal != slot.ordinal:
@@ -426,14 +433,26 @@ class Index:
         if old == new:
             return
         if old is not None:
-            rest = self._vectors[old] ^ slot.bit
+            number = slot.vector_number
+            rest = self._vectors[number] ^ slot.bit
             if rest:
-                self._vectors[old] = rest
+                self._vectors[number] = rest
             else:
-                del self._vectors[old]
+                del self._vectors[number]
         if new is not None:
-            self._vectors[new] = self._vectors.get(new, 0) | slot.bit
+            slot.vector_number = number = self._number_of(new)
+            self._vectors[number] = self._vectors.get(number, 0) | slot.bit
         slot.vector = new
+
+    def _number_of(self, vector: Vector) -> int:
+        """Whoever looks at all vectors would hash each of them; numbers cost next to nothing."""
+        number = self._numbers.get(vector)
+        if number is None:
+            if len(self._numbers) > SPARE_NUMBERS + 2 * len(self._vectors):
+                self._numbers = {v: n for v, n in self._numbers.items() if n in self._vectors}
+            number = self._numbers[vector] = self._next_number
+            self._next_number += 1
+        return number
 
 
 def width_for(ordinal: int) -> int:

@@ -67,10 +67,10 @@ class Scorer:
         chosen = 0
         vectors = self._index.vectors
         places = self._memory.places_of(shape, vectors)
-        for vector, bits in vectors.items():
-            place = places.get(vector)
+        for number, bits in vectors.items():
+            place = places.get(number)
             if place is None:
-                place = places[vector] = self._place(vector, shape)
+                place = places[number] = self._place(bits, shape)
             if place is NO_PLACE or (best is not None and place[0] > best[0]):
                 continue
             allowed = bits if within is None else bits & within
@@ -84,10 +84,11 @@ class Scorer:
         slot = self._index.slots[chosen]
         return slot.choose_any(shape) if best[2] < 0 else slot.choose_device(shape, best[2])
 
-    def _place(self, vector: Vector, shape: Shape) -> Place:
-        """Cost, tie rule and device for a share (or -1) on nodes with this free vector."""
-        slot = self._index.slots[self._index.first_in(self._index.vectors[vector])]
-        if slot.choose_any(shape) is None:
+    def _place(self, bits: int, shape: Shape) -> Place:
+        """Cost, tie rule and device for a share (or -1) on these nodes of one free vector."""
+        slot = self._index.slots[self._index.first_in(bits)]
+        vector = slot.vector
+        if vector is None or slot.choose_any(shape) is None:
             return NO_PLACE
         if self._ranking is Ranking.BALANCE:
             return self._worth.cost(vector, shape, slot.devices_for(shape))
@@ -103,10 +104,10 @@ class Scorer:
         feasible = 0
         vectors = self._index.vectors
         places = self._memory.places_of(shape, vectors)
-        for vector, bits in vectors.items():
-            place = places.get(vector)
+        for number, bits in vectors.items():
+            place = places.get(number)
             if place is None:
-                place = places[vector] = self._place(vector, shape)
+                place = places[number] = self._place(bits, shape)
             if place is not NO_PLACE:
                 feasible |= bits
         if within is not None:
@@ -128,7 +129,7 @@ class Scorer:
 
 
 class ScoreMemory:
-    """What was found before, by shape and vector."""
+    """What was found before, by shape and number of a vector."""
 
     __slots__ = ("fragments", "places", "worth")
 
@@ -137,14 +138,14 @@ class ScoreMemory:
 
     def __init__(self) -> None:
         """Start with nothing known."""
-        self.places: dict[int, dict[Vector, Place]] = {}
+        self.places: dict[int, dict[int, Place]] = {}
         self.fragments = None
 
-    def places_of(self, shape: Shape, vectors: dict[Vector, int]) -> dict[Vector, Place]:
+    def places_of(self, shape: Shape, vectors: dict[int, int]) -> dict[int, Place]:
         """What is known of a shape; of vectors that no node has now, not more than of others."""
         places = self.places.setdefault(shape.id, {})
         if len(places) > SPARE_PLACES + 2 * len(vectors):
-            places = {vector: place for vector, place in places.items() if vector in vectors}
+            places = {number: place for number, place in places.items() if number in vectors}
             self.places[shape.id] = places
         return places
 

@@ -24,7 +24,7 @@ Vector = (
 
 Some nodes have a sixth part: if any device with memory is shared, the memory left of every device
 by position (-1: this one is not shared), and the MIG slices left. It is left out where there is
-nothing to say, because vectors are hashed all the time.
+nothing to say, because vectors are hashed with every change.
 """
 
 
@@ -97,6 +97,7 @@ class Slot:
         "steps",
         "usable",
         "vector",
+        "vector_number",
     )
 
     def __init__(self, node: Node, kind: Kind) -> None:
@@ -120,6 +121,7 @@ class Slot:
         self.in_rows = False
         self.steps = 0
         self.vector: Vector | None = None
+        self.vector_number = -1
         self.sizes: dict[int, int] = {}
 
     @property

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.engine import index as index_module
 from gpu_scheduler.engine.index import Index
 from gpu_scheduler.engine.slot import Hold
 from gpu_scheduler.model.errors import InternalError, UnknownThing
@@ -115,6 +116,24 @@ def test_bitmaps_move_up_when_a_node_with_a_high_ordinal_comes() -> None:
     ]
     assert sorted(index.first_in(bits) for bits in index.vectors.values()) == [0, 1]
     assert [take(index, gpus=0.5), take(index, gpus=1)] == [("n0", [0]), ("n1", [0])]
+
+
+def test_the_number_of_a_vector_is_forgotten_when_there_are_many_and_never_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_module, "SPARE_NUMBERS", 3)
+    index = an_index(a_cluster(nodes=2, gpus=4))
+    index.watch()
+    meaning: dict[int, object] = {}
+    for share in [*range(1, 40), *range(1, 40)]:
+        hold = find(index, a_request(gpus=share / 100))
+        assert hold is not None
+        index.take(hold)
+        for number, bits in index.vectors.items():
+            (vector,) = {slot.vector for slot in index.slots_in(bits)}
+            assert meaning.setdefault(number, vector) == vector
+        index.give(hold)
+    assert len(index._numbers) <= 3 + 2 * 2 + 1
 
 
 def test_the_lowest_ordinal_wins_a_tie_whatever_the_order_of_registration() -> None:
