@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 # worth it only once the suite takes longer than that on one core.
 PYTEST_ARGS ?=
 PYTEST_WORKERS ?= 2
+# A file is run by one worker, and files in the order in which they come (see tests/conftest.py).
+PYTEST_SHARED := -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The version of $(PYTHON), and the interpreter behind it also when $(VENV) itself is active.
 PYTHON_FACTS := $(shell $(PYTHON) -c 'import sys; print("%d.%d %s" % (sys.version_info[:2] + (getattr(sys, "_base_executable", sys.executable),)))' 2>/dev/null)
@@ -37,7 +39,7 @@ demo: $(READY) ## real jobs of three tenants on declared GPUs, in less than a mi
 test: lint pytest ## lint, then every test
 
 pytest: $(READY) parts ## every test, without lint
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_SHARED) $(PYTEST_ARGS)
 
 chaos: $(READY) ## 20,000 simulated worlds of faults (CHAOS_WORLDS), then 500 real kills and a real fleet
 	$(BIN)/python -m tests.faults 0-$$(($${CHAOS_WORLDS:-20000} - 1)) --jobs $(PYTEST_WORKERS)
@@ -48,7 +50,7 @@ parts: ## the programs that some tests use (as root, by apt-get; PARTS=no does w
 	@sh requirements/parts.sh
 
 test-coverage: $(READY) parts ## every test, with 90 % of all lines and 100 % of the model covered
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --cov $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_SHARED) --cov $(PYTEST_ARGS)
 	@if [ -d src/gpu_scheduler/model ]; then \
 		$(BIN)/coverage report --include='src/gpu_scheduler/model/*' --fail-under=100; \
 	fi
