@@ -107,6 +107,8 @@ def test_a_body_that_cannot_be_read_says_where_it_is_wrong(
         ("POST", "/jobs", b'{"command":["a"],"priority" : 1, "priority"\t:2}', "priority"),
         ("POST", "/jobs", b'{"command":["a:b"],"environment":{"A":":","A":"x"}}', "A"),
         ("POST", "/jobs", b'{"command":["a"],"name":"x","n\\u0061me":"y"}', "name"),
+        ("POST", "/jobs", b'{"command":["\\u003a"],"hold":true,"hold":false}', "hold"),
+        ("POST", "/jobs", b'{"command":["\\u003A"],"hold":true,"hold":false}', "hold"),
         ("POST", "/jobs/validate", b'{"command":["a"],"hold":true,"hold":false}', "hold"),
         ("POST", "/tasks", b'{"command":"a","gpu_count":0,"gpu_count":1}', "gpu_count"),
         ("POST", "/tenants", b'{"name":"twice","max_gpus":1,"max_gpus":8}', "max_gpus"),
@@ -131,7 +133,7 @@ def test_a_key_that_stands_twice_is_refused_and_named(
 
 def test_a_key_that_stands_twice_in_one_of_many_jobs_refuses_all_and_is_named(lab: ApiLab) -> None:
     jobs = [b'{"command":["a:b"]}', b'{"command":["c"],"environment":{"A":"1"}}']
-    twice = b'{"command":["d"],"memory_mb":1,"memory_mb":2}'
+    twice = b'{"command":["\\u003A"],"memory_mb":1,"memory_mb":2}'
     lines = {"Content-Type": "application/x-ndjson"}
     before = count(lab)
     for reply in (
