@@ -155,7 +155,8 @@ def _check_count(jobs: int, most: int) -> None:
 def _split(data: bytes, *, lines: bool) -> list[bytes]:
     if lines:
         return [line for line in data.split(b"\n") if line.strip()]
-    raws = decode(_RAW_LIST, data)
+    # Its jobs are looked into one by one, so that a refusal says which one it is about.
+    raws = decode(_RAW_LIST, data, checks_keys=False)
     return list(map(bytes, raws))
 
 

@@ -145,6 +145,23 @@ def test_a_key_that_stands_twice_in_one_of_many_jobs_refuses_all_and_is_named(la
     assert count(lab) == before
 
 
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (b'{"command":["\xff"]}', "it is not UTF-8"),
+        (b'{"command":["a"],"gpu_count":1e999}', "gpu_count: number out of range"),
+        (b'{"command":["a"],"gpus":1e999}', "unknown field `gpus`"),
+        (b'{"command":["a"],"hold":true,"hold":false}, 3', "'hold' stands there twice"),
+    ],
+)
+def test_what_cannot_be_read_is_named_by_its_place_among_many_jobs(
+    lab: ApiLab, job: bytes, told: str
+) -> None:
+    reply = lab.post("/jobs", b'[{"command":["a"]}, ' + job + b"]")
+    assert (reply.status, reply.json["details"]) == (400, {"index": 1})
+    assert told in reply.error
+
+
 def test_the_same_key_in_two_objects_and_colons_in_text_are_no_fault(lab: ApiLab) -> None:
     job = {"command": ["a", '":":'], "name": "name: a", "environment": {"name": "b:", "A": "A:"}}
     assert lab.post("/jobs", job).status == 201
