@@ -83,16 +83,26 @@ async def retry_job(context: Context, call: Call) -> Answer:
 
 
 def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
-    """What waits again; of an array which tasks, and how many cancelled ones do not."""
-    if tasks is None:
+    """What waits again; of an array which tasks, and how many cancelled ones do not.
+
+    Which tasks is not known any more when the request is a repetition.
+    """
+    left = 0
+    if row.job.array is None:
         told = "the job waits again"
-        return Retried(job_id=row.job.id, status=JobState.PENDING, message=told)
-    left = len(dict(row.tasks).get(JobState.CANCELLED, ()))
-    told = f"tasks of the array that wait again: {len(tasks)}"
-    if left:
-        told += f"; cancelled ones that do not: {left}"
+    else:
+        left = len(dict(row.tasks).get(JobState.CANCELLED, ()))
+        told = "tasks of the array wait again"
+        if tasks is not None:
+            told = f"tasks of the array that wait again: {len(tasks)}"
+        if left:
+            told += f"; cancelled ones that do not: {left}"
     return Retried(
-        job_id=row.job.id, status=JobState.PENDING, message=told, tasks=str(tasks), left=left
+        job_id=row.job.id,
+        status=JobState.PENDING,
+        message=told,
+        tasks=None if tasks is None else str(tasks),
+        left=left,
     )
 
 

@@ -232,12 +232,18 @@ def test_a_retry_says_which_tasks_of_an_array_wait_again() -> None:
             lab.end(f"{job_id}_{task}", exit_code)
         lab.call("DELETE", f"/jobs/{job_id}_3")
         lab.end(f"{job_id}_3", 1)
-        assert lab.post(f"/jobs/{job_id}/retry").json == {
+        key = {"Idempotency-Key": "retry-of-an-array"}
+        told = lab.post(f"/jobs/{job_id}/retry", headers=key).json
+        assert told == {
             "job_id": job_id,
             "status": "pending",
             "message": "tasks of the array that wait again: 2; cancelled ones that do not: 1",
             "tasks": "1-2",
             "left": 1,
+        }
+        assert lab.post(f"/jobs/{job_id}/retry", headers=key).json == told | {
+            "message": "tasks of the array wait again; cancelled ones that do not: 1",
+            "tasks": None,
         }
         assert lab.get(f"/jobs/{job_id}_3").json["state"] == "cancelled"
         again = lab.post(f"/jobs/{job_id}/retry?cancelled=true").json
