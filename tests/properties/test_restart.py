@@ -32,7 +32,7 @@ class CrashingRig(Rig):
         restore(self.core.book, self.store, self.now_ms)
         for row in self.store.jobs():
             if row.state in ENDED:
-                recall(self.core.book, row, self.store.tasks(row.job.id))
+                recall(self.core.book, row, self.store)
         for node in self.audit.nodes.values():
             self.apply(SetNode(node))
         assert known(self.core, self.now_ms) == known(old, self.now_ms)

@@ -10,12 +10,13 @@ from gpu_scheduler.control.messages import (
     Ended,
     NodeFenced,
     Prepared,
+    Retry,
     RunCycle,
     SetNode,
     Started,
     Submit,
 )
-from gpu_scheduler.control.restore import restore
+from gpu_scheduler.control.restore import recall, restore
 from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job
@@ -246,6 +247,35 @@ def test_with_how_many_members_a_gang_started_last_is_known_after_a_restart(arra
     bench.at(110_000)
     assert len(bench.allocation.placements) == 3
     assert bench.data("resized") == [{"from": 4, "to": 3, "minimum": 2}]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(("array", "told"), [("", 1), ("7-8", 0)])
+def test_a_restart_does_not_change_what_is_told_of_a_gang_that_is_retried(
+    array: str, told: int, *, is_restarted: bool
+) -> None:
+    tasks = Array(tasks=IntervalSet.parse(array)) if array else None
+    bench = Bench(nodes=4, members=4, min_members=2, array=tasks)
+    first = bench.allocation.id
+    bench.prepared()
+    bench.tell(Started(first))
+    bench.now_ms = 100_000
+    bench.tell(Ended(first, exit_code=1))
+    bench.tell(NodeFenced("n3"))
+    if array:
+        bench.tell(Retry("j1"))
+    if is_restarted:
+        bench.again()
+        for node in a_cluster(nodes=3, gpus=4):
+            bench.tell(SetNode(node))
+    if not array:
+        row = bench.store.job("j1")
+        assert row is not None
+        recall(bench.core.book, row, bench.store)
+        bench.tell(Retry("j1"))
+    bench.at(110_000)
+    assert len(bench.allocation.placements) == 3
+    assert bench.data("resized") == [{"from": 4, "to": 3, "minimum": 2}] * told
 
 
 def test_an_elastic_gang_with_a_member_of_unknown_end_is_tried_again() -> None:

@@ -390,8 +390,7 @@ class Loop:
         row = None if known else self.store.job(job_id)
         if row is None:
             return []
-        tasks = self.store.tasks(job_id) if row.job.array is not None else []
-        recall(book, row, tasks)
+        recall(book, row, self.store)
         return [d.job_id for d in row.job.dependencies if d.job_id not in row.met]
 
     def _cycle(self) -> Outcome:

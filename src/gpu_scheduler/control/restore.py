@@ -104,13 +104,12 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def recall(book: Book, row: JobRow, tasks: list[TaskRow]) -> None:
+def recall(book: Book, row: JobRow, store: Store) -> None:
     """Remember an end again, so that the job can be retried or depended on."""
     job = row.job
     if job.id in book.lives or job.id in book.ended or row.state not in ENDED:
         return
-    life = JobLife(_sharing(book, job))
-    _fill(life, row, tasks)
+    life = _life(book, row, store)
     life.end_ms = row.end_ms
     if job.hold:
         life.wait_on(HELD, Reason(ReasonCode.HELD))
@@ -262,11 +261,8 @@ def _kind(row: JobRow) -> tuple[object, ...]:
 
 
 def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
-    job = _sharing(book, row.job)
-    life = JobLife(job)
-    _fill(life, row, store.tasks(job.id) if job.array is not None else [])
-    if is_elastic(job):
-        _recall_members(life, store)
+    life = _life(book, row, store)
+    job = life.job
     book.lives[job.id] = life
     if job.hold:
         life.wait_on(HELD, Reason(ReasonCode.HELD))
@@ -284,12 +280,26 @@ def _restore_life(book: Book, row: JobRow, store: Store, now_ms: int) -> None:
             book.set_timer(task.resume_ms, BACKOFF, job.id, number)
 
 
+def _life(book: Book, row: JobRow, store: Store) -> JobLife:
+    """What is stored of a job."""
+    job = _sharing(book, row.job)
+    life = JobLife(job)
+    _fill(life, row, store.tasks(job.id) if job.array is not None else [])
+    if is_elastic(job):
+        _recall_members(life, store)
+    return life
+
+
 def _recall_members(life: JobLife, store: Store) -> None:
-    """With how many members an elastic gang that waits again started last, as its attempts tell."""
+    """With how many members an elastic gang that waits again started last, as its attempts tell.
+
+    Of a task that had ended and is retried nothing but its number of attempts is kept, so that it
+    begins anew in this as well.
+    """
     only = life.only_task
     tasks = life.tasks.items() if only is None else [(None, only)]
     for number, task in tasks:
-        ended = store.attempts(life.job.id, number) if task.attempt else []
+        ended = store.attempts(life.job.id, number) if task.start_ms is not None else []
         if ended:
             task.members = len(ended[-1].placements)
 
