@@ -121,6 +121,17 @@ def test_an_elastic_online_gang_passes_over_a_batch_reservation_with_its_part_al
     assert len(lab.allocation("j11").placements) == 4, "batch leaves more idle, but wants it back"
 
 
+def test_an_elastic_online_gang_does_not_start_with_less_than_its_part_for_a_reservation() -> None:
+    both, zone = ("rack", "x"), ("zone", "a")
+    nodes = (a_node(labels=(both, zone)), a_node(ordinal=1, gpus=2, labels=(both,)))
+    lab = a_lab(nodes=(*nodes, a_node(ordinal=2)), pools=shares(25, 75))
+    lab.submit(a_job(number=1, gpus=1, preemptible=False, node_labels=(zone,)))
+    lab.submit(a_job(number=2, gpus=8, priority=5000, node_labels=(zone,)))
+    long = {"max_runtime_ms": 100 * HOUR, "estimate_ms": 100 * HOUR, "node_labels": (both,)}
+    lab.submit(online(11, members=7, min_members=2, **long))
+    assert len(lab.allocation("j11").placements) == 4, "two fit beside what batch has reserved"
+
+
 def test_an_elastic_online_gang_borrows_what_nobody_waits_for() -> None:
     lab = a_lab(pools=shares(25, 75))
     lab.submit(online(11, members=7, min_members=2))

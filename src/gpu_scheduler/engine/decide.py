@@ -281,9 +281,8 @@ class Cycle:
         """Start where it is free, else wait. Online gangs are tried within their part, too."""
         allowed = None
         if (entry.shape.base, self._closure) not in self._no_room:
-            value = self._value(entry)
-            allowed = self._calendar.allowed(entry, duration_ms, value)
-            holds = self._free_place(entry, duration_ms, allowed, value)
+            allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
+            holds = self._free_place(entry, duration_ms, allowed)
             if holds is not None:
                 return self._start(entry, holds, duration_ms)
         if self._limits.borrows_in_vain(entry):
@@ -292,9 +291,7 @@ class Cycle:
         self._no_place(entry, duration_ms, allowed, old)
         return False
 
-    def _free_place(
-        self, entry: Entry, duration_ms: int, allowed: int | None, value: int
-    ) -> list[Hold] | None:
+    def _free_place(self, entry: Entry, duration_ms: int, allowed: int | None) -> list[Hold] | None:
         """Devices that are free and that nobody counts on; the draft has them then."""
         if self._windows is not None:
             own = self._place_in_own(entry, duration_ms)
@@ -304,11 +301,24 @@ class Cycle:
         holds = self._places.place_apart(entry.waiting.job, self._limits.admitted(entry), allowed)
         if holds is None:
             return None
-        fitted = self._calendar.fitted(entry, holds, duration_ms, value)
+        fitted = self._calendar.fitted(entry, holds, duration_ms, self._value(entry))
+        if self._limits.is_sure_of_more(entry, len(holds)):
+            return self._larger_place(entry, duration_ms, fitted, mark)
         if fitted is not holds:
-            self._draft.undo(mark)
-            self._draft.take(fitted[0])
+            self._draft.take_instead(mark, fitted)
         return fitted
+
+    def _larger_place(
+        self, entry: Entry, duration_ms: int, holds: list[Hold], mark: int
+    ) -> list[Hold]:
+        """A place for more members: within its part it passes over what batch work reserved."""
+        with self._limits.within_part():
+            self._draft.undo(mark)
+            allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
+            larger = self._free_place(entry, duration_ms, allowed) or holds
+        best = max(holds, larger, key=len)
+        self._draft.take_instead(mark, best)
+        return best
 
     def _place_in_own(self, entry: Entry, duration_ms: int) -> list[Hold] | None:
         """A place on devices that are reserved for the job itself: it goes there first.
@@ -395,12 +405,11 @@ class Cycle:
         if not self._tries.are_left(lane):
             return refused
         self._tries.count(lane)
-        value = self._value(entry)
-        allowed = self._calendar.allowed(entry, duration_ms, value)
+        allowed = self._calendar.allowed(entry, duration_ms, self._value(entry))
         place = None
         if (entry.shape.base, self._closure) not in self._no_room:
             mark = self._draft.mark()
-            place = self._free_place(entry, duration_ms, allowed, value)
+            place = self._free_place(entry, duration_ms, allowed)
             self._draft.undo(mark)
         search = self._search(entry, duration_ms, allowed, entry.shape.min_members)
         found = self._own_work.find(entry, relief, place, search)

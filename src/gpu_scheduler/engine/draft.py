@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpu_scheduler.engine.index import Index
 from gpu_scheduler.engine.slot import Hold
 
@@ -40,6 +42,12 @@ class Draft:
                 index.give(hold)
             else:
                 index.take(hold)
+
+    def take_instead(self, mark: int, holds: Iterable[Hold]) -> None:
+        """Try holding this in place of everything since the mark."""
+        self.undo(mark)
+        for hold in holds:
+            self.take(hold)
 
     def commit(self) -> None:
         """Keep everything."""

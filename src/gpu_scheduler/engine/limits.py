@@ -176,6 +176,12 @@ class Limits:
         fewest = self.admission.comes_first(job, job.min_members)
         return fewest and not self.comes_first(entry)
 
+    def is_sure_of_more(self, entry: Entry, members: int) -> bool:
+        """Tell whether an elastic gang that borrows in vain has more members within its part."""
+        if not self.borrows_in_vain(entry):
+            return False
+        return members < self.admission.members_in_part(entry.waiting.job)
+
     @contextmanager
     def within_part(self) -> Iterator[None]:
         """For a while, let elastic gangs of online work have no more than is sure for them."""
