@@ -52,8 +52,8 @@ normal; or a number up to 10000. Larger is more urgent. (`tgpu add` and jobs.txt
 scale: 0 high, 1 normal, 2 low.)
 
 **Empty words**, as a variable that is not set gives them, are refused by `submit`, `run`, `up`,
-`agent` and their like, and as `--server` by every command; only the `--name` of a job may be empty,
-and then is that of the program.
+`server`, `agent` and their like, and as `--server` by every command; only the `--name` of a job may
+be empty, and then is that of the program.
 
 **Output.** On a terminal, tables are aligned and coloured (not with `NO_COLOR`) and the last column
 is cut to the width; on a narrow one names are cut, too, and the columns that matter least are left

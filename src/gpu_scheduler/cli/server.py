@@ -5,6 +5,8 @@ Everything heavy is imported late: a wrong option should not cost a second.
 
 from __future__ import annotations
 
+from gpu_scheduler.cli.durations import text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -23,23 +25,22 @@ FLAGS = {
 
 def register(parser: ArgumentParser) -> None:
     """The options."""
-    parser.add_argument("--config", metavar="FILE", help="settings; see 'tgpu config sample'")
-    parser.add_argument("--state-dir", metavar="DIR", help="where all state is kept")
-    parser.add_argument("--host", metavar="ADDRESS", help="to listen on; default 127.0.0.1")
-    parser.add_argument("--http-port", metavar="PORT", type=int, help="0 takes a free one")
-    parser.add_argument(
-        "--grpc-port", metavar="PORT", type=int, help="for agents; 0 takes a free one"
-    )
-    parser.add_argument("--metrics-port", metavar="PORT", type=int, help="0 takes a free one")
-    parser.add_argument("--policy", metavar="NAME", help="who comes first, such as fair or fifo")
-    parser.add_argument("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR")
-    parser.add_argument(
-        "--with-agent", action="store_true", help="run jobs on this machine as well"
-    )
-    parser.add_argument("--node-name", metavar="NAME", help="of this machine, with --with-agent")
-    parser.add_argument(
-        "--simulate", metavar="GPUS", help="declare GPUs of this machine, with --with-agent"
-    )
+    add = parser.add_argument
+
+    def add_text(option: str, metavar: str, about: str) -> None:
+        add(option, type=text(option), metavar=metavar, help=about)
+
+    add_text("--config", "FILE", "settings; see 'tgpu config sample'")
+    add_text("--state-dir", "DIR", "where all state is kept")
+    add_text("--host", "ADDRESS", "to listen on; default 127.0.0.1")
+    add("--http-port", metavar="PORT", type=int, help="0 takes a free one")
+    add("--grpc-port", metavar="PORT", type=int, help="for agents; 0 takes a free one")
+    add("--metrics-port", metavar="PORT", type=int, help="0 takes a free one")
+    add_text("--policy", "NAME", "who comes first, such as fair or fifo")
+    add_text("--log-level", "LEVEL", "DEBUG, INFO, WARNING or ERROR")
+    add("--with-agent", action="store_true", help="run jobs on this machine as well")
+    add_text("--node-name", "NAME", "of this machine, with --with-agent")
+    add_text("--simulate", "GPUS", "declare GPUs of this machine, with --with-agent")
 
 
 def run(args: Namespace) -> int:

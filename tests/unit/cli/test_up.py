@@ -78,10 +78,13 @@ def test_gpus_that_cannot_be_declared_are_refused_at_once(
     assert not state.exists()
 
 
-@pytest.mark.parametrize("option", ["--simulate", "--state-dir", "--config", "--policy"])
-def test_an_empty_word_is_no_wish(option: str) -> None:
+@pytest.mark.parametrize("command", ["up", "server"])
+@pytest.mark.parametrize(
+    "option", ["--simulate", "--state-dir", "--config", "--policy", "--node-name", "--log-level"]
+)
+def test_an_empty_word_is_no_wish(option: str, command: str) -> None:
     # Only read: were it taken, a real server would start in the usual place.
-    _, parser = parser_for("up", COMMANDS["up"])
+    _, parser = parser_for(command, COMMANDS[command])
     with pytest.raises(InvalidRequest, match=f"{option} is empty; is a variable not set"):
         parser.read([option, ""])
 
