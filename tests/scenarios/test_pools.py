@@ -13,11 +13,13 @@ from gpu_scheduler.control.messages import (
     PauseDevice,
 )
 from gpu_scheduler.control.node_messages import Cordon, Drain, Uncordon
+from gpu_scheduler.engine.limits import Limits
 from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.engine.queue import Entry
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.states import JobState
-from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_tenant
+from tests.builders import HOUR, MINUTE, SECOND, a_cluster, a_job, a_node, a_tenant
 from tests.scenarios.lab import Lab
 
 
@@ -130,6 +132,29 @@ def test_an_elastic_online_gang_does_not_start_with_less_than_its_part_for_a_res
     long = {"max_runtime_ms": 100 * HOUR, "estimate_ms": 100 * HOUR, "node_labels": (both,)}
     lab.submit(online(11, members=7, min_members=2, **long))
     assert len(lab.allocation("j11").placements) == 4, "two fit beside what batch has reserved"
+
+
+def test_how_often_the_part_of_a_gang_is_asked_for_does_not_grow_with_what_is_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    answer = Limits.comes_first
+
+    def counted(limits: Limits, entry: Entry) -> bool:
+        asked.append(entry.waiting.job.id)
+        return answer(limits, entry)
+
+    monkeypatch.setattr(Limits, "comes_first", counted)
+    counts = []
+    for size in (5, 20):
+        lab = a_lab(nodes=a_cluster(nodes=size), pools=shares(10, 90))
+        lab.submit(*(a_job(number=1 + n, gpus=5, preemptible=False) for n in range(size)))
+        lab.submit(a_job(number=100, gpus=8, members=size // 5, priority=5000, preemptible=False))
+        assert len(lab.core.book.picture.reservations[size + 1].placements) == size // 5
+        lab.submit(online(200, gpus=4, members=8, min_members=1))
+        counts.append(asked.count("j200"))
+        asked.clear()
+    assert counts[0] == counts[1]
 
 
 def test_an_elastic_online_gang_borrows_what_nobody_waits_for() -> None:

@@ -80,7 +80,9 @@ class Calendar:
             return holds
         ordinal = holds[0].slot.ordinal
         outlook = self._outlooks.get(ordinal)
-        if outlook is None or not self._respects(entry, value, ordinal):
+        if outlook is None or not self._respects(
+            entry, value, ordinal, comes_first=self.comes_first(entry)
+        ):
             return holds
         end_ms = self._now_ms + duration_ms
         hold = outlook.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
@@ -99,8 +101,9 @@ class Calendar:
             return ~forbidden if forbidden else None
         end_ms = self._now_ms + duration_ms
         members = entry.shape.members
+        comes_first = self.comes_first(entry)
         for ordinal, outlook in self._outlooks.items():
-            if not self._respects(entry, value, ordinal):
+            if not self._respects(entry, value, ordinal, comes_first=comes_first):
                 continue
             if len(members) > 1:
                 is_free = not outlook.drops or outlook.drops[0] >= end_ms
@@ -120,8 +123,9 @@ class Calendar:
         """
         end_ms = self._now_ms + duration_ms
         bits = self._distance.closed(entry.waiting.job)
+        comes_first = self.comes_first(entry)
         for ordinal, outlook in self._outlooks.items():
-            if self._respects(entry, value, ordinal) and any(
+            if self._respects(entry, value, ordinal, comes_first=comes_first) and any(
                 self._now_ms + 1 < drop < end_ms for drop in outlook.drops
             ):
                 bits |= self._picture.index.slots[ordinal].bit
@@ -254,13 +258,13 @@ class Calendar:
 
     # --- inside
 
-    def _respects(self, entry: Entry, value: int, ordinal: int) -> bool:
+    def _respects(self, entry: Entry, value: int, ordinal: int, *, comes_first: bool) -> bool:
         """A job passes over bookings only if it is of a higher class than all and before them all.
 
         Online work within its part passes over those of batch work, but for cleared places.
         """
         outlook = self._outlooks[ordinal]
-        if outlook.top_class < NOBODY_PASSES and self.comes_first(entry):
+        if outlook.top_class < NOBODY_PASSES and comes_first:
             entries = self._picture.queue.entries
             numbers = (booking.number for booking in self._bookings.get(ordinal, ()))
             if all(entries[number].waiting.job.pool is Pool.BATCH for number in numbers):
