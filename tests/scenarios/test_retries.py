@@ -135,7 +135,9 @@ def test_of_an_array_only_what_failed_is_retried_unless_asked_for_more(*, is_ove
     others = [] if is_over else ["j1_3"]
     assert lab.running() == ["j1_2", *others]
     assert lab.tasks("j1")["cancelled"] == "1"
-    assert lab.tell(Retry("j1")).retried == IntervalSet.of([1])
+    with pytest.raises(WrongState, match="no failed task to retry; those that were cancelled"):
+        lab.tell(Retry("j1"))
+    assert lab.tell(Retry("j1", cancelled=True)).retried == IntervalSet.of([1])
     lab.cycle()
     assert lab.running() == ["j1_1", "j1_2", *others]
     lab.ends(*lab.running())
@@ -150,6 +152,13 @@ def test_cancelled_tasks_are_retried_with_the_failed_ones_when_asked_for() -> No
     assert lab.tasks("j1") == {"failed": "2", "cancelled": "0-1,3"}
     lab.do(Retry("j1", cancelled=True))
     assert lab.running() == ["j1_0", "j1_1", "j1_2", "j1_3"]
+
+
+def test_an_array_that_was_cancelled_as_a_whole_is_retried_as_a_whole() -> None:
+    lab = Lab(nodes=[a_node(gpus=2)])
+    lab.submit(an_array(number=1, tasks="0-1"))
+    lab.do(Cancel("j1"))
+    assert lab.tell(Retry("j1")).retried == IntervalSet.of([0, 1])
 
 
 def test_a_retry_does_not_wait_for_a_dependency_that_was_met_long_ago() -> None:

@@ -159,8 +159,8 @@ reached on any node, a session of tmux or screen on its own one.
 """,
     "retry": """\
 Of an array the tasks that failed wait again, and those that completed never. Tasks that were
-cancelled stay so, and a word says how many; `--cancelled` takes them, too. If no task failed, as
-after `tgpu cancel 12`, the cancelled ones wait again without it.
+cancelled stay so, and a word says how many; `--cancelled` takes them, too. If all have ended and
+none failed, as after `tgpu cancel 12`, the cancelled ones wait again without it.
 """,
     "usage": """\
 Every attempt counts for what it holds, up to now if it runs, as in [report](#tgpu-report). Without

@@ -150,7 +150,8 @@ class AsyncClient:
     async def retry(self, job: str | int, *, cancelled: bool = False) -> Job:
         """Put a job that failed or was cancelled back into the queue.
 
-        Of an array the tasks that failed; with `cancelled`, or if none failed, the cancelled ones.
+        Of an array the tasks that failed; with `cancelled`, or if it has ended without a
+        failure, the cancelled ones as well.
         """
         query = {"cancelled": "true" if cancelled else None}
         return dict(await self.call("POST", target(job_path(job, "retry"), query)))

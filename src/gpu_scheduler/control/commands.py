@@ -218,7 +218,7 @@ def retry(book: Book, command: Retry, now_ms: int, outcome: Outcome) -> None:
     if end is None:
         life = book.life(job_id)
         expect_no_service(life.job, "retried")
-        outcome.retried = _retry_tasks(book, life, command, now_ms)
+        outcome.retried = _retry_tasks(book, life, command.cancelled, now_ms)
     elif end.life is None:
         raise WrongState(
             f"{called(job_id)} has completed; only a failed or cancelled job is retried"
@@ -234,9 +234,14 @@ def retry(book: Book, command: Retry, now_ms: int, outcome: Outcome) -> None:
         update_tasks(book, life, now_ms, outcome)
 
 
-def _retry_tasks(book: Book, life: JobLife, command: Retry, now_ms: int) -> IntervalSet:
-    """Tasks of an array wait again; says which."""
-    again = life.tasks_to_retry(cancelled=command.cancelled)
+def _retry_tasks(book: Book, life: JobLife, cancelled: bool, now_ms: int) -> IntervalSet:
+    """Failed tasks of an array wait again, and cancelled ones if these are meant; says which."""
+    again = life.tasks_to_retry(cancelled=cancelled)
+    if not again and life.tasks_to_retry(cancelled=True):
+        raise WrongState(
+            f"{called(life.job.id)} has no failed task to retry; those that were cancelled are "
+            "retried with 'cancelled'"
+        )
     if not again:
         raise WrongState(f"{called(life.job.id)} has no failed or cancelled task to retry")
     check_room(book, len(again))
@@ -252,7 +257,9 @@ def _revive(book: Book, life: JobLife, command: Retry, now_ms: int) -> IntervalS
     unmet = _unmet(book, life)
     again = None
     if job.array is not None:
-        again = _retry_tasks(book, life, command, now_ms)
+        # Of an array that has ended without a failure only the cancelled tasks can be meant.
+        is_meant = command.cancelled or not life.tasks_to_retry(cancelled=False)
+        again = _retry_tasks(book, life, is_meant, now_ms)
     else:
         check_room(book, 1)
         check_pending(book, [(job, 1)])

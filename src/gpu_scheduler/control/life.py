@@ -242,11 +242,9 @@ class JobLife:
             self.first_start_ms = now_ms
 
     def tasks_to_retry(self, *, cancelled: bool) -> IntervalSet:
-        """Of an array: its failed tasks; the cancelled ones too if asked for, or if none failed."""
+        """Of an array: its failed tasks, with the cancelled ones if asked for."""
         failed = self.states.get(JobState.FAILED, NO_TASKS)
-        if failed and not cancelled:
-            return failed
-        return failed.union(self.states.get(JobState.CANCELLED, NO_TASKS))
+        return failed.union(self.states.get(JobState.CANCELLED, NO_TASKS)) if cancelled else failed
 
     def retry_tasks(self, again: IntervalSet, clock_ms: int) -> None:
         """Of an array: these tasks, which failed or were cancelled, wait again.
