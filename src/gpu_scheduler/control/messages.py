@@ -122,8 +122,9 @@ class Update:
 class Retry:
     """Let a failed or cancelled job, or such tasks of an array, wait again.
 
-    Of an array those that failed, and with `cancelled` those that were cancelled, too; if none
-    failed, these. A job that has ended can be retried as long as its end is remembered.
+    Of an array those that failed, and with `cancelled` those that were cancelled, too; if it has
+    ended and none failed, these. A job that has ended can be retried as long as its end is
+    remembered.
     """
 
     job_id: str
