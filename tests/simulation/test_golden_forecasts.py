@@ -14,6 +14,7 @@ from gpu_scheduler.simulator.promises import forecast_error
 from gpu_scheduler.simulator.traces.swf import read_swf
 from gpu_scheduler.simulator.workload import Partition
 from gpu_scheduler.simulator.world import Physics, World
+from tests.simulation.exact_record import check_forecasts
 from tests.simulation.golden import needs_traces, trace, venus
 
 pytestmark = needs_traces
@@ -22,13 +23,18 @@ KTH_JOBS = 6_000
 
 
 def kept_percent(
-    partitions: list[Partition], policy: str, predictor: type[Predictor], promises: type[Predictor]
+    record: str,
+    partitions: list[Partition],
+    policy: str,
+    predictor: type[Predictor],
+    promises: type[Predictor],
 ) -> float:
     """The share of promises that were kept, over jobs that waited more than a minute."""
     run = Run(policy=policy, workload="", capacity_gpu_milli=0)
     chosen = replace(preset(policy), default_limit_ms=NO_LIMIT_MS)
     for partition in partitions:
         World(partition, chosen, predictor(), Physics(), run, promises_by=promises()).run()
+    check_forecasts(f"promises-{record}", run)
     error = forecast_error(run.outcomes)
     assert error is not None
     print(f"{policy}, promises by {promises.__name__}: {error.kept_percent:.1f} % of {error.jobs}")  # noqa: T201
@@ -37,15 +43,15 @@ def kept_percent(
 
 def test_promises_on_venus_are_kept_more_often_than_by_user_means() -> None:
     parts = venus().partitions
-    ours = kept_percent(parts, "short", History, Medians)
-    assert ours > 1.3 * kept_percent(parts, "short", History, UserMeans)
+    ours = kept_percent("venus-short-medians", parts, "short", History, Medians)
+    assert ours > 1.3 * kept_percent("venus-short-user-means", parts, "short", History, UserMeans)
 
 
 def test_promises_on_kth_are_kept_more_often_than_by_user_limits() -> None:
     (part,) = read_swf(trace("swf", "KTH-SP2-1996-2.1-cln.swf.gz")).workload.partitions
     part.jobs = list(part.jobs)[:KTH_JOBS]
-    ours = kept_percent([part], "easy", Stated, Medians)
-    assert ours > 1.3 * kept_percent([part], "easy", Stated, Stated)
+    ours = kept_percent("kth-easy-medians", [part], "easy", Stated, Medians)
+    assert ours > 1.3 * kept_percent("kth-easy-user-limits", [part], "easy", Stated, Stated)
 
 
 @pytest.mark.parametrize("predictor", [Medians, UserMeans, Stated])

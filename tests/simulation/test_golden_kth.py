@@ -5,6 +5,7 @@ import pytest
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.simulator.experiment import Conditions, PredictorChoice, run_policy
 from gpu_scheduler.simulator.traces.swf import read_swf
+from tests.simulation.exact_record import check_run
 from tests.simulation.golden import needs_traces, shown, trace
 
 pytestmark = needs_traces
@@ -17,4 +18,6 @@ def test_easy_has_the_known_bounded_slowdown(predictor: PredictorChoice, slowdow
     workload = read_swf(trace("swf", "KTH-SP2-1996-2.1-cln.swf.gz")).workload
     run = run_policy(workload, preset("easy"), Conditions(predictor=predictor))
     assert len(run.outcomes) == 28_476
-    assert shown(run).mean_bounded_slowdown == pytest.approx(slowdown, abs=2)
+    measures = shown(run)
+    check_run(f"kth-easy-{predictor.value}", run, measures)
+    assert measures.mean_bounded_slowdown == pytest.approx(slowdown, abs=2)

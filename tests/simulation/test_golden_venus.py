@@ -6,6 +6,7 @@ from gpu_scheduler.engine.order import largest_gap_ms, longest_wait_ms
 from gpu_scheduler.engine.presets import preset
 from gpu_scheduler.simulator.experiment import run_policy
 from gpu_scheduler.simulator.outcomes import Run
+from tests.simulation.exact_record import check_run
 from tests.simulation.golden import (
     by_partition_seconds,
     needs_traces,
@@ -22,6 +23,7 @@ TIRESIAS_P999_S = 195_846
 @pytest.mark.parametrize("policy", ["fifo", "sjf"])
 def test_blocking_policies_equal_the_published_means_on_every_cluster(policy: str) -> None:
     run = run_policy(venus(), preset(policy))
+    check_run(f"venus-{policy}", run)
     for kind in ("jct", "queue"):
         measured = by_partition_seconds(run, kind)
         published = published_seconds(kind, policy)
@@ -32,7 +34,9 @@ def test_blocking_policies_equal_the_published_means_on_every_cluster(policy: st
 
 def test_the_non_preemptive_preset_beats_ordering_by_recent_runs() -> None:
     run = run_policy(venus(), preset("short"))
-    assert shown(run).jct.mean_s < 15_300
+    measures = shown(run)
+    check_run("venus-short", run, measures)
+    assert measures.jct.mean_s < 15_300
     assert not any(run.outcomes.numbers["preemptions"])
     assert_nobody_waits_longer_than_the_formula(
         run, largest_gap_ms(preset("short").order, 0) + preset("short").reserve_after_ms
@@ -42,6 +46,7 @@ def test_the_non_preemptive_preset_beats_ordering_by_recent_runs() -> None:
 def test_the_preemptive_preset_beats_tiresias_in_the_mean_and_in_the_tail() -> None:
     run = run_policy(venus(), preset("feedback"))
     measures = shown(run)
+    check_run("venus-feedback", run, measures)
     assert measures.jct.mean_s < 13_500 < TIRESIAS_JCT_S
     assert measures.wait.p999_s < TIRESIAS_P999_S
     feedback = preset("feedback").feedback
