@@ -1,10 +1,10 @@
 #!/bin/sh
 #TGPU --name two-gpus --gpus 2 --time 10m
 #
-# A job with two GPUs: one worker for each, all started by the job itself.
+# A job with two GPUs that starts one worker per GPU.
 #
 #   tgpu run examples/multi_gpu_job.sh
-#   tgpu run --gpus 4 examples/multi_gpu_job.sh      the command line wins
+#   tgpu run --gpus 4 examples/multi_gpu_job.sh      the command line overrides #TGPU
 
 echo "GPUs of this job: ${CUDA_VISIBLE_DEVICES:-none}"
 rank=0

@@ -1,7 +1,7 @@
 #!/bin/sh
 #TGPU --name sleep --gpus 1 --time 5m
 #
-# The smallest job: it holds one GPU for a while.
+# A minimal job: it holds one GPU for some seconds.
 #
 #   tgpu submit examples/sleep_job.sh        ten seconds
 #   tgpu submit examples/sleep_job.sh 60     a minute

@@ -1,11 +1,11 @@
 # ruff: noqa: T201
-"""A training run that can be stopped at any time and goes on where it was. No torch needed.
+"""A training run that can be stopped at any time and resumes. It does not need torch.
 
     tgpu submit --gpus 1 --time 5m --signal USR1@30 -- python examples/train_demo.py
 
-It saves its state every few steps, on SIGUSR1 (the warning before the end), and on SIGTERM (the
-end: a limit, a preemption or a cancel). Started again, it resumes. After each save it touches the
-file named by TGPU_CHECKPOINT_FILE, so that the scheduler knows how little would be lost.
+It saves its state every few steps, on SIGUSR1 (the warning before the time limit), and on SIGTERM
+(time limit, preemption or cancel). The next attempt resumes. After each save it touches the file
+named by TGPU_CHECKPOINT_FILE, so that the scheduler knows how little work a preemption would lose.
 """
 
 import argparse
@@ -21,7 +21,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Training:
-    """A number that gets smaller, and how far it is."""
+    """A simulated training: a loss that decreases with every step."""
 
     def __init__(self, checkpoint: Path, learning_rate: float) -> None:
         self.checkpoint = checkpoint
@@ -32,7 +32,7 @@ class Training:
         self.stop_now = False
 
     def resume(self) -> None:
-        """Take up what an earlier attempt saved."""
+        """Load the state that an earlier attempt saved."""
         if not self.checkpoint.exists():
             return
         state = json.loads(self.checkpoint.read_text())
@@ -40,21 +40,21 @@ class Training:
         print(f"resumed at step {self.step}", flush=True)
 
     def save(self) -> None:
-        """Write the state whole or not at all, and tell the scheduler."""
+        """Write the state atomically, and tell the scheduler."""
         part = self.checkpoint.with_suffix(".part")
         part.write_text(json.dumps({"step": self.step, "loss": self.loss}))
         part.replace(self.checkpoint)
-        if told := os.environ.get("TGPU_CHECKPOINT_FILE"):
-            Path(told).touch()
+        if marker := os.environ.get("TGPU_CHECKPOINT_FILE"):
+            Path(marker).touch()
         print(f"saved at step {self.step}", flush=True)
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
-        """Only take note: saving in the middle of a step would save half a step."""
+        """Only set flags: a save in the middle of a step would be inconsistent."""
         self.save_now = True
         self.stop_now = self.stop_now or number == signal.SIGTERM
 
     def run(self, steps: int, step_seconds: float, save_every: int) -> int:
-        """Train to the end, or until told to stop."""
+        """Train to the end, or until a stop is requested."""
         while self.step < steps:
             time.sleep(step_seconds)
             self.step += 1

@@ -1,9 +1,9 @@
-"""Hugging Face Accelerate that goes on after a preemption.
+"""Hugging Face Accelerate training that resumes after a preemption.
 
     tgpu submit -G 2 --grace 60s -- accelerate launch --num_processes 2 accelerate_loop.py
 
-`save_state` keeps model, optimizer, schedule, random numbers, and what was registered; a trigger
-lets all processes stop in the same step.
+`save_state` saves model, optimizer, schedule, random numbers and registered objects. A trigger
+makes all processes stop in the same step.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from accelerate import Accelerator
 from torch import nn
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """The scheduler writes this file before it sends any signal."""
     return Path(os.environ.get("TGPU_STOP_FILE", "/nonexistent")).exists()
 
 
 class Progress:
-    """How far it is; kept with the rest of the state."""
+    """The number of finished steps; saved with the rest of the state."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -37,7 +37,7 @@ class Progress:
 
 
 def save(accelerator: Accelerator, place: Path) -> None:
-    """Into a new directory, which then takes the place of the old one."""
+    """Save to a new directory, then replace the old one by a rename."""
     fresh = place.with_name(f"{place.name}.part")
     accelerator.save_state(str(fresh))
     accelerator.wait_for_everyone()
@@ -69,7 +69,7 @@ def main() -> None:
     progress = Progress()
     accelerator.register_for_checkpointing(progress)
 
-    # If we were stopped between the two renames, the former state is still there.
+    # If the process was killed between the two renames, the previous state still exists.
     for place in (args.checkpoint, args.checkpoint.with_name(f"{args.checkpoint.name}.old")):
         if place.exists():
             accelerator.load_state(str(place))
@@ -85,7 +85,7 @@ def main() -> None:
         progress.step += 1
         time.sleep(args.slow)
         accelerator.print(f"step {progress.step} loss {loss.item():.4f}", flush=True)
-        if told_to_stop():
+        if stop_requested():
             accelerator.set_trigger()
         stopping = accelerator.check_trigger()
         if stopping or progress.step % args.save_every == 0 or progress.step == args.steps:

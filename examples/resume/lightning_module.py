@@ -1,10 +1,10 @@
 # ruff: noqa: T201, ARG002
-"""PyTorch Lightning that goes on after a preemption.
+"""PyTorch Lightning training that resumes after a preemption.
 
     tgpu submit -G 1 --grace 60s -- python lightning_module.py
 
-A callback asks after every batch whether the scheduler wants us to stop, and saves. Lightning's own
-checkpoints hold everything that `fit` needs to go on, so they are all there is to restore.
+A callback checks after every batch whether the scheduler requests a stop, and saves. A Lightning
+checkpoint contains everything that `fit` needs to resume, so nothing else has to be restored.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """The scheduler writes this file before it sends any signal."""
     return Path(os.environ.get("TGPU_STOP_FILE", "/nonexistent")).exists()
 
 
-class StopWhenTold(Callback):
-    """Save and stop when told to; tell the scheduler about every checkpoint."""
+class StopOnRequest(Callback):
+    """Save and stop on request; tell the scheduler about every checkpoint."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,12 +32,12 @@ class StopWhenTold(Callback):
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
         print(f"step {trainer.global_step}", flush=True)
-        if told_to_stop():
+        if stop_requested():
             self.stop(trainer)
 
     def on_exception(self, trainer, module, exception) -> None:
-        # Lightning answers SIGTERM with an exception between two batches.
-        if told_to_stop():
+        # Lightning raises an exception between two batches after SIGTERM.
+        if stop_requested():
             self.stop(trainer)
 
     def stop(self, trainer) -> None:
@@ -53,7 +53,7 @@ class StopWhenTold(Callback):
 
 
 class Regression(lightning.LightningModule):
-    """As small as it gets."""
+    """A minimal model."""
 
     def __init__(self, slow: float) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
         callbacks=[
-            # Always the same file: the newest state is the only one that is needed to go on.
+            # Always the same file: only the newest state is needed to resume.
             ModelCheckpoint(
                 dirpath=args.checkpoint,
                 filename="last",
@@ -91,7 +91,7 @@ def main() -> None:
                 save_top_k=1,
                 enable_version_counter=False,
             ),
-            StopWhenTold(last),
+            StopOnRequest(last),
         ],
     )
     data = torch.utils.data.DataLoader(torch.randn(3200, 8), batch_size=32)

@@ -1,9 +1,9 @@
 # ruff: noqa: T201
-"""Plain PyTorch that goes on after a preemption.
+"""Plain PyTorch training that resumes after a preemption.
 
     tgpu submit -G 1 --grace 60s -- python plain_pytorch.py --steps 10000
 
-State is everything that the next step depends on: step, model, optimizer, schedule, random numbers.
+The state is everything that the next step needs: step, model, optimizer, schedule, random numbers.
 """
 
 import argparse
@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """The scheduler writes this file before it sends any signal."""
     return Path(os.environ.get("TGPU_STOP_FILE", "/nonexistent")).exists()
 
 
 def save(path: Path, state: dict) -> None:
-    """Whole or not at all; and the scheduler learns that nothing up to here would be lost."""
+    """Save atomically, then tell the scheduler that a checkpoint exists."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     part.replace(path)
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--slow", type=float, default=0.0, help="seconds to sleep in each step")
     args = parser.parse_args()
 
-    # SIGTERM follows the file; without this it would end us in the middle of a step.
+    # SIGTERM follows the stop file; by default it would end the process in the middle of a step.
     signal.signal(signal.SIGTERM, lambda *_: None)
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -58,8 +58,8 @@ def main() -> None:
         print(f"resumed at step {step}", flush=True)
 
     while step < args.steps:
-        # Drawn on the CPU, so that its random numbers are all there are. What draws on the GPU, as
-        # dropout does, needs torch.cuda.get_rng_state_all() in the state as well.
+        # Draw on the CPU, so that only the CPU generator has to be saved. If the model draws on the
+        # GPU, as dropout does, save torch.cuda.get_rng_state_all() as well.
         inputs = torch.randn(32, 8).to(device)
         loss = (model(inputs) - inputs.sum(dim=1, keepdim=True)).square().mean()
         optimizer.zero_grad()
@@ -69,7 +69,7 @@ def main() -> None:
         step += 1
         time.sleep(args.slow)
         print(f"step {step} loss {loss.item():.4f}", flush=True)
-        stopping = told_to_stop()
+        stopping = stop_requested()
         if stopping or step % args.save_every == 0 or step == args.steps:
             save(
                 args.checkpoint,

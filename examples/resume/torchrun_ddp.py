@@ -1,10 +1,10 @@
 # ruff: noqa: T201, PLR0915
-"""DistributedDataParallel under torchrun that goes on after a preemption.
+"""DistributedDataParallel under torchrun that resumes after a preemption.
 
     tgpu submit -G 4 --grace 60s -- torchrun --standalone --nproc-per-node=gpu torchrun_ddp.py
 
-All ranks must stop at the same step, or the others would wait for one that is gone: they agree on
-it in every step, with one small all-reduce. Rank 0 saves, and all wait until that is done.
+All ranks must stop in the same step, or the others would wait for a rank that has exited. They
+agree on it with one small all-reduce per step. Rank 0 saves, and all ranks wait for it.
 """
 
 import argparse
@@ -19,20 +19,20 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def told_to_stop() -> bool:
+def stop_requested() -> bool:
     """The scheduler writes this file before it sends any signal."""
     return Path(os.environ.get("TGPU_STOP_FILE", "/nonexistent")).exists()
 
 
 def all_stop(device: torch.device) -> bool:
-    """Whether any rank was told to stop; the same answer on all of them."""
-    told = torch.tensor([1.0 if told_to_stop() else 0.0], device=device)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return told.item() > 0
+    """Whether any rank has a stop request; the same result on all ranks."""
+    stop = torch.tensor([1.0 if stop_requested() else 0.0], device=device)
+    dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+    return stop.item() > 0
 
 
 def save(path: Path, state: dict) -> None:
-    """Whole or not at all; and the scheduler learns that nothing up to here would be lost."""
+    """Save atomically, then tell the scheduler that a checkpoint exists."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     part.replace(path)
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--slow", type=float, default=0.0, help="seconds to sleep in each step")
     args = parser.parse_args()
 
-    # torchrun passes SIGTERM on to its workers; they leave when they have agreed to.
+    # torchrun forwards SIGTERM to its workers; they exit after they have agreed on the step.
     signal.signal(signal.SIGTERM, lambda *_: None)
 
     has_gpu = torch.cuda.is_available()

@@ -1,10 +1,10 @@
 # ruff: noqa: T201
-"""One Weights & Biases run over all attempts of a job.
+"""One Weights & Biases run for all attempts of a job.
 
     tgpu submit -G 1 --grace 60s -- python wandb_run.py
 
-The id of the run is kept in the checkpoint, so the next attempt goes on with the same curve. Jobs
-of a sweep (`tgpu submit --param lr=0.1,0.01`) are one group.
+The checkpoint contains the run id, so the next attempt continues the same curve. Jobs of a sweep
+(`tgpu submit --param lr=0.1,0.01`) form one group.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from torch import nn
 
 
 def stop_reason() -> str:
-    """`preempted`, `timeout` or `cancelled` once the scheduler wants us to stop; else nothing."""
+    """`preempted`, `timeout` or `cancelled` if the scheduler requests a stop; otherwise empty."""
     try:
         return Path(os.environ.get("TGPU_STOP_FILE", "/nonexistent")).read_text().strip()
     except OSError:
@@ -27,7 +27,7 @@ def stop_reason() -> str:
 
 
 def save(path: Path, state: dict) -> None:
-    """Whole or not at all; and the scheduler learns that nothing up to here would be lost."""
+    """Save atomically, then tell the scheduler that a checkpoint exists."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     part.replace(path)
@@ -83,7 +83,7 @@ def main() -> None:
         optimizer.step()
         step += 1
         time.sleep(args.slow)
-        # The step makes repeated points harmless: what is logged twice is dropped.
+        # wandb drops points whose step was logged before, so repeated steps are harmless.
         run.log({"loss": loss.item()}, step=step)
         reason = stop_reason()
         if reason or step % args.save_every == 0 or step == args.steps:
