@@ -11,6 +11,7 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import JobRow
 from tests.builders import a_core
+from tests.interface.event_record import check_events
 
 
 class Lab:
@@ -41,6 +42,7 @@ class Lab:
         """One message, kept in the store and carried out, without a cycle."""
         outcome = self.core.apply(message, self.now_ms)
         self.store.commit(outcome.writes)
+        check_events(outcome.writes)
         for effect in outcome.effects:
             if isinstance(effect, StartOrder):
                 self.orders.append(effect.allocation)

@@ -23,6 +23,7 @@ from gpu_scheduler.model.job import Array, Job
 from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_cluster, a_core, a_job
+from tests.interface.event_record import check_events
 
 LIMITS = Limits(
     prepare_timeout_ms=60_000,
@@ -49,6 +50,7 @@ class Bench:
     def tell(self, message: object) -> list[object]:
         outcome = self.core.apply(message, self.now_ms)  # type: ignore[arg-type]
         self.store.commit([*outcome.writes, *self.core.ledger_writes()])
+        check_events(outcome.writes)
         self.said += outcome.effects
         return list(outcome.effects)
 

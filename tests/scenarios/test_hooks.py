@@ -31,6 +31,7 @@ from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow
 from tests.builders import a_cluster, a_core, a_job
+from tests.interface.event_record import check_events
 
 HOW = "exit code 3: no disk"
 KEPT = Limits(backoff_ms=1_000, hook_failure_drains=False)
@@ -54,11 +55,13 @@ class Bench:
     def tell(self, message: Command | Fact) -> None:
         outcome = self.core.apply(message, self.now_ms)
         self.store.commit([*outcome.writes, *self.core.ledger_writes()])
+        check_events(outcome.writes)
 
     def cycle(self) -> None:
         for _ in range(10):
             outcome = self.core.apply(RunCycle(), self.now_ms)
             self.store.commit([*outcome.writes, *self.core.ledger_writes()])
+            check_events(outcome.writes)
             if not any(isinstance(effect, StartOrder) for effect in outcome.effects):
                 return
 
