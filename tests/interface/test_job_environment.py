@@ -18,7 +18,7 @@ file={place}/{name}.$TGPU_ALLOCATION_ID.$TGPU_MEMBER
 env > $file.new
 mv $file.new $file
 """
-LEFT_OUT = ("GPU_SCHEDULER_", "NCCL_", "GLOO_")
+LEFT_OUT = ("GPU_SCHEDULER_", "PYTHONPATH", "NCCL_", "GLOO_")
 """The caller's own in this test, and what depends on the network adapters of the machine."""
 OF_HOOKS = ("TGPU_", "CUDA_", "NVIDIA_")
 """Others are those of the launcher."""
@@ -56,7 +56,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         server.environment = {
             name: value
             for name, value in server.environment.items()
-            if name.startswith(("TGPU_", "GPU_SCHEDULER_"))
+            if name.startswith(("TGPU_", "GPU_SCHEDULER_", "PYTHONPATH"))
         } | {"PATH": os.environ["PATH"], "HOME": state_dir, "LANG": "C.UTF-8"}
         for name in ("prolog", "epilog"):
             (hooks / name).write_text(HOOK.format(place=hooks, name=name))
