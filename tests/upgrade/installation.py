@@ -1,4 +1,4 @@
-"""Installed copies of gpu-scheduler for upgrade tests: the old version from git, the new one from here.
+"""Installed copies of gpu-scheduler: the old version from git, the new one from this checkout.
 
 An `Installation` is a virtual environment whose `site-packages` holds the package itself. The
 third-party packages are those of the interpreter that runs the tests. `install` replaces the files

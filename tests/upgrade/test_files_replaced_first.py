@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,13 @@ def runs_everything(station: Workstation) -> None:
     check = ("--check", "test -e ../w", "--check-interval", "1s", "--wait")
     station.tgpu("service", "create", "web", "-c", "1", *check, "--", "sleep", "1000")
     station.tgpu("service", "delete", "web", "--wait")
+
+
+def kill_and_wait_for_successor(station: Workstation, pid_now: Callable[[], int]) -> None:
+    """End a process; another one restarts it."""
+    dead = pid_now()
+    os.kill(dead, signal.SIGKILL)
+    station.until(lambda: pid_now() != dead and is_alive(pid_now()), "its successor")
 
 
 def test_old_processes_work_with_the_new_files_until_they_are_restarted(old_package: Path) -> None:
@@ -60,9 +68,7 @@ def test_old_processes_restart_each_other_with_the_new_version(old_package: Path
         station.until_logged(job, "before")
         station.installation.upgrade()
         for pid_now in (station.launcher_pid, station.agent_pid):
-            dead = pid_now()
-            os.kill(dead, signal.SIGKILL)
-            station.until(lambda: pid_now() != dead and is_alive(pid_now()), "its successor")
+            kill_and_wait_for_successor(station, pid_now)
             runs_everything(station)
             assert station.job(job)["state"] == "running"
         station.tgpu("cancel", job)

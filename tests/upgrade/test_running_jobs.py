@@ -1,13 +1,14 @@
-"""Jobs of every kind that run while gpu-scheduler is upgraded in place go on as if nothing happened.
+"""Jobs of every kind that run while gpu-scheduler is upgraded in place go on undisturbed.
 
-The old version starts them. Then server and agent are stopped, the installed files are replaced with
-those of the new version, and `tgpu up` starts the new server and agent. The launcher of the old
-version stays, as its jobs do, and works for the new agent; or it dies meanwhile, and one of the new
-version takes its place and reads its journal.
+The old version starts them. Then server and agent are stopped, the installed files are replaced
+with those of the new version, and `tgpu up` starts the new server and agent. The launcher of the
+old version stays, as its jobs do, and works for the new agent; or it dies meanwhile, and one of the
+new version takes its place and reads its journal.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -28,15 +29,12 @@ EXIT_CODE = 7
 FINISH_WELL = "echo before; until [ -e go ]; do sleep 0.1; done; echo after"
 FINISH = f"{FINISH_WELL}; exit {EXIT_CODE}"
 ANSWER = f"echo before; read word; echo after-$word; exit {EXIT_CODE}"
-_number = random.SystemRandom().randrange(100_000, 800_000)
+_numbers = itertools.count(random.SystemRandom().randrange(100_000, 800_000))
 
 
 def family() -> tuple[str, str]:
-    """A script that runs as several processes until they are killed, and what is in all their
-    command lines."""
-    global _number
-    _number += 1
-    mark = f"sleep {_number}"
+    """A script of several processes that run until they are killed, and what names all of them."""
+    mark = f"sleep {next(_numbers)}"
     return f"({mark} &); {mark} & echo ready; {mark}; :", mark
 
 
