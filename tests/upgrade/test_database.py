@@ -94,7 +94,7 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
         yield f"{path} is {new!r} and was {old!r}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def station(request: pytest.FixtureRequest, old_package: Path) -> Iterator[Workstation]:
     """A workstation with one of the two databases."""
     if request.param == "sqlite":
