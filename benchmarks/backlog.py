@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from benchmarks.cluster import any_request, distinct, drawn, large_cluster, whole_request
-from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.job import PRIORITY_NAMES, Job
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.model.snapshot import Running, Standing, Waiting
 from gpu_scheduler.model.tenant import Tenant

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
-from gpu_scheduler.engine.index import Index
-from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.state.node_index import Index
+from gpu_scheduler.engine.state.node_resources import Hold
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import WHOLE_MILLI, Request
-from gpu_scheduler.simulator.cluster import NodeGroup, nodes_of
+from gpu_scheduler.simulator.workload import NodeGroup, nodes_of
 
 MODELS = ("A100", "H100", "L40S")
 SIZES = ((1, 50), (2, 12), (4, 9), (8, 14))

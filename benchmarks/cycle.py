@@ -13,9 +13,9 @@ from benchmarks.progress import show
 from benchmarks.result import LESS, Result, result, rounded
 from benchmarks.stopwatch import Stopwatch, timed
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.engine.policy import preset
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.transaction import Draft
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.request import WHOLE_MILLI
 

@@ -23,13 +23,13 @@ import uvloop
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from gpu_scheduler.api.application import build
-from gpu_scheduler.api.serve import Addresses, Listening, serve
-from gpu_scheduler.api.service import ApiSettings
+from gpu_scheduler.api.http.listeners import Addresses, Listening, serve
+from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command, SubmitAll
-from gpu_scheduler.control.tallies import Tallies
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.control.self_monitoring import Tallies
+from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.simulator.predictors import Stated
 from gpu_scheduler.store.memory import MemoryStore

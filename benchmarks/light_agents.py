@@ -19,9 +19,9 @@ import time
 import grpc
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.stream import Stream, grpc_stream
+from gpu_scheduler.agent.server_link import Stream, grpc_stream
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import PROTOCOL
+from gpu_scheduler.wire.handshake import PROTOCOL
 
 DEVICES = 8
 BEAT_S = 5.0

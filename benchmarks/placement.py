@@ -20,9 +20,9 @@ from benchmarks.cluster import (
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from benchmarks.stopwatch import Stopwatch
-from gpu_scheduler.engine.index import Index
-from gpu_scheduler.engine.shape import Shape
-from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.state.node_index import Index
+from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.request_shape import Shape
 from gpu_scheduler.model.request import Request
 
 TARGET = 200_000

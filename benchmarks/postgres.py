@@ -23,10 +23,9 @@ import psycopg
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from benchmarks.store import MEMBERS, NOW_MS
-from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow, JobRow, NewJobs, Write
 from tests.postgres import URL_VARIABLE, OwnPostgres, Postgres, a_server, address_of

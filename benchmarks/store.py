@@ -19,13 +19,12 @@ from statistics import median
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from benchmarks.stopwatch import Stopwatch, timed
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.store.contract import JobQuery
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, Write
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sqlite.store import SqliteStore
 
 BATCH = 1_000
 PENDING = 100_000

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from benchmarks.result import LESS, Result, result, rounded
 from benchmarks.simulation import all_jobs, bare_events_per_second, peak_rss_mb, simulate
-from gpu_scheduler.simulator.cluster import cluster_of
-from gpu_scheduler.simulator.generator import generated_workload
-from gpu_scheduler.simulator.shape import WorkShape
+from gpu_scheduler.simulator.generator import WorkShape, generated_workload
+from gpu_scheduler.simulator.workload import cluster_of
 
 TARGET_MB = 512
 FULL = 1_000_000

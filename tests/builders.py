@@ -7,21 +7,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode, SetPools, SetTenant
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.policy import Order, Policy
-from gpu_scheduler.engine.presets import preset
-from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.engine.policy import Order, Policy, preset
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job
 from gpu_scheduler.model.node import Device, DeviceMode, Node
-from gpu_scheduler.model.plan import Plan, Reservation
+from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement, Plan, Reservation
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.snapshot import PoolQuota, Running, Standing, Waiting
 from gpu_scheduler.model.tenant import Quota, Tenant
-from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.predictors import Stated
 
 SECOND = 1000

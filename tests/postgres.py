@@ -27,7 +27,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from gpu_scheduler.store.postgres.address import Address
+from gpu_scheduler.store.postgres.connection import Address
 from tests.ports import lasting_port
 
 URL_VARIABLE = "TGPU_TEST_POSTGRES_URL"

@@ -1,4 +1,4 @@
-# ruff: noqa: T201, PLR0915
+# ruff: noqa: T201
 """DistributedDataParallel under torchrun that resumes after a preemption.
 
     tgpu submit -G 4 --grace 60s -- torchrun --standalone --nproc-per-node=gpu torchrun_ddp.py

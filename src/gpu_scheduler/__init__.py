@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from gpu_scheduler.client.client import Client, JobHandle
     from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut
     from gpu_scheduler.server.local.config import SchedulerConfig
-    from gpu_scheduler.server.local.parts import (
+    from gpu_scheduler.server.local.providers import (
         FileSystemProvider,
         GPUProvider,
         GPUStats,
         HealthMonitor,
         MetricsProvider,
     )
-    from gpu_scheduler.server.local.scheduler import LocalScheduler
+    from gpu_scheduler.server.local.scheduler import Job, JobStatus, LocalScheduler
     from gpu_scheduler.server.local.scheduler import LocalScheduler as UltraGPUScheduler
-    from gpu_scheduler.server.local.view import Job, JobStatus
 
 __version__ = "0.1.0"
 
@@ -54,16 +53,16 @@ _HOMES = {
     "AsyncClient": f"{_CLIENT}.async_client",
     "AsyncJobHandle": f"{_CLIENT}.async_client",
     "Client": f"{_CLIENT}.client",
-    "FileSystemProvider": f"{_LOCAL}.parts",
-    "GPUProvider": f"{_LOCAL}.parts",
-    "GPUStats": f"{_LOCAL}.parts",
-    "HealthMonitor": f"{_LOCAL}.parts",
-    "Job": f"{_LOCAL}.view",
+    "FileSystemProvider": f"{_LOCAL}.providers",
+    "GPUProvider": f"{_LOCAL}.providers",
+    "GPUStats": f"{_LOCAL}.providers",
+    "HealthMonitor": f"{_LOCAL}.providers",
+    "Job": f"{_LOCAL}.scheduler",
     "JobFailed": f"{_CLIENT}.errors",
     "JobHandle": f"{_CLIENT}.client",
-    "JobStatus": f"{_LOCAL}.view",
+    "JobStatus": f"{_LOCAL}.scheduler",
     "LocalScheduler": f"{_LOCAL}.scheduler",
-    "MetricsProvider": f"{_LOCAL}.parts",
+    "MetricsProvider": f"{_LOCAL}.providers",
     "NoServer": f"{_CLIENT}.errors",
     "SchedulerConfig": f"{_LOCAL}.config",
     "TimedOut": f"{_CLIENT}.errors",

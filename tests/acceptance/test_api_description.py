@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from gpu_scheduler.api.application import DESCRIBED
-from gpu_scheduler.api.description import describe
+from gpu_scheduler.api.http.openapi import describe
 from tests.unit.api.lab import ApiLab
 
 SCHEMA = schemathesis.openapi.from_dict(describe(DESCRIBED, "0"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli import down
+from gpu_scheduler.cli.admin import down
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import InvalidRequest
 from tests.acceptance.conftest import RealServer, a_state_dir

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.api.agent_service import add_agent_service
-from gpu_scheduler.api.agents import Agents
 from gpu_scheduler.api.application import DESCRIBED
+from gpu_scheduler.api.nodes.protocol import Agents
+from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.handshake import PROTOCOL
 from gpu_scheduler.wire.orders import SESSION_METHOD
-from gpu_scheduler.wire.versions import PROTOCOL
 from tests.launching import with_launcher
 from tests.unit.api.lab import ApiLab
 

@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import pytest
 
-from gpu_scheduler.agent.join import join
+from gpu_scheduler.agent.identity import join
 from gpu_scheduler.wire import scheduler_pb2 as pb
-from gpu_scheduler.wire.node_proof import SERVER_NAME
+from gpu_scheduler.wire.handshake import SERVER_NAME
 from tests.servers import Servers, several_servers
 
 SERVICE = "/gpu_scheduler.v1.SchedulerService"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.launcher.spares import MOST, PREFIX
+from gpu_scheduler.agent.launcher.scratch import MOST, PREFIX
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.work import Over, Saved
 from tests.launching import AS_ROOT, NOBODY, Rig, is_alive, log_line, start_until, with_launcher

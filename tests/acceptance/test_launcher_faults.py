@@ -20,9 +20,9 @@ import pytest
 
 from gpu_scheduler.agent import launcher_client
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.jobs.orders import Orders
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.runners.container import container_name
 from gpu_scheduler.agent.work import Work
 from gpu_scheduler.wire import agent_pb2 as pb

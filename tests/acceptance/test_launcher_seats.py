@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.launcher.seats import MOST
-from gpu_scheduler.agent.limits.groups import PREFIX
+from gpu_scheduler.agent.cgroups.groups import PREFIX
+from gpu_scheduler.agent.spawn.prefork import MOST
 from tests.launching import AS_ROOT, Rig, with_launcher
 
 CPU = Path("/sys/fs/cgroup/cpu")

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.launcher.forms import FIRST_FIELDS, understood, work_form, work_from
+from gpu_scheduler.agent.launcher.messages import FIRST_FIELDS, understood, work_form, work_from
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
 from gpu_scheduler.agent.work import Work, WorkDevice
 from tests.launching import Rig

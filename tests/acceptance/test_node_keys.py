@@ -12,14 +12,11 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.agent.channels import Credentials, open_channel
-from gpu_scheduler.agent.join import Identity, NotJoined, join
-from gpu_scheduler.agent.keeper import Keeper
-from gpu_scheduler.agent.stream import grpc_stream
-from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
+from gpu_scheduler.agent.identity import Identity, Keeper, NotJoined, join
+from gpu_scheduler.agent.server_link import Credentials, grpc_stream, open_channel
+from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.node_proof import SERVER_NAME, JoinText, session_text
-from gpu_scheduler.wire.versions import PROTOCOL
+from gpu_scheduler.wire.handshake import PROTOCOL, SERVER_NAME, JoinText, session_text
 from tests.cluster import Cluster, a_cluster
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.report import harmless
+from gpu_scheduler.cli.accounting.report import harmless
 from tests.acceptance.conftest import RealServer, a_state_dir
 
 

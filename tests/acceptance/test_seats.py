@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.launcher.seats import MOST
+from gpu_scheduler.agent.spawn.prefork import MOST
 from tests.launching import Rig, is_alive, with_launcher
 
 LIMIT = {"memory_mb": 256}
 SLOW_TO_DIE = """
 import os, signal, sys
-from gpu_scheduler.agent.launcher.spawn import Spawner
+from gpu_scheduler.agent.spawn.spawner import Spawner
 fill = Spawner.fill
 def killed_first(self, child, launch):
     os.kill(child.pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.interfaces import free_port
+from gpu_scheduler.agent.jobs.network import free_port
 from tests.cluster import Cluster, Process, a_cluster
 
 SERVE = ("--", "python3", "-c")

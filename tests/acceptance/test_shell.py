@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli.terminal import HEAD, STATUS
+from gpu_scheduler.cli.interactive.terminal import HEAD, STATUS
 from tests.acceptance.conftest import PROGRAM, RealServer
 from tests.terminal import PROMPT, Terminal, a_terminal, needs_tmux
 

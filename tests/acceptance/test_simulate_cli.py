@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.simulate import register
-from gpu_scheduler.cli.simulate_options import FORMATS, PREDICTORS, SHAPE
-from gpu_scheduler.cli.simulate_policies import ABOUT
-from gpu_scheduler.cli.simulate_values import duration_ms, seeds
-from gpu_scheduler.engine.presets import PRESETS
+from gpu_scheduler.cli.simulate.command import register
+from gpu_scheduler.cli.simulate.options import FORMATS, PREDICTORS, SHAPE, duration_ms, seeds
+from gpu_scheduler.cli.simulate.show import ABOUT
+from gpu_scheduler.engine.policy import PRESETS
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.simulator.experiment import PredictorChoice
-from gpu_scheduler.simulator.shape import WorkShape
+from gpu_scheduler.simulator.generator import WorkShape
 from gpu_scheduler.simulator.traces.detect import TraceFormat
 
 ESCAPE = "\x1b"

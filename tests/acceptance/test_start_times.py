@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.launcher import processes
-from gpu_scheduler.agent.launcher.forms import NOT_NEEDED, understood, work_form, work_from
+from gpu_scheduler.agent.launcher.messages import NOT_NEEDED, understood, work_form, work_from
 from gpu_scheduler.agent.work import Over, Prepared, Work
 from tests.hanging import hanging_directory, stuck_directory
 from tests.launching import NOBODY, Rig, log_line, with_launcher

@@ -11,7 +11,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, unix_connect
 
-from gpu_scheduler.cli.terminal import HEAD
+from gpu_scheduler.cli.interactive.terminal import HEAD
 from tests.cluster import PROGRAM, Cluster, Process, a_cluster
 from tests.terminal import PROMPT, Terminal, a_terminal, needs_tmux
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from gpu_scheduler import Client
 from gpu_scheduler.client.errors import NoServer, TimedOut, Unreadable
-from gpu_scheduler.client.forms import API, decoded
+from gpu_scheduler.client.requests import API, decoded
 from gpu_scheduler.model.errors import ClusterError, StoreError
 
 T = TypeVar("T")

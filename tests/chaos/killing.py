@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gpu_scheduler import Client
-from gpu_scheduler.client.forms import API
+from gpu_scheduler.client.requests import API
 from gpu_scheduler.model.errors import WrongState
 from tests.chaos.audit import ENDED, Answers, audit, audit_accounts, read_notes
 from tests.chaos.house import AWAY, TRY_AGAIN_S, House, submit_carefully, wait_for_change

@@ -5,12 +5,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpu_scheduler.model.allocation import Allocation, DeviceShare, Meeting, Placement
-from gpu_scheduler.model.caller import Role
+from gpu_scheduler.model.advance_reservation import LONGEST_MS, Window
+from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Role, Token
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, Pool
-from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Runner
-from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
+from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job, JobState, Pool
+from gpu_scheduler.model.launch import CodeSnapshot, Launch, Mount, Probe, ProbeKind, Runner
+from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.node import (
     Adapter,
     Closed,
@@ -21,17 +21,12 @@ from gpu_scheduler.model.node import (
     Node,
     NodeState,
 )
-from gpu_scheduler.model.node_key import Authority, JoinToken, NodeKey
-from gpu_scheduler.model.notice import Notice, NotifyRule
-from gpu_scheduler.model.plan import Reservation
-from gpu_scheduler.model.probe import Probe, ProbeKind
+from gpu_scheduler.model.notification import Notice, NotifyRule
+from gpu_scheduler.model.plan import Allocation, DeviceShare, Meeting, Placement, Reservation
 from gpu_scheduler.model.request import Request, Topology
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant, Tier
-from gpu_scheduler.model.token import Token
-from gpu_scheduler.model.window import LONGEST_MS, Window
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,

@@ -6,7 +6,7 @@ from pathlib import Path
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.postgres.store import PostgresStore
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.postgres import address_of, shared_server
 
 _EMPTY = """

@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.devices.deadline import Bounded
 from gpu_scheduler.agent.devices.declared import DeclaredSource
-from gpu_scheduler.agent.devices.detect import NoDevices, Wanted, detect
+from gpu_scheduler.agent.devices.discovery import Bounded, NoDevices, Wanted, detect
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.devices.inventory import DeviceSource, DevicesUnreadable
+from gpu_scheduler.agent.devices.monitor import Rescan, Watcher
 from gpu_scheduler.agent.devices.nvml import NvmlSource
-from gpu_scheduler.agent.devices.rescan import Rescan
 from gpu_scheduler.agent.devices.smi import SmiSource
-from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.agent.devices.source import DeviceSource, DevicesUnreadable
 from tests.fakes.nvml import FakeNvml, fake_nvml, fake_nvml_library
 from tests.fakes.smi import FakeSmi
 

@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.model.errors import InternalError, InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.job import ENDED, JobState, Pool
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.measures import HOUR_MS, AttemptMeasure, DeviceHour, Measure
+from gpu_scheduler.model.measurements import HOUR_MS, AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.model.plan import Reservation
 from gpu_scheduler.model.service import Replica, Service
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import ENDED, JobState
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.contract import SORTS, AuditQuery, Cutoffs, JobQuery, Sight, Store
 from gpu_scheduler.store.memory import MemoryStore
-from gpu_scheduler.store.questions import SORTS, AuditQuery, Cutoffs, JobQuery, Sight
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,

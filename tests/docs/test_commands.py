@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from gpu_scheduler.cli.main import command_named, parser_for
-from gpu_scheduler.cli.submit_body import body_of, dependencies_of
+from gpu_scheduler.cli.submit.body import body_of, dependencies_of
 from gpu_scheduler.model.errors import SchedulerError
 from tests.docs.pages import PAGES, text_of
 

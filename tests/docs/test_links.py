@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.settings.groups import GROUPS
-from gpu_scheduler.settings.other_names import NAMES, UNUSED
+from gpu_scheduler.settings.schema import GROUPS
+from gpu_scheduler.settings.sources import NAMES, UNUSED
 from tests.docs.pages import PAGES, ROOT, text_of, without_blocks
 
 SETTINGS = {f"{group}.{each.name}" for group, kind in GROUPS.items() for each in fields(kind)}

@@ -12,14 +12,19 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.control.messages import PauseDevice, Reserve, ResumeDevice, Retry
-from gpu_scheduler.control.node_messages import Drain, Uncordon
-from gpu_scheduler.model.allocation import Allocation
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.control.messages import (
+    Drain,
+    PauseDevice,
+    Reserve,
+    ResumeDevice,
+    Retry,
+    Uncordon,
+)
+from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.advance_reservation import Wish as Wanted
+from gpu_scheduler.model.job import Job, JobState
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.model.window import Window
-from gpu_scheduler.model.window import Wish as Wanted
 from gpu_scheduler.store.contract import Store
 from tests.faults.workload import TENANTS, Wish
 

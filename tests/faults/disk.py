@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
-from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.model.identity import Lead, Member
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import Write
 from tests.faults.virtual_loop import VirtualLoop

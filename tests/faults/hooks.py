@@ -10,9 +10,9 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.control.book import Limits
-from gpu_scheduler.control.node_messages import Uncordon
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.control.messages import Uncordon
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.store.rows import AttemptRow, JobRow
 from tests.faults.node import VirtualNode
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from gpu_scheduler.agent.accounts import Login
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.inventory import Found, FoundDevice
-from gpu_scheduler.agent.logins import Login
+from gpu_scheduler.agent.devices.source import Found, FoundDevice
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Work
 from tests.faults.audit import Audit, Run

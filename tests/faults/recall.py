@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.life import JobLife
+from gpu_scheduler.control.job_record import JobLife
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.control.state import Book
+from gpu_scheduler.model.job import JobState
 from tests.faults.server import new_core
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.store.rows import AttemptRow
 from tests.faults.audit import Run
 

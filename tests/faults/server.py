@@ -8,25 +8,23 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from gpu_scheduler.api.agents import Agents
-from gpu_scheduler.api.exchange import Answer
-from gpu_scheduler.api.repeats import Repeats
-from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.api.http.idempotency import Repeats
+from gpu_scheduler.api.http.request import Answer
+from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Command
-from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, SchedulerError
-from gpu_scheduler.model.leadership import Member
+from gpu_scheduler.model.identity import Caller, Member
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.server.agent_door import AgentDoor
-from gpu_scheduler.server.leadership import Leadership, Times
-from gpu_scheduler.server.leading import last_time
-from gpu_scheduler.server.patience import check_patience, patience_of
-from gpu_scheduler.server.policy import limits_of, policy_of
-from gpu_scheduler.settings.cluster import NodeSettings
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.server.from_settings import check_patience, limits_of, patience_of, policy_of
+from gpu_scheduler.server.ha.agent_gate import AgentDoor
+from gpu_scheduler.server.ha.election import Leadership, Times
+from gpu_scheduler.server.ha.leader import last_time
+from gpu_scheduler.settings.groups.cluster import NodeSettings
+from gpu_scheduler.settings.schema import Settings
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk, DiskLease, DiskWriter, Rows
 from tests.faults.network import Broken, Connection

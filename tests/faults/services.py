@@ -13,18 +13,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from gpu_scheduler.control.messages import (
-    CreateService,
-    DeleteService,
-    ScaleService,
-    UpdateService,
-)
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.probe import Probe, ProbeKind
+from gpu_scheduler.control.messages import CreateService, DeleteService, ScaleService, UpdateService
+from gpu_scheduler.model.job import ENDED, Job
+from gpu_scheduler.model.launch import Launch, Probe, ProbeKind
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
-from gpu_scheduler.model.states import ENDED
 from tests.faults.audit import Run
 from tests.faults.workload import Client
 

@@ -13,27 +13,29 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from gpu_scheduler.agent.chosen import Chosen
-from gpu_scheduler.api.agent_facts import Hearing
-from gpu_scheduler.api.silence import Silence
-from gpu_scheduler.control import commands, hooks, nodes, services
+from gpu_scheduler.agent.jobs.orders import Chosen
+from gpu_scheduler.api.nodes.liveness import Silence
+from gpu_scheduler.api.nodes.reports import Hearing
 from gpu_scheduler.control import restore as restoring
-from gpu_scheduler.control.book import Book
+from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.life import TaskLife
-from gpu_scheduler.control.members import Members
+from gpu_scheduler.control.gang_status import Members
+from gpu_scheduler.control.job_record import TaskLife
+from gpu_scheduler.control.jobs import attempt_events, commands
+from gpu_scheduler.control.jobs.stop import NOT_BEGUN
 from gpu_scheduler.control.messages import Cancel, NodeFenced
-from gpu_scheduler.control.reconcile import Repairs
-from gpu_scheduler.control.stopping import NOT_BEGUN
-from gpu_scheduler.engine.admit import Admission
+from gpu_scheduler.control.nodes import admin
+from gpu_scheduler.control.nodes.reconcile import Repairs
+from gpu_scheduler.control.state import Book
 from gpu_scheduler.engine.decide import Cycle
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.engine.quota.rules import Admission
+from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.job import ENDED
 from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.states import ENDED
-from gpu_scheduler.model.window import Window
-from gpu_scheduler.server.leadership import Leadership
+from gpu_scheduler.server.ha.election import Leadership
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from tests.faults.disk import Disk, DiskWriter
 from tests.faults.launcher import Attempt, ModelLauncher
@@ -157,7 +159,7 @@ def orders_are_not_repeated() -> Iterator[None]:
     def nothing(*_: object) -> Any:
         return Repairs()
 
-    with patch("gpu_scheduler.api.agents.reconcile", nothing):
+    with patch("gpu_scheduler.api.nodes.protocol.reconcile", nothing):
         yield
 
 
@@ -205,7 +207,7 @@ def arrays_know_no_limit() -> Iterator[None]:
 @contextmanager
 def dependencies_are_met_by_any_end() -> Iterator[None]:
     """A job begins also after one that failed."""
-    with patch("gpu_scheduler.control.eligible.is_met", lambda _, state: state in ENDED):
+    with patch("gpu_scheduler.control.jobs.lifecycle.is_met", lambda _, state: state in ENDED):
         yield
 
 
@@ -241,7 +243,7 @@ def ports_are_not_remembered() -> Iterator[None]:
     """An agent gives out any port on which nobody listens yet."""
     with (
         patch.object(Chosen, "set_port", lambda *_, **__: None),
-        patch("gpu_scheduler.agent.orders.free_port", lambda _: 20_000),
+        patch("gpu_scheduler.agent.jobs.orders.free_port", lambda _: 20_000),
     ):
         yield
 
@@ -271,14 +273,14 @@ def services_are_deleted_without_their_replicas() -> Iterator[None]:
 @contextmanager
 def a_failed_prolog_fails_the_job() -> Iterator[None]:
     """A job whose prolog failed on its node has failed."""
-    with patch.object(hooks, "kept_from_running", lambda *_: False):
+    with patch.object(attempt_events, "kept_from_running", lambda *_: False):
         yield
 
 
 @contextmanager
 def nodes_with_bad_hooks_are_kept() -> Iterator[None]:
     """Where a hook failed the next job is started as well."""
-    with patch.object(nodes, "set_aside", lambda *_: None):
+    with patch.object(admin, "set_aside", lambda *_: None):
         yield
 
 

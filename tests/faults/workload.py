@@ -8,10 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
-from gpu_scheduler.control.messages import Cancel, Command, Hold, Release, SetTenant, Submit
-from gpu_scheduler.control.node_messages import ConfirmDead
-from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.control.messages import (
+    Cancel,
+    Command,
+    ConfirmDead,
+    Hold,
+    Release,
+    SetTenant,
+    Submit,
+)
 from gpu_scheduler.model.errors import ClusterError, InternalError, SchedulerError, StoreError
+from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Job
 from gpu_scheduler.model.launch import Launch

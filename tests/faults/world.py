@@ -21,11 +21,11 @@ from unittest.mock import patch
 
 import structlog
 
-from gpu_scheduler.agent.checks import Watched
-from gpu_scheduler.control.stopping import NOT_BEGUN
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.agent.jobs.probes import Watched
+from gpu_scheduler.control.jobs.stop import NOT_BEGUN
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.plan import Allocation
 from tests.faults.admins import AS_MANY_WORLDS, Admins, elastic_wishes, forbidden
 from tests.faults.audit import Audit
 from tests.faults.disk import Disk
@@ -308,10 +308,10 @@ def _quiet(seed: int) -> Iterator[list[str]]:
 def _own_network(world: World) -> Iterator[None]:
     """Ports are those of the nodes, and so few that the same one is often drawn."""
     with (
-        patch("gpu_scheduler.agent.interfaces._first_ephemeral", lambda: 0),
-        patch("gpu_scheduler.agent.interfaces._is_free", world.is_free),
-        patch("gpu_scheduler.agent.orders.is_free", world.is_free),
-        patch("gpu_scheduler.agent.probing.check", world.check),
+        patch("gpu_scheduler.agent.jobs.network._first_ephemeral", lambda: 0),
+        patch("gpu_scheduler.agent.jobs.network._is_free", world.is_free),
+        patch("gpu_scheduler.agent.jobs.orders.is_free", world.is_free),
+        patch("gpu_scheduler.agent.jobs.probes.check", world.check),
     ):
         yield
 

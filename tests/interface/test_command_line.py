@@ -17,12 +17,7 @@ from gpu_scheduler.cli.main import (
     parser_for,
 )
 from gpu_scheduler.cli.parser import OTHER_NAMES, Parser
-from gpu_scheduler.client.errors import (
-    EXIT_NO_SERVER,
-    EXIT_NOT_FOUND,
-    EXIT_REFUSED,
-    EXIT_TIMED_OUT,
-)
+from gpu_scheduler.client.errors import EXIT_NO_SERVER, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_TIMED_OUT
 from tests.interface.stored import check_snapshot
 
 ENDED_BY_ARGPARSE = {"_HelpAction": "help", "_VersionAction": "version"}

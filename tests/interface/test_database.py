@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 
 from gpu_scheduler.store.postgres.store import PostgresStore
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.interface.stored import check_snapshot
 from tests.postgres import address_of
 

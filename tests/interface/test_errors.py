@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 import gpu_scheduler
-from gpu_scheduler.api.failures import STATUS, error_form
-from gpu_scheduler.api.grpc.failures import refuse_as
+from gpu_scheduler.api.grpc.errors import refuse_as
+from gpu_scheduler.api.http.errors import STATUS, error_form
 from gpu_scheduler.client.errors import error_of
 from gpu_scheduler.model.errors import SchedulerError
 from gpu_scheduler.wire.answers import ErrorForm

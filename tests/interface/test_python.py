@@ -8,8 +8,8 @@ import pytest
 import gpu_scheduler
 import gpu_scheduler.testing
 from gpu_scheduler.client.fields import JobFields
+from gpu_scheduler.model.job import ENDED, HOLDING, MOVES, JobState
 from gpu_scheduler.model.reasons import NEVER, ReasonCode
-from gpu_scheduler.model.states import ENDED, HOLDING, MOVES, JobState
 from tests.interface.stored import check_snapshot, public_shape
 
 PUBLIC_ERRORS = {

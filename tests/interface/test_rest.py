@@ -4,7 +4,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpu_scheduler.api.metrics import SchedulerCollector
+from gpu_scheduler.api.routes.metrics import SchedulerCollector
 from tests.interface.stored import check_snapshot
 from tests.unit.api.lab import ApiLab
 

@@ -2,7 +2,7 @@
 
 from gpu_scheduler.settings import json_schema
 from gpu_scheduler.settings.catalogue import ITEMS
-from gpu_scheduler.settings.other_names import NAMES, UNUSED, WORDS
+from gpu_scheduler.settings.sources import NAMES, UNUSED, WORDS
 from tests.interface.stored import check_snapshot
 from tests.interface.test_rest import without_prose
 

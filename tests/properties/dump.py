@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gpu_scheduler.engine.index import NO_SLOT, Index
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.slot import Slot
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.node_index import NO_SLOT, Index
+from gpu_scheduler.engine.state.node_resources import Slot
 
 
 def slot_values(slot: Slot) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.control.messages import (
@@ -21,6 +20,7 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
 )
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import CallerError, ClusterError
 from gpu_scheduler.model.job import Job

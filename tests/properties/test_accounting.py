@@ -4,9 +4,9 @@ from collections import Counter
 
 from hypothesis import given, settings
 
-from gpu_scheduler.ledger.shares import account_of
+from gpu_scheduler.ledger.decayed_usage import account_of
+from gpu_scheduler.model.job import ENDED
 from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.model.states import ENDED
 from tests.properties.rig import Rig
 from tests.properties.strategies import (
     TENANTS,

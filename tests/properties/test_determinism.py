@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.snapshot import Snapshot
 from tests.properties.dump import dump_of
 from tests.properties.rig import Rig

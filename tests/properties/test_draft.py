@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.index import Index
-from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.state.node_index import Index
+from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.transaction import Draft
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
 from tests.properties.dump import index_values

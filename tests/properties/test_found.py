@@ -8,8 +8,8 @@ import pytest
 from gpu_scheduler.control.messages import Cancel, Retry
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.errors import NeverFits
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Job, Pool

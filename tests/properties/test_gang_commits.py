@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpu_scheduler.api.agents import Agents
-from gpu_scheduler.api.silence import Patience
-from gpu_scheduler.control.book import Limits
+from gpu_scheduler.api.nodes.liveness import Patience
+from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, NodeFenced, Submit
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.model.job import ENDED, JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import PROTOCOL
+from gpu_scheduler.wire.handshake import PROTOCOL
 from tests.builders import a_core, a_job
 
 T = TypeVar("T")

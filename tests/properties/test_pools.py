@@ -5,12 +5,11 @@ from contextlib import suppress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.control.node_messages import Cordon
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.control.messages import Cordon
+from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.errors import QuotaTooSmall
-from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.job import Job, JobState, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import JobState
 from tests.builders import MINUTE, SECOND, a_cluster, a_job
 from tests.scenarios.lab import Lab
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.ledger.cost import PriceList, Prices
-from gpu_scheduler.ledger.interval import UsageInterval
 from gpu_scheduler.ledger.report import Run, Spread, report
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.model.job import JobState
 
 SECOND = 1000
 HOUR = 3_600_000 * 10**6

@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import SetNode
 from gpu_scheduler.control.restore import recall, restore
-from gpu_scheduler.model.states import ENDED
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.model.job import ENDED
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import Scenario, policies, scenarios
 

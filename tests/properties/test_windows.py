@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from gpu_scheduler.control.messages import CancelReservation, Reserve
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.windows import is_barred
-from gpu_scheduler.model.window import Wish
+from gpu_scheduler.engine.reservation.advance import is_barred
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.model.advance_reservation import Wish
 from tests.properties.dump import dump_of
 from tests.properties.rig import Physics, Rig
 from tests.properties.strategies import (

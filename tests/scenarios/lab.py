@@ -4,10 +4,8 @@ from typing import Any
 
 from gpu_scheduler.control.effects import Outcome, StartOrder, StopOrder, WarnOrder
 from gpu_scheduler.control.messages import Command, Ended, Fact, RunCycle, Started, Submit
-from gpu_scheduler.model.allocation import Allocation
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import Job, JobState
+from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import JobRow
 from tests.builders import a_core

@@ -5,7 +5,7 @@ import pytest
 from gpu_scheduler.control.messages import Cancel
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import JobState
 from tests.builders import a_job, a_node, an_array
 from tests.scenarios.lab import Lab
 

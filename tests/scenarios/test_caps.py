@@ -6,7 +6,7 @@ from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import Ended, SetNode, SetTenant
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.ledger.periods import Period
+from gpu_scheduler.ledger.units import Period
 from gpu_scheduler.model.errors import QuotaTooSmall, TooManyJobs
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.tenant import BudgetPeriod, Quota

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.control.messages import Submit
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import JobState
 from tests.builders import a_job, a_node, after, an_array
 from tests.scenarios.lab import Lab
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.messages import (
     DeviceRead,
     DevicesRead,
+    Drain,
     NodeFound,
     NodeSilent,
     PauseDevice,
@@ -15,14 +15,12 @@ from gpu_scheduler.control.messages import (
     SetNode,
     Submit,
 )
-from gpu_scheduler.control.node_messages import (
-    Drain,
-)
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.errors import NeverFits, UnknownThing
 from gpu_scheduler.model.launch import Launch, Runner
+from gpu_scheduler.model.measurements import DeviceProcess
 from gpu_scheduler.model.node import Device
-from gpu_scheduler.model.readings import DeviceProcess
 from tests.builders import HOUR, a_device, a_job, a_node
 from tests.scenarios.lab import Lab
 

@@ -5,25 +5,22 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.control.messages import (
+    Cordon,
     DeviceRead,
     DevicesRead,
-    NodeFound,
-    NodeSilent,
-)
-from gpu_scheduler.control.node_messages import (
-    Cordon,
     Drain,
     LabelNode,
+    NodeFound,
+    NodeSilent,
     RemoveNode,
     Uncordon,
 )
 from gpu_scheduler.control.restore import restore
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.model.errors import InvalidRequest, UnknownThing, WrongState
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.node import Closed, Device, DeviceMode, Health, Node
 from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.model.states import JobState
 from tests.builders import MINUTE, a_cluster, a_core, a_job
 from tests.scenarios.lab import Lab
 

@@ -1,13 +1,7 @@
 """What waiting jobs were first told is kept, judged at their start, and void once they change."""
 
 from gpu_scheduler.control.core import Core
-from gpu_scheduler.control.messages import (
-    Cancel,
-    Estimate,
-    Hold,
-    NoteEstimates,
-    Reprioritise,
-)
+from gpu_scheduler.control.messages import Cancel, Estimate, Hold, NoteEstimates, Reprioritise
 from gpu_scheduler.control.restore import restore
 from tests.builders import Stated, a_job, a_node, an_array
 from tests.scenarios.lab import Lab

@@ -2,7 +2,6 @@
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import CommitOrder, StartOrder, StopOrder
 from gpu_scheduler.control.messages import (
@@ -17,10 +16,10 @@ from gpu_scheduler.control.messages import (
     Submit,
 )
 from gpu_scheduler.control.restore import recall, restore
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Array, Job
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import Array, Job, JobState
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_cluster, a_core, a_job
 from tests.interface.event_record import check_events

@@ -7,9 +7,8 @@ import pytest
 from gpu_scheduler.control.effects import StopOrder
 from gpu_scheduler.control.messages import Cancel, NodeFenced, NodeLost, NodeSilent, Retry
 from gpu_scheduler.model.errors import NeverFits
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.request import Topology
-from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, a_cluster, a_device, a_job, a_node, a_policy
 from tests.scenarios.lab import Lab
 

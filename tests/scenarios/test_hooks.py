@@ -5,29 +5,29 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import StartOrder
 from gpu_scheduler.control.messages import (
     Cancel,
     Command,
+    Cordon,
+    Drain,
     Ended,
     Fact,
     Retry,
     RunCycle,
     Started,
     Submit,
+    Uncordon,
 )
-from gpu_scheduler.control.node_messages import Cordon, Drain, Uncordon
 from gpu_scheduler.control.restore import restore
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.model.allocation import Allocation
-from gpu_scheduler.model.hooks import EPILOG, PROLOG, HookFailure
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Array, Job
+from gpu_scheduler.model.job import Array, Job, JobState
+from gpu_scheduler.model.launch import EPILOG, PROLOG, HookFailure
 from gpu_scheduler.model.node import Closed, NodeState
-from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow
 from tests.builders import a_cluster, a_core, a_job

@@ -1,7 +1,6 @@
 """Interactive work before batch work of the same tenant, within a cap."""
 
-from gpu_scheduler.model.job import Job, Pool
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import Job, JobState, Pool
 from tests.builders import a_job, a_node, a_policy, a_tenant
 from tests.scenarios.lab import Lab
 

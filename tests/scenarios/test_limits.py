@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.messages import Cancel, Submit, SubmitAll
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Preemption

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.control.messages import Cancel, Ended, Started
 from gpu_scheduler.model.errors import AlreadyExists, UnknownThing, WrongState
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import JobState
 from tests.builders import HOUR, MINUTE, SECOND, a_job, a_node, a_policy
 from tests.scenarios.lab import Lab
 

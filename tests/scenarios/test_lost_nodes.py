@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
-from gpu_scheduler.control.lost import LEASE_LABEL, leases_on, on_lost_node
 from gpu_scheduler.control.messages import (
+    ConfirmDead,
+    Drain,
     Ended,
     LeasesOver,
     NodeFenced,
@@ -13,11 +13,12 @@ from gpu_scheduler.control.messages import (
     NodeSilent,
     Started,
 )
-from gpu_scheduler.control.node_messages import ConfirmDead, Drain
+from gpu_scheduler.control.nodes.lost_nodes import LEASE_LABEL, leases_on, on_lost_node
 from gpu_scheduler.control.restore import restore
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import Device, NodeState
-from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, MINUTE, a_core, a_job
 from tests.scenarios.lab import Lab
 

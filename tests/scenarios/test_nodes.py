@@ -1,17 +1,8 @@
 """Nodes that come late, get lost, drain or run hot, and the jobs on them."""
 
-from gpu_scheduler.control.messages import (
-    NodeFenced,
-    NodeFound,
-    SetNode,
-)
-from gpu_scheduler.control.node_messages import (
-    Cordon,
-    Drain,
-    Uncordon,
-)
+from gpu_scheduler.control.messages import Cordon, Drain, NodeFenced, NodeFound, SetNode, Uncordon
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.node import NodeState
-from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, a_cluster, a_job, a_node
 from tests.scenarios.lab import Lab
 

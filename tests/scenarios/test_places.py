@@ -1,7 +1,7 @@
 """Where work goes: close together, or far apart."""
 
 from gpu_scheduler.engine.policy import Ranking
-from gpu_scheduler.model.named_nodes import labels_of_names
+from gpu_scheduler.model.node import labels_of_names
 from tests.builders import a_cluster, a_job, a_policy
 from tests.scenarios.lab import Lab
 

@@ -7,18 +7,19 @@ import pytest
 from gpu_scheduler.control.messages import (
     Cancel,
     Command,
+    Cordon,
+    Drain,
     Fact,
     NodeLost,
     NodeSilent,
     PauseDevice,
+    Uncordon,
 )
-from gpu_scheduler.control.node_messages import Cordon, Drain, Uncordon
-from gpu_scheduler.engine.limits import Limits
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.engine.quota.usage import Limits
+from gpu_scheduler.model.job import Job, JobState, Pool
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import JobState
 from tests.builders import HOUR, MINUTE, SECOND, a_cluster, a_job, a_node, a_tenant
 from tests.scenarios.lab import Lab
 

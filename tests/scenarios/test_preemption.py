@@ -7,7 +7,7 @@ import pytest
 from gpu_scheduler.control.effects import StopOrder
 from gpu_scheduler.control.messages import Checkpointed, RunCycle
 from gpu_scheduler.engine.policy import Feedback
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import JobState
 from tests.builders import DAY, HOUR, MINUTE, a_cluster, a_job, a_node, a_policy, a_tenant, an_array
 from tests.scenarios.lab import Lab
 

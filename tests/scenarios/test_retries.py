@@ -2,11 +2,11 @@
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.messages import Cancel, Retry
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.model.errors import UnknownThing, WrongState
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import JobState
 from tests.builders import HOUR, SECOND, a_job, a_node, after, an_array
 from tests.scenarios.lab import Lab
 

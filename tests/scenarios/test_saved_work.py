@@ -4,8 +4,7 @@ import pytest
 
 from gpu_scheduler.control.messages import Checkpointed, Ended, NodeFenced, NodeLost, NodeSilent
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Array
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import Array, JobState
 from gpu_scheduler.store.rows import JobRow, TaskRow
 from tests.builders import DAY, HOUR, MINUTE, SECOND, a_job, a_node, a_policy
 from tests.scenarios.lab import Lab

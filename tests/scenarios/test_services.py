@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.services import is_reached
-from gpu_scheduler.control.book import Limits
+from gpu_scheduler.api.routes.services import is_reached
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import (
     Cancel,
     Command,
     CreateService,
     DeleteService,
+    Drain,
     Ended,
     Fact,
     NodeFenced,
@@ -26,11 +26,9 @@ from gpu_scheduler.control.messages import (
     Update,
     UpdateService,
 )
-from gpu_scheduler.control.node_messages import (
-    Drain,
-)
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.errors import (
     AlreadyExists,
     Forbidden,
@@ -40,10 +38,9 @@ from gpu_scheduler.model.errors import (
     UnknownThing,
     WrongState,
 )
-from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.probe import Probe, ProbeKind
+from gpu_scheduler.model.job import JobState
+from gpu_scheduler.model.launch import Launch, Probe, ProbeKind
 from gpu_scheduler.model.service import Replica, Restart, RestartRule, Service
-from gpu_scheduler.model.states import JobState
 from tests.builders import MINUTE, SECOND, a_cluster, a_core, a_job, a_node
 from tests.scenarios.lab import Lab
 

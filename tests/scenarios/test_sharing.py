@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
-from gpu_scheduler.control.gpu_rules import Action, GpuRules
+from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeFound, ResumeDevice
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.model.measures import HOUR_MS, Measure
-from gpu_scheduler.model.readings import DeviceProcess
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.model.job import JobState
+from gpu_scheduler.model.measurements import HOUR_MS, DeviceProcess, Measure
 from tests.builders import a_core, a_device, a_job, an_array
 from tests.scenarios.lab import Lab
 

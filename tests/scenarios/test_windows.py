@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpu_scheduler.control.access.permissions import check
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import (
     CancelReservation,
@@ -15,17 +16,15 @@ from gpu_scheduler.control.messages import (
     Reserve,
     SetTenant,
 )
-from gpu_scheduler.control.permit import check
 from gpu_scheduler.control.restore import restore
-from gpu_scheduler.engine import window_choice
 from gpu_scheduler.engine.explain import explain
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.engine.reservation import advance
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.model.advance_reservation import Wish
 from gpu_scheduler.model.errors import Forbidden, QuotaTooSmall, UnknownThing, WrongState
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.model.window import Wish
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.model.job import Job, JobState
 from tests.builders import Stated, a_job, a_node, a_policy, a_tenant
 from tests.scenarios.lab import Lab
 
@@ -293,16 +292,16 @@ def test_a_refusal_says_when_it_would_fit_and_tries_only_some_of_many_moments(
     lab.submit(*(work(f"job-{minute}", gpus=1, hours=1 + minute / 60) for minute in range(96)))
     assert len(lab.running()) == 96
     looks: list[int] = []
-    survey = window_choice._Survey
+    survey = advance._Survey
 
     def looked(picture: Picture, wish: Wish, start_ms: int) -> object:
         looks.append(start_ms)
         return survey(picture, wish, start_ms)
 
-    monkeypatch.setattr(window_choice, "_Survey", looked)
+    monkeypatch.setattr(advance, "_Survey", looked)
     with pytest.raises(WrongState, match="begin at 1970-01-01 02:36"):
         keep(lab, gpus=96, at_h=0.5)
-    assert len(looks) <= 1 + window_choice.MOST_TRIED
+    assert len(looks) <= 1 + advance.MOST_TRIED
 
 
 def test_a_tenant_goes_only_when_nothing_is_reserved_for_it() -> None:

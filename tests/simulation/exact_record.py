@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.simulator.filling import Filling
-from gpu_scheduler.simulator.measures import Measures, measure
+from gpu_scheduler.simulator.metrics import Measures, forecast_error, measure
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.promises import forecast_error
+from gpu_scheduler.simulator.packing import Filling
 from tests.snapshots import as_json, check_stored
 
 FOLDER = Path(__file__).parent / "exact"

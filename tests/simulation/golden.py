@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.simulator.measures import Measures, measure
+from gpu_scheduler.simulator.metrics import Measures, measure
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.traces.helios import read_helios, read_vc_nodes
 from gpu_scheduler.simulator.workload import Workload

@@ -7,9 +7,9 @@ import pytest
 from gpu_scheduler.model.errors import InvalidRequest, NeverFits
 from gpu_scheduler.model.node import Device, DeviceMode, Node
 from gpu_scheduler.model.request import Request, Topology
-from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, cluster_of, nodes_of
 from gpu_scheduler.simulator.fit import Fit
 from gpu_scheduler.simulator.traces.cluster_file import read_cluster
+from gpu_scheduler.simulator.workload import Cluster, NodeGroup, cluster_of, nodes_of
 from tests.simulation.trace_files import Refusal, a_cluster, a_file, gzipped
 
 HEADER = "id,count,gpus,model,gpu_memory_mb,cpu_cores,memory_mb,rack,labels,island_size,island_gbps"

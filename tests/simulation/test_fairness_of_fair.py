@@ -2,19 +2,17 @@
 
 from dataclasses import replace
 
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.simulator.cluster import cluster_of
 from gpu_scheduler.simulator.fairness import (
     backlogs_of,
     holdings_of,
     jain_while_backlogged,
     shared_backlog,
 )
-from gpu_scheduler.simulator.generator import generate
+from gpu_scheduler.simulator.generator import WorkShape, generate
 from gpu_scheduler.simulator.outcomes import Run
-from gpu_scheduler.simulator.shape import WorkShape
-from gpu_scheduler.simulator.workload import Partition, TraceJob
+from gpu_scheduler.simulator.workload import Partition, TraceJob, cluster_of
 from gpu_scheduler.simulator.world import Physics, World
 
 DEMAND = {"large": (2.0, 1_600), "middle": (0.8, 640), "small": (0.5, 400)}

@@ -17,9 +17,15 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.simulator.fit import Fit
-from gpu_scheduler.simulator.generator import generate, generated_workload, rhythm
-from gpu_scheduler.simulator.population import ROUND_LIMITS_S
-from gpu_scheduler.simulator.shape import DAY_S, HOUR_S, WorkShape
+from gpu_scheduler.simulator.generator import (
+    DAY_S,
+    HOUR_S,
+    ROUND_LIMITS_S,
+    WorkShape,
+    generate,
+    generated_workload,
+    rhythm,
+)
 from gpu_scheduler.simulator.workload import TraceJob
 from tests.simulation.trace_files import a_cluster
 
@@ -239,9 +245,9 @@ def test_a_million_jobs_are_a_stream() -> None:
 def test_the_stream_is_the_same_under_any_hash_seed() -> None:
     script = (
         "import hashlib\n"
-        "from gpu_scheduler.simulator.cluster import cluster_of\n"
+        "from gpu_scheduler.simulator.workload import cluster_of\n"
         "from gpu_scheduler.simulator.generator import generate\n"
-        "from gpu_scheduler.simulator.shape import WorkShape\n"
+        "from gpu_scheduler.simulator.generator import WorkShape\n"
         "jobs = list(generate(WorkShape(jobs=500), cluster_of(16, 8).nodes, 1))\n"
         "print(hashlib.sha256(repr(jobs).encode()).hexdigest())\n"
     )

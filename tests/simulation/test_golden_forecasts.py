@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.experiment import NO_LIMIT_MS
+from gpu_scheduler.simulator.metrics import forecast_error
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.predictors import Medians, Stated, UserMeans
-from gpu_scheduler.simulator.promises import forecast_error
 from gpu_scheduler.simulator.traces.swf import read_swf
 from gpu_scheduler.simulator.workload import Partition
 from gpu_scheduler.simulator.world import Physics, World

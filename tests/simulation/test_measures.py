@@ -4,14 +4,13 @@ import math
 
 import pytest
 
-from gpu_scheduler.simulator.distribution import Distribution, distribution, percentile
 from gpu_scheduler.simulator.fairness import (
     jain,
     jain_while_backlogged,
     received_within,
     shared_backlog,
 )
-from gpu_scheduler.simulator.measures import measure
+from gpu_scheduler.simulator.metrics import Distribution, distribution, measure, percentile
 from tests.simulation.runs import a_run, a_sample, an_outcome
 
 # --- spread --------------------------------------------------------------------------------------

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.simulator.measures import measure
+from gpu_scheduler.simulator.metrics import measure
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.report import write_report
-from gpu_scheduler.simulator.report.axes import (
+from gpu_scheduler.simulator.report.charts import (
     log_time_ticks,
     number_label,
     number_steps,
     time_label,
     time_ticks,
 )
-from gpu_scheduler.simulator.report.curves import error_shares, over_time, share_below, time_grid
-from gpu_scheduler.simulator.report.markup import Markup, tag
+from gpu_scheduler.simulator.report.document import Markup, tag
+from gpu_scheduler.simulator.report.sections import error_shares, over_time, share_below, time_grid
 from tests.simulation.runs import a_busy_run, a_run, a_sample, an_outcome
 
 EVIL = "<script>alert('&\"')</script>"

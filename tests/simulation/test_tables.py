@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 from rich.console import Console
 
-from gpu_scheduler.simulator.columns import JOBS, MEAN_WAIT, UTILISATION, best_rows
-from gpu_scheduler.simulator.measures import measure
+from gpu_scheduler.simulator.format import count_text, duration_text, gpus_text, ratio_text
+from gpu_scheduler.simulator.metric_defs import JOBS, MEAN_WAIT, UTILISATION, best_rows
+from gpu_scheduler.simulator.metrics import measure
 from gpu_scheduler.simulator.tables import (
     comparison_tables,
     partition_table,
@@ -16,7 +17,6 @@ from gpu_scheduler.simulator.tables import (
     tenant_table,
     to_json,
 )
-from gpu_scheduler.simulator.wording import count_text, duration_text, gpus_text, ratio_text
 from tests.simulation.runs import a_busy_run, a_run, an_outcome
 
 

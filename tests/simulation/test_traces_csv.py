@@ -9,8 +9,8 @@ from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Array, Dependency, DependencyKind, Pool, over_nodes
 from gpu_scheduler.model.request import Request, Topology
-from gpu_scheduler.simulator.traces.job_fields import JOB_COLUMNS
-from gpu_scheduler.simulator.traces.own_csv import read_csv, write_csv
+from gpu_scheduler.simulator.traces.native_format import read_csv, write_csv
+from gpu_scheduler.simulator.traces.records import JOB_COLUMNS
 from tests.simulation.trace_files import (
     Refusal,
     a_cluster,

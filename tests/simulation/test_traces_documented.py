@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.simulator.shape import WorkShape
+from gpu_scheduler.simulator.generator import WorkShape
 from gpu_scheduler.simulator.traces import helios, openb, philly
 from gpu_scheduler.simulator.traces.detect import TraceFormat
-from gpu_scheduler.simulator.traces.job_fields import JOB_COLUMNS
-from gpu_scheduler.simulator.traces.node_fields import NODE_COLUMNS, TENANT_COLUMNS
+from gpu_scheduler.simulator.traces.records import JOB_COLUMNS, NODE_COLUMNS, TENANT_COLUMNS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "traces.md"
 LAYOUTS = (helios.LAYOUT, openb.POD_LAYOUT, openb.NODE_LAYOUT, philly.LAYOUT)

@@ -12,13 +12,13 @@ from gpu_scheduler.model.job import Dependency, DependencyKind
 from gpu_scheduler.model.node import Device, Node
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
-from gpu_scheduler.simulator.cluster import NodeGroup, nodes_of
-from gpu_scheduler.simulator.traces.own_json import (
+from gpu_scheduler.simulator.traces.native_format import (
     read_json,
     read_json_lines,
     write_json,
     write_json_lines,
 )
+from gpu_scheduler.simulator.workload import NodeGroup, nodes_of
 from tests.simulation.trace_files import (
     Refusal,
     a_cluster,

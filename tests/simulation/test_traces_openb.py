@@ -6,7 +6,6 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.cluster import Cluster
 from gpu_scheduler.simulator.traces.openb import (
     Pod,
     arrival_jobs,
@@ -15,6 +14,7 @@ from gpu_scheduler.simulator.traces.openb import (
     read_openb,
     read_pods,
 )
+from gpu_scheduler.simulator.workload import Cluster
 from tests.simulation.trace_files import Refusal, a_file, a_table, jobs_of
 
 NODE_HEADER = "sn,cpu_milli,memory_mib,gpu,model"

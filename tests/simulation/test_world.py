@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.engine.presets import preset
+from gpu_scheduler.engine.policy import preset
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.tenant import Quota, Tenant
-from gpu_scheduler.simulator.measures import Measures, measure
+from gpu_scheduler.simulator.metrics import Measures, measure
 from gpu_scheduler.simulator.outcomes import Run
 from gpu_scheduler.simulator.predictors import Stated
 from gpu_scheduler.simulator.workload import Partition, TraceJob

@@ -10,9 +10,8 @@ import pytest
 from gpu_scheduler.model.errors import InvalidInput
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, cluster_of, nodes_of
-from gpu_scheduler.simulator.traces.intake import Reading
-from gpu_scheduler.simulator.workload import TraceJob
+from gpu_scheduler.simulator.traces.collector import Reading
+from gpu_scheduler.simulator.workload import Cluster, NodeGroup, TraceJob, cluster_of, nodes_of
 
 
 def a_cluster(nodes: int = 4, gpus_per_node: int = 8, **options: Any) -> Cluster:

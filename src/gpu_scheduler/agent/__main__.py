@@ -9,8 +9,8 @@ import structlog
 import uvloop
 
 from gpu_scheduler.agent.config import AGENT_LOG, AgentConfig
-from gpu_scheduler.agent.running import AgentRuns, alone, run_agent
-from gpu_scheduler.diary.lines import Diary, configure
+from gpu_scheduler.agent.main import AgentRuns, alone, run_agent
+from gpu_scheduler.logging_setup.structured import Diary, configure
 from gpu_scheduler.model.errors import SchedulerError
 
 EXIT_ALREADY_RUNS = 3

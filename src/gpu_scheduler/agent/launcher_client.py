@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.launcher.forms import (
+from gpu_scheduler.agent.launcher.messages import (
     FIRST_FIELDS,
     MOST_LINE_BYTES,
     Form,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.devices.source import Found
 from gpu_scheduler.agent.work import Began, Over, Prepared, Report, Saved
-from gpu_scheduler.model.readings import NodeReadings
+from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
 
 

@@ -18,15 +18,19 @@ from pathlib import Path
 import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.agent.accounts import Login, NoAnswer
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.devices.watch import Watcher
-from gpu_scheduler.agent.fitness import Fitness, may_be_the_disk
+from gpu_scheduler.agent.devices.monitor import Watcher
+from gpu_scheduler.agent.devices.poller import Looker
+from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.jobs.environment import rendezvous_environment, rendezvous_files
+from gpu_scheduler.agent.jobs.logs import LogServing
+from gpu_scheduler.agent.jobs.mps import MpsFailed, mps_of
+from gpu_scheduler.agent.jobs.orders import NoSlice, Orders, PortTaken
+from gpu_scheduler.agent.jobs.probes import Prober
+from gpu_scheduler.agent.jobs.terminals import Terminals
 from gpu_scheduler.agent.launcher_client import Launcher, OrderRefused
-from gpu_scheduler.agent.log_serving import LogServing
-from gpu_scheduler.agent.logins import Login, NoAnswer
-from gpu_scheduler.agent.looking import Looker
-from gpu_scheduler.agent.machine import Machine, ThisMachine
+from gpu_scheduler.agent.machine import Fitness, Machine, ThisMachine, may_be_the_disk
 from gpu_scheduler.agent.messages import (
     fact_of,
     inventory_of,
@@ -35,17 +39,19 @@ from gpu_scheduler.agent.messages import (
     telemetry_of,
     with_report,
 )
-from gpu_scheduler.agent.mps import MpsFailed, mps_of
-from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
-from gpu_scheduler.agent.probing import Prober
-from gpu_scheduler.agent.rendezvous import rendezvous_environment, rendezvous_files
-from gpu_scheduler.agent.stream import BROKEN, Connect, SentAway, Servers, Stream, words_of
-from gpu_scheduler.agent.terminals import Terminals
-from gpu_scheduler.agent.terms import Terms
+from gpu_scheduler.agent.server_link import (
+    BROKEN,
+    Connect,
+    SentAway,
+    Servers,
+    Stream,
+    Terms,
+    words_of,
+)
 from gpu_scheduler.agent.work import NOT_BEGUN, Began, Over, Prepared, Report, Work
-from gpu_scheduler.model.readings import NodeReadings
+from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import LEAST_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS
+from gpu_scheduler.wire.handshake import LEAST_PROTOCOL, PROTOCOL, TERMINALS, TRUSTS
 
 LONGER_EACH_TIME = 1.6
 MOST_FACTS_AT_ONCE = 1000

@@ -6,65 +6,65 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from gpu_scheduler.api import (
+from gpu_scheduler.api.auth.peer_credentials import (
+    Authenticator,
+    KernelAuthenticator,
+    OpenAuthenticator,
+)
+from gpu_scheduler.api.auth.tokens import BearerAuthenticator, Verifier
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.ha.gate import Application
+from gpu_scheduler.api.ha.proxy import Forwarder
+from gpu_scheduler.api.http.app import Front
+from gpu_scheduler.api.http.openapi import describe
+from gpu_scheduler.api.http.operations import Handler, Operation
+from gpu_scheduler.api.http.request import HTML, Answer, Call, encode
+from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service, TerminalSource
+from gpu_scheduler.api.routes import (
     access,
-    changes,
     cluster,
-    estimates,
     events,
-    explanations,
+    explain,
     health,
+    job_actions,
     jobs,
-    limits,
     logs,
-    node_access,
+    node_credentials,
     nodes,
-    notices,
+    notifications,
     overview,
     reports,
     reservations,
     services,
-    short_form,
-    submissions,
-    sweeps,
+    submit,
     tenants,
     usage,
 )
-from gpu_scheduler.api.bearer import BearerAuthenticator, Verifier
-from gpu_scheduler.api.callers import Authenticator, KernelAuthenticator, OpenAuthenticator
-from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.description import describe
-from gpu_scheduler.api.exchange import HTML, Answer, Call, encode
-from gpu_scheduler.api.forwarding import Forwarder
-from gpu_scheduler.api.front import Front
-from gpu_scheduler.api.metrics import Metrics
-from gpu_scheduler.api.operations import Handler, Operation
-from gpu_scheduler.api.service import ApiSettings, LogSource, Service, TerminalSource
-from gpu_scheduler.api.standing import Application
+from gpu_scheduler.api.routes.metrics import Metrics
 
 DESCRIBED: tuple[Operation, ...] = (
-    *submissions.OPERATIONS,
+    *submit.OPERATIONS,
     *jobs.OPERATIONS,
-    *explanations.OPERATIONS,
-    *short_form.OPERATIONS,
-    *sweeps.OPERATIONS,
-    *changes.OPERATIONS,
+    *explain.OPERATIONS,
+    *jobs.SHORT_FORM_OPERATIONS,
+    *jobs.SWEEPS_OPERATIONS,
+    *job_actions.OPERATIONS,
     *logs.OPERATIONS,
     *tenants.OPERATIONS,
     *reservations.OPERATIONS,
     *services.OPERATIONS,
     *health.OPERATIONS,
-    *limits.OPERATIONS,
-    *estimates.OPERATIONS,
+    *usage.LIMITS_OPERATIONS,
+    *explain.ESTIMATES_OPERATIONS,
     *cluster.OPERATIONS,
     *nodes.OPERATIONS,
     *overview.OPERATIONS,
     *events.OPERATIONS,
-    *notices.OPERATIONS,
+    *notifications.OPERATIONS,
     *usage.OPERATIONS,
     *reports.OPERATIONS,
     *access.OPERATIONS,
-    *node_access.OPERATIONS,
+    *node_credentials.OPERATIONS,
 )
 _CONTENT_RULE = (
     b"default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; "

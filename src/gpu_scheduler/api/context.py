@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 
-from gpu_scheduler.api.exchange import Call, Query
-from gpu_scheduler.api.explain import Explainer
-from gpu_scheduler.api.people import Directory
+from gpu_scheduler.api.auth.accounts import Directory
+from gpu_scheduler.api.explainer import Explainer
+from gpu_scheduler.api.http.idempotency import Repeats
+from gpu_scheduler.api.http.rate_limit import Slots
+from gpu_scheduler.api.http.request import Call, Query
+from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service, TerminalSource
 from gpu_scheduler.api.queue_order import Orders
-from gpu_scheduler.api.repeats import Repeats
-from gpu_scheduler.api.service import ApiSettings, LogSource, Service, TerminalSource
-from gpu_scheduler.api.slots import Slots
-from gpu_scheduler.control.permit import not_a_member
-from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller
+from gpu_scheduler.control.access.permissions import not_a_member
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
-from gpu_scheduler.model.job import called
-from gpu_scheduler.model.states import ENDED
+from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
+from gpu_scheduler.model.job import ENDED, called
 from gpu_scheduler.store.rows import JobRow
-from gpu_scheduler.wire.names import read_job_name
-from gpu_scheduler.wire.reading import JobReader
+from gpu_scheduler.wire.job_reader import JobReader
+from gpu_scheduler.wire.jobs import read_job_name
 
 MOST_READERS = 64
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 
-from gpu_scheduler.api.service import Service
-from gpu_scheduler.control.life import JobLife
-from gpu_scheduler.engine.standing import Standings
-from gpu_scheduler.model.caller import Caller
-from gpu_scheduler.model.states import HOLDING, JobState
+from gpu_scheduler.api.interfaces import Service
+from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.engine.fair_share import Standings
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.model.job import HOLDING, JobState
 
 PAUSE_FACTOR = 20
 KEPT_ORDERS = 16

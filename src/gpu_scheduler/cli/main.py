@@ -49,59 +49,69 @@ def _row(name: str, about: str, function: str = "run") -> Command:
 
 
 COMMANDS: dict[str, Command] = {
-    "up": _row("up", "start the scheduler on this machine"),
-    "down": _row("down", "stop it; jobs that run go on"),
-    "server": _row("server", "serve a cluster, in the foreground"),
-    "agent": _row("agent", "run jobs on this machine for a server elsewhere"),
-    "submit": _row("submit", "put a job into the queue"),
-    "run": _row("run", "submit a job, show its output and end with its exit code"),
-    "shell": _row("shell", "open an interactive shell with GPUs"),
-    "jupyter": _row("jupyter", "start a notebook server with GPUs"),
-    "code": _row("code", "let VS Code or ssh into a job with GPUs"),
-    "top": _row("top", "show GPUs and queue live, and act on jobs by keys"),
-    "list": _row("listing", "list your jobs that wait or run"),
-    "show": _row("show", "show everything about a job"),
-    "logs": _row("logs", "show the output of a job"),
-    "sweep": _row("sweep_view", "show sweeps as grids, and retry what failed in them"),
-    "cancel": _row("cancel", "stop jobs, or take them from the queue"),
-    "hold": _row("change", "keep waiting jobs from starting", "hold"),
-    "release": _row("change", "let held jobs start", "release"),
-    "update": _row("update", "change a job that waits"),
-    "retry": _row("retry", "put failed or cancelled jobs back into the queue"),
-    "wait": _row("wait", "wait until jobs have ended"),
-    "attach": _row("attach", "come to the terminal of a job, or enter its session"),
-    "snapshots": _row("snapshot_option", "list or drop the copies of code that jobs run in"),
-    "explain": _row("explain", "say why a job waits, and until when"),
-    "history": _row("history", "list jobs that have ended"),
-    "gpus": _row("gpus", "show the GPUs and who uses them"),
-    "pause-gpu": _row("gpus", "give a GPU no new work", "pause"),
-    "resume-gpu": _row("gpus", "use a paused GPU again", "resume"),
-    "nodes": _row("nodes", "list, cordon, drain, label or remove nodes"),
-    "tenants": _row("tenants", "list, create, show, change or delete tenants"),
-    "node": _row("node", "let nodes join with a token, list or revoke their keys"),
-    "token": _row("token", "make, list or revoke tokens for callers from elsewhere"),
-    "whoami": _row("token", "say who the server takes you for", "whoami"),
-    "audit": _row("audit", "show who changed what, and what was refused (for admins)"),
-    "service": _row("service", "keep programs running as online services"),
-    "reserve": _row("reserve", "keep GPUs for a tenant or user for a while"),
-    "limits": _row("limits", "show what you may have, what you hold and what is left"),
-    "usage": _row("usage", "show who used how much"),
-    "report": _row("report", "report waits, run times, use and cost of a period; invoices"),
-    "status": _row("status", "show queue, GPUs, jobs and health at a glance"),
-    "health": _row("health", "ask whether the server and its parts are well"),
-    "notify": _row("notify", "list who can be told what happens, and try one"),
-    "metrics": _row("metrics", "show how jobs and GPUs have fared"),
-    "doctor": _row("doctor", "look at this machine and say what is wrong and what to do"),
-    "config": _row("config", "print, explain and check settings"),
-    "db": _row("db", "upgrade, check, back up or copy the database"),
-    "estimate": _row("estimate", "say how much GPU memory a language model needs"),
-    "simulate": _row("simulate", "run a trace through the scheduler on virtual time"),
+    "up": _row("admin.up", "start the scheduler on this machine"),
+    "down": _row("admin.down", "stop it; jobs that run go on"),
+    "server": _row("cluster.agent", "serve a cluster, in the foreground", "server"),
+    "agent": _row("cluster.agent", "run jobs on this machine for a server elsewhere"),
+    "submit": _row("submit.submit", "put a job into the queue"),
+    "run": _row("submit.run", "submit a job, show its output and end with its exit code"),
+    "shell": _row("interactive.shell", "open an interactive shell with GPUs"),
+    "jupyter": _row("interactive.jupyter", "start a notebook server with GPUs"),
+    "code": _row("interactive.code", "let VS Code or ssh into a job with GPUs"),
+    "top": _row("interactive.top", "show GPUs and queue live, and act on jobs by keys"),
+    "list": _row("jobs.list", "list your jobs that wait or run"),
+    "show": _row("jobs.show", "show everything about a job"),
+    "logs": _row("jobs.logs", "show the output of a job"),
+    "sweep": _row("jobs.sweeps", "show sweeps as grids, and retry what failed in them"),
+    "cancel": _row("jobs.actions", "stop jobs, or take them from the queue"),
+    "hold": _row("jobs.actions", "keep waiting jobs from starting", "hold"),
+    "release": _row("jobs.actions", "let held jobs start", "release"),
+    "update": _row("jobs.actions", "change a job that waits", "update"),
+    "retry": _row("jobs.actions", "put failed or cancelled jobs back into the queue", "retry"),
+    "wait": _row("jobs.wait", "wait until jobs have ended"),
+    "attach": _row("interactive.attach", "come to the terminal of a job, or enter its session"),
+    "snapshots": _row("submit.snapshots", "list or drop the copies of code that jobs run in"),
+    "explain": _row("jobs.explain", "say why a job waits, and until when"),
+    "history": _row("jobs.history", "list jobs that have ended"),
+    "gpus": _row("cluster.gpus", "show the GPUs and who uses them"),
+    "pause-gpu": _row("cluster.gpus", "give a GPU no new work", "pause"),
+    "resume-gpu": _row("cluster.gpus", "use a paused GPU again", "resume"),
+    "nodes": _row("cluster.nodes", "list, cordon, drain, label or remove nodes"),
+    "tenants": _row("accounting.tenants", "list, create, show, change or delete tenants"),
+    "node": _row("cluster.nodes", "let nodes join with a token, list or revoke their keys", "node"),
+    "token": _row("admin.tokens", "make, list or revoke tokens for callers from elsewhere"),
+    "whoami": _row("admin.tokens", "say who the server takes you for", "whoami"),
+    "audit": _row(
+        "admin.tokens", "show who changed what, and what was refused (for admins)", "audit"
+    ),
+    "service": _row("cluster.services", "keep programs running as online services"),
+    "reserve": _row("cluster.reserve", "keep GPUs for a tenant or user for a while"),
+    "limits": _row(
+        "accounting.usage", "show what you may have, what you hold and what is left", "limits"
+    ),
+    "usage": _row("accounting.usage", "show who used how much"),
+    "report": _row(
+        "accounting.report", "report waits, run times, use and cost of a period; invoices"
+    ),
+    "status": _row("cluster.status", "show queue, GPUs, jobs and health at a glance"),
+    "health": _row("cluster.status", "ask whether the server and its parts are well", "health"),
+    "notify": _row("admin.notify", "list who can be told what happens, and try one"),
+    "metrics": _row("accounting.metrics", "show how jobs and GPUs have fared"),
+    "doctor": _row("doctor.command", "look at this machine and say what is wrong and what to do"),
+    "config": _row("admin.config", "print, explain and check settings"),
+    "db": _row("admin.db", "upgrade, check, back up or copy the database"),
+    "estimate": _row("submit.estimate", "say how much GPU memory a language model needs"),
+    "simulate": _row("simulate.command", "run a trace through the scheduler on virtual time"),
     "completions": _row("completions", "print a script that completes commands in your shell"),
-    "demo": _row("demo", "show all this at work, on declared GPUs, in a minute"),
-    "add": _row("add", "submit a script with the columns of jobs.txt"),
-    "screens": _row("screens", "list the sessions that one can attach to"),
-    "config-sample": _row("config", "print a configuration file with every setting", "sample"),
-    "test": _row("self_check", "check the installation with real jobs on declared GPUs"),
+    "demo": _row("admin.demo", "show all this at work, on declared GPUs, in a minute"),
+    "add": _row("submit.add", "submit a script with the columns of jobs.txt"),
+    "screens": _row("interactive.attach", "list the sessions that one can attach to", "screens"),
+    "config-sample": _row(
+        "admin.config", "print a configuration file with every setting", "sample"
+    ),
+    "test": _row(
+        "admin.demo", "check the installation with real jobs on declared GPUs", "self_check"
+    ),
 }
 
 ALIASES = {"list-jobs": "list", "cancel-job": "cancel", "start": "up", "ls": "list"}
@@ -133,7 +143,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
             return EXIT_CANNOT
         if not isinstance(error, SchedulerError):
             raise
-        from gpu_scheduler.cli.output import in_local_time
+        from gpu_scheduler.cli.text.tables import in_local_time
 
         _complain(in_local_time(str(error)))
         return error.exit_code

@@ -12,8 +12,8 @@ from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from gpu_scheduler.client import forms
-from gpu_scheduler.client.address import Address, candidates
+from gpu_scheduler.client import requests
+from gpu_scheduler.client.address import Address, candidates, headers_for, tls_context
 from gpu_scheduler.client.connection import (
     CONNECT_TIMEOUT_S,
     check_owner,
@@ -21,12 +21,11 @@ from gpu_scheduler.client.connection import (
     nobody_answers,
     peer_uid,
 )
-from gpu_scheduler.client.credentials import headers_for, tls_context
 from gpu_scheduler.client.errors import JobFailed, NoServer, TimedOut, Unreadable
-from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import Answer, request_bytes, target
-from gpu_scheduler.client.keepalive import notice_loss
-from gpu_scheduler.client.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_SILENCE_S
+from gpu_scheduler.client.requests import API, job_path, joined, submission
+from gpu_scheduler.client.socket_options import notice_loss
+from gpu_scheduler.client.wait import FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_SILENCE_S
 from gpu_scheduler.client.websocket import Frames, accept_of, handshake_headers, new_key
 from gpu_scheduler.model.errors import ClusterError
 
@@ -71,7 +70,7 @@ class AsyncJobHandle:
         job = await self.wait(timeout)
         if job.get("state") != "completed":
             raise JobFailed(job)
-        return forms.exit_code_of(job)
+        return requests.exit_code_of(job)
 
     def logs(self, *, follow: bool = False) -> AsyncIterator[str]:
         """The output as text, in pieces; with `follow` until the job ends."""
@@ -112,7 +111,7 @@ class AsyncClient:
 
     def job(self, job: str | int) -> AsyncJobHandle:
         """A handle for a job that is there already."""
-        return AsyncJobHandle(self, forms.job_id(job))
+        return AsyncJobHandle(self, requests.job_id(job))
 
     async def get(self, job: str | int) -> Job:
         """One job, or one task of an array (`12_4`), as the REST API shows it."""
@@ -133,7 +132,7 @@ class AsyncClient:
 
     async def update(self, job: str | int, **changes: object) -> Job:
         """Change a job that waits."""
-        return dict(await self.call("PATCH", job_path(job), forms.changes(changes)))
+        return dict(await self.call("PATCH", job_path(job), requests.changes(changes)))
 
     async def cancel(self, job: str | int, tasks: str | None = None) -> Job:
         """Cancel a job, or some tasks of an array such as `1-3`."""
@@ -182,7 +181,7 @@ class AsyncClient:
         async with _Exchange(self._candidates) as exchange:
             answer = await exchange.send("GET", path, {"Accept": "text/plain"}, None)
             if answer.status >= _FIRST_ERROR:
-                forms.decoded(answer.status, await exchange.rest())
+                requests.decoded(answer.status, await exchange.rest())
             async for piece in exchange.pieces():
                 yield decoder.decode(piece)
         if rest := decoder.decode(b"", final=True):
@@ -206,13 +205,13 @@ class AsyncClient:
             async with asyncio.timeout(timeout):
                 return await self._wait(job)
         except TimeoutError:
-            raise TimedOut(f"{forms.job_id(job)} has not ended in the time given") from None
+            raise TimedOut(f"{requests.job_id(job)} has not ended in the time given") from None
 
     async def _wait(self, job: str | int) -> Job:
         """As `waiting.wait_for`: look, and let events say when to look again."""
         found: Job | None = await self.get(job)
         pause_s = FIRST_PAUSE_S
-        while found is None or not forms.is_over(found):
+        while found is None or not requests.is_over(found):
             try:
                 found = await self._watch(job)
             except ClusterError:
@@ -225,13 +224,13 @@ class AsyncClient:
     async def _watch(self, job: str | int) -> Job | None:
         """The job once it is over; None when the stream ended or there is none."""
         key = new_key()
-        names = {forms.job_id(job), forms.job_id(job).partition("_")[0]}
+        names = {requests.job_id(job), requests.job_id(job).partition("_")[0]}
         async with _Exchange(self._candidates) as exchange:
             answer = await exchange.send("GET", f"{API}/events", handshake_headers(key), None)
             messages = exchange.messages(answer)
             while True:
                 found = await self.get(job)
-                if forms.is_over(found):
+                if requests.is_over(found):
                     return found
                 if answer.status != _UPGRADED or not await _named(messages, names):
                     return None
@@ -242,20 +241,20 @@ class AsyncClient:
         What changes something carries a key (unless `once` is off), so that it is done once
         however often it is sent.
         """
-        headers = forms.headers_for(body, once=once and method != "GET")
-        for pause_s in forms.PAUSES_S:
-            status, content = await self._follow(method, path, headers, forms.encoded(body))
-            if not forms.is_too_fast(status, content):
+        headers = requests.headers_for(body, once=once and method != "GET")
+        for pause_s in requests.PAUSES_S:
+            status, content = await self._follow(method, path, headers, requests.encoded(body))
+            if not requests.is_too_fast(status, content):
                 break
             await asyncio.sleep(pause_s)
-        return forms.decoded(status, content)
+        return requests.decoded(status, content)
 
     async def _follow(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
         """Ask; and ask on while nobody leads, or of several servers none can work."""
         clock = asyncio.get_running_loop().time
-        give_up = clock() + forms.FOLLOW_S
+        give_up = clock() + requests.FOLLOW_S
         is_safe = may_repeat(method, headers)
         said: tuple[int, bytes] | None = None
         while True:
@@ -275,12 +274,12 @@ class AsyncClient:
                     raise
             else:
                 said = answer.status, content
-                if not can_wait or not forms.is_elsewhere(
+                if not can_wait or not requests.is_elsewhere(
                     *said, has_others=has_others, is_safe=is_safe
                 ):
                     return said
             self._candidates = self._candidates[1:] + self._candidates[:1]
-            await asyncio.sleep(forms.FOLLOW_PAUSE_S)
+            await asyncio.sleep(requests.FOLLOW_PAUSE_S)
 
 
 class _Exchange:

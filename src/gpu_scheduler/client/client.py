@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 
-from gpu_scheduler.client import forms
+from gpu_scheduler.client import requests
 from gpu_scheduler.client.address import candidates
 from gpu_scheduler.client.connection import Connection, may_repeat
 from gpu_scheduler.client.errors import JobFailed, NoServer, Unreadable
-from gpu_scheduler.client.forms import API, job_path, joined, submission
 from gpu_scheduler.client.http1 import target
+from gpu_scheduler.client.requests import API, job_path, joined, submission
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class JobHandle:
         job = self.wait(timeout)
         if job.get("state") != "completed":
             raise JobFailed(job)
-        return forms.exit_code_of(job)
+        return requests.exit_code_of(job)
 
     def logs(self, *, follow: bool = False) -> Iterator[str]:
         """The output as text, in pieces; with `follow` until the job ends."""
@@ -106,7 +106,7 @@ class Client:
 
     def job(self, job: str | int) -> JobHandle:
         """A handle for a job that is there already."""
-        return JobHandle(self, forms.job_id(job))
+        return JobHandle(self, requests.job_id(job))
 
     def get(self, job: str | int) -> Job:
         """One job, or one task of an array (`12_4`), as the REST API shows it."""
@@ -128,7 +128,7 @@ class Client:
 
     def update(self, job: str | int, **changes: object) -> Job:
         """Change a job that waits."""
-        return self._object("PATCH", job_path(job), forms.changes(changes))
+        return self._object("PATCH", job_path(job), requests.changes(changes))
 
     def cancel(self, job: str | int, tasks: str | None = None) -> Job:
         """Cancel a job, or some tasks of an array such as `1-3`."""
@@ -180,12 +180,12 @@ class Client:
         path = target(job_path(job, "logs"), query | {"follow": 1 if follow else None})
         answer, pieces = self.connection.stream(path, {"Accept": "text/plain"})
         if answer.status >= 400:
-            forms.decoded(answer.status, b"".join(pieces))
+            requests.decoded(answer.status, b"".join(pieces))
         return pieces
 
     def wait(self, job: str | int, timeout: float | None = None) -> Job:
         """Wait until a job has ended, through restarts of the server."""
-        from gpu_scheduler.client.waiting import wait_for  # noqa: PLC0415
+        from gpu_scheduler.client.wait import wait_for  # noqa: PLC0415
 
         return wait_for(self, job, timeout)
 
@@ -211,10 +211,10 @@ class Client:
     def health(self) -> dict[str, Any]:
         """Whether the server and its parts are well."""
         answer, body = self.connection.request(
-            "GET", f"{API}/health", forms.headers_for(None), None
+            "GET", f"{API}/health", requests.headers_for(None), None
         )
         # An unhealthy server says so with 503 and the same document.
-        return dict(forms.decoded(200 if b'"status"' in body else answer.status, body))
+        return dict(requests.decoded(200 if b'"status"' in body else answer.status, body))
 
     def usage(self, **query: object) -> Any:
         """Who used how much. Query: tenant_id, user, period."""
@@ -222,7 +222,7 @@ class Client:
 
     def events(self, after: int | None = None) -> Iterator[dict[str, Any]]:
         """Events as they happen; with `after` also those since that sequence number."""
-        from gpu_scheduler.client.waiting import EventStream  # noqa: PLC0415
+        from gpu_scheduler.client.wait import EventStream  # noqa: PLC0415
 
         stream = EventStream.open(self.connection, after)
         if stream is None:
@@ -237,19 +237,19 @@ class Client:
         What changes something carries a key (unless `once` is off), so that it is done once
         however often it is sent.
         """
-        headers = forms.headers_for(body, once=once and method != "GET")
-        for pause_s in forms.PAUSES_S:
-            status, content = self._follow(method, path, headers, forms.encoded(body))
-            if not forms.is_too_fast(status, content):
+        headers = requests.headers_for(body, once=once and method != "GET")
+        for pause_s in requests.PAUSES_S:
+            status, content = self._follow(method, path, headers, requests.encoded(body))
+            if not requests.is_too_fast(status, content):
                 break
             time.sleep(pause_s)
-        return forms.decoded(status, content)
+        return requests.decoded(status, content)
 
     def _follow(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, bytes]:
         """Ask; and ask on while nobody leads, or of several servers none can work."""
-        give_up = time.monotonic() + forms.FOLLOW_S
+        give_up = time.monotonic() + requests.FOLLOW_S
         is_safe = may_repeat(method, headers)
         said: tuple[int, bytes] | None = None
         while True:
@@ -267,18 +267,18 @@ class Client:
                     raise
             else:
                 said = answer.status, content
-                if not can_wait or not forms.is_elsewhere(
+                if not can_wait or not requests.is_elsewhere(
                     *said, has_others=has_others, is_safe=is_safe
                 ):
                     return said
             self.connection.turn()
-            time.sleep(forms.FOLLOW_PAUSE_S)
+            time.sleep(requests.FOLLOW_PAUSE_S)
 
     def text(self, path: str) -> str:
         """A page that is not JSON, such as the metrics."""
         answer, content = self.connection.request("GET", path, {"Accept": "text/plain"}, None)
         if answer.status >= 400:
-            forms.decoded(answer.status, content)
+            requests.decoded(answer.status, content)
         return content.decode("utf-8", "replace")
 
     def _object(self, method: str, path: str, body: object = None) -> dict[str, Any]:

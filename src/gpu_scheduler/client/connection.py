@@ -153,7 +153,7 @@ class Connection:
         if self.address is None or self.address.path:
             return {}
         if self._shown is None:
-            from gpu_scheduler.client.credentials import headers_for  # noqa: PLC0415
+            from gpu_scheduler.client.address import headers_for  # noqa: PLC0415
 
             self._shown = headers_for(self.address)
         return self._shown
@@ -241,7 +241,7 @@ def _open(address: Address) -> _socket.socket:
 def _open_tcp(address: Address) -> _socket.socket:
     import socket  # noqa: PLC0415
 
-    from gpu_scheduler.client.keepalive import notice_loss  # noqa: PLC0415
+    from gpu_scheduler.client.socket_options import notice_loss  # noqa: PLC0415
 
     opened = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -254,7 +254,7 @@ def _open_tcp(address: Address) -> _socket.socket:
 def _with_tls(opened: _socket.socket, address: Address) -> _socket.socket:
     import ssl  # noqa: PLC0415
 
-    from gpu_scheduler.client.credentials import CA_VARIABLE, tls_context  # noqa: PLC0415
+    from gpu_scheduler.client.address import CA_VARIABLE, tls_context  # noqa: PLC0415
 
     try:
         # A socket of the `socket` module, which is what TLS wraps.

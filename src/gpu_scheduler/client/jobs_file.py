@@ -13,10 +13,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gpu_scheduler.client.llm_need import estimated_fields
+from gpu_scheduler.client.llm_sizing import estimated_fields
 from gpu_scheduler.model.errors import InvalidInput, why_unreadable
-from gpu_scheduler.predict.llm.memory import Use
-from gpu_scheduler.predict.llm.model import can_be_sized, named_model
+from gpu_scheduler.sizing.memory import Use
+from gpu_scheduler.sizing.model import can_be_sized, named_model
 
 PRIORITIES = {"0": 1500, "1": 750, "2": 250}
 DEFAULT_CONFIG = "llm_config.json"

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control import (
-    commands,
-    estimates,
-    fleet,
-    gangs,
-    lost,
-    node_keys,
-    nodes,
-    observe,
-    services,
-    tokens,
-    windows,
-)
-from gpu_scheduler.control.book import Book, Limits
-from gpu_scheduler.control.cycle import run_cycle
+from gpu_scheduler.control import gangs, services
+from gpu_scheduler.control.access import credentials
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.lost import LostFact
+from gpu_scheduler.control.jobs import attempt_events, commands
+from gpu_scheduler.control.jobs.submit import submit, submit_all
 from gpu_scheduler.control.messages import (
     Cancel,
     CancelReservation,
     Checkpointed,
     Command,
+    ConfirmDead,
+    Cordon,
     CreateService,
     DeleteService,
     DevicesRead,
+    Drain,
     Ended,
     Fact,
     Hold,
     JoinNode,
     KeepAuthority,
+    LabelNode,
     LeasesOver,
     MakeJoinToken,
     MakeToken,
@@ -46,6 +38,7 @@ from gpu_scheduler.control.messages import (
     Prepared,
     Record,
     Release,
+    RemoveNode,
     RemoveTenant,
     RenewNode,
     ReplicaChecked,
@@ -65,23 +58,19 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
     SubmitAll,
+    Uncordon,
     Update,
     UpdateService,
     UseToken,
 )
-from gpu_scheduler.control.node_messages import (
-    ConfirmDead,
-    Cordon,
-    Drain,
-    LabelNode,
-    RemoveNode,
-    Uncordon,
-)
-from gpu_scheduler.control.promises import write_promises
-from gpu_scheduler.control.submit import submit, submit_all
+from gpu_scheduler.control.nodes import admin, inventory, lost_nodes
+from gpu_scheduler.control.nodes.lost_nodes import LostFact
+from gpu_scheduler.control.scheduling import advance_reservations, forecast_audit
+from gpu_scheduler.control.scheduling.cycle import run_cycle, write_promises
+from gpu_scheduler.control.state import Book, Limits
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.store.rows import ShareRow, UsageRow, WeekUsageRow, Write
 
 
@@ -160,11 +149,11 @@ class Core:
             case Prepared():
                 gangs.commit(self.book, message, now_ms, outcome)
             case Started(allocation_id):
-                observe.started(self.book, allocation_id, now_ms, outcome)
+                attempt_events.started(self.book, allocation_id, now_ms, outcome)
             case Ended():
-                observe.ended(self.book, message, now_ms, outcome)
+                attempt_events.ended(self.book, message, now_ms, outcome)
             case Checkpointed():
-                observe.saved(self.book, message, now_ms, outcome)
+                attempt_events.saved(self.book, message, now_ms, outcome)
             case ReplicaChecked():
                 services.checked(self.book, message, now_ms, outcome)
 
@@ -176,11 +165,11 @@ class Core:
     ) -> None:
         match message:
             case NodeFound():
-                fleet.found(self.book, message, now_ms, outcome)
+                inventory.found(self.book, message, now_ms, outcome)
             case DevicesRead():
-                fleet.read(self.book, message, now_ms, outcome)
+                inventory.read(self.book, message, now_ms, outcome)
             case _:
-                lost.hear(self.book, message, now_ms, outcome)
+                lost_nodes.hear(self.book, message, now_ms, outcome)
         if not isinstance(message, DevicesRead):
             services.nodes_changed(self.book)
 
@@ -191,7 +180,7 @@ class Core:
         book = self.book
         match message:
             case SetNode(node):
-                fleet.set_node(book, node, outcome)
+                inventory.set_node(book, node, outcome)
                 services.nodes_changed(book)
             case SetTenant(tenant):
                 book.set_tenant(tenant)
@@ -224,23 +213,23 @@ class Core:
     def _not_about_a_job(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
         match message:
             case PauseDevice(node_id, index):
-                fleet.pause(self.book, node_id, index, now_ms, outcome, paused=True)
+                inventory.pause(self.book, node_id, index, now_ms, outcome, paused=True)
             case ResumeDevice(node_id, index):
-                fleet.pause(self.book, node_id, index, now_ms, outcome, paused=False)
+                inventory.pause(self.book, node_id, index, now_ms, outcome, paused=False)
             case CreateService() | UpdateService() | ScaleService() | DeleteService():
                 services.apply(self.book, message, now_ms, outcome)
             case Cordon() | Drain() | Uncordon() | LabelNode() | RemoveNode():
-                nodes.change(self.book, message, now_ms, outcome)
+                admin.change(self.book, message, now_ms, outcome)
                 services.nodes_changed(self.book)
             case ConfirmDead():
-                lost.confirm_dead(self.book, message, now_ms, outcome)
+                lost_nodes.confirm_dead(self.book, message, now_ms, outcome)
                 services.nodes_changed(self.book)
             case Reserve() | CancelReservation():
-                windows.apply(self.book, message, now_ms, outcome)
+                advance_reservations.apply(self.book, message, now_ms, outcome)
             case NoteEstimates(found):
-                estimates.note(self.book, found, now_ms, outcome)
+                forecast_audit.note(self.book, found, now_ms, outcome)
             case MakeToken() | RevokeToken() | UseToken():
-                tokens.change(self.book, message, now_ms, outcome)
+                credentials.change_token(self.book, message, now_ms, outcome)
             case Record(events):
                 outcome.writes += [replace(event, at_ms=now_ms) for event in events]
             case _:
@@ -249,8 +238,8 @@ class Core:
     def _keys_of_nodes(self, message: Command | Fact, now_ms: int, outcome: Outcome) -> None:
         match message:
             case KeepAuthority() | MakeJoinToken() | RevokeJoinToken():
-                node_keys.change(self.book, message, now_ms, outcome)
+                credentials.change(self.book, message, now_ms, outcome)
             case JoinNode() | RenewNode() | RevokeNode():
-                node_keys.change(self.book, message, now_ms, outcome)
+                credentials.change(self.book, message, now_ms, outcome)
             case _:
                 raise InternalError(f"the core does not know {type(message).__name__}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpu_scheduler.control.life import JobLife
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.model.advance_reservation import Window
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.plan import Plan
+from gpu_scheduler.model.plan import Allocation, Plan
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.rows import Write
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control.book import Book
 from gpu_scheduler.control.effects import CommitOrder, Outcome
-from gpu_scheduler.control.life import JobLife, TaskLife
+from gpu_scheduler.control.job_record import JobLife, TaskLife
+from gpu_scheduler.control.jobs.stop import NOT_BEGUN, stop
 from gpu_scheduler.control.messages import Prepared
-from gpu_scheduler.control.stopping import NOT_BEGUN, stop
-from gpu_scheduler.model.allocation import Allocation, Meeting
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.control.state import Book
+from gpu_scheduler.model.job import Job, JobState
+from gpu_scheduler.model.plan import Allocation, Meeting
 from gpu_scheduler.model.reasons import Reason, ReasonCode
-from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow
 
 PREPARED = "prepared"

@@ -17,18 +17,17 @@ from time import perf_counter
 
 import structlog
 
-from gpu_scheduler.control import permit
-from gpu_scheduler.control.audit import record
-from gpu_scheduler.control.committer import Committer, Writer
+from gpu_scheduler.control.access import permissions
+from gpu_scheduler.control.access.audit import record
+from gpu_scheduler.control.access.permissions import Rules, as_allowed, jobs_named_in
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Effect, Outcome
-from gpu_scheduler.control.followers import Followers
+from gpu_scheduler.control.event_stream import Followers
+from gpu_scheduler.control.jobs.bulk_submit import Kind, joined, neighbours
 from gpu_scheduler.control.messages import Command, Fact, RunCycle, Series, Submit, SubmitAll
-from gpu_scheduler.control.named import Rules, as_allowed, jobs_named_in
 from gpu_scheduler.control.restore import recall, restore
-from gpu_scheduler.control.tallies import Tallies
-from gpu_scheduler.control.together import Kind, joined, neighbours
-from gpu_scheduler.model.caller import SYSTEM, Caller
+from gpu_scheduler.control.self_monitoring import Tallies
+from gpu_scheduler.control.writer import Committer, Writer
 from gpu_scheduler.model.errors import (
     ClusterError,
     InternalError,
@@ -38,8 +37,9 @@ from gpu_scheduler.model.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from gpu_scheduler.model.identity import SYSTEM, Caller
+from gpu_scheduler.model.measurements import NodeReadings
 from gpu_scheduler.model.plan import Plan
-from gpu_scheduler.model.readings import NodeReadings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import AuditRow, EventRow, Write
 
@@ -369,7 +369,7 @@ class Loop:
 
     def _apply(self, message: Command | Fact, caller: Caller, now_ms: int) -> Outcome:
         self._recall_ends(message)
-        permit.check(self.core.book, caller, message)
+        permissions.check(self.core.book, caller, message)
         if self._rules is not None:
             message = as_allowed(self.core.book, message, self._rules)
         return self.core.apply_in_batch(message, now_ms)

@@ -6,20 +6,81 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_scheduler.control.node_messages import ConfirmDead, NodeCommand
-from gpu_scheduler.model.hooks import HookFailure
+from gpu_scheduler.model.advance_reservation import Wish
+from gpu_scheduler.model.identity import Authority, JoinToken, Token
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.launch import HookFailure, Launch
+from gpu_scheduler.model.measurements import DeviceProcess
 from gpu_scheduler.model.node import Adapter, Device, Node
-from gpu_scheduler.model.node_key import Authority, JoinToken
-from gpu_scheduler.model.readings import DeviceProcess
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.model.token import Token
-from gpu_scheduler.model.window import Wish
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow
+
+# --- What people decide about nodes, for the core.
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """Give a node no new work; what runs there goes on. `by` is who asks for it."""
+
+    node_id: str
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Let a node become empty: no new work, and what still runs after `within_ms` is stopped.
+
+    That waits again for a place elsewhere. Without `within_ms` it may end in its own time.
+    """
+
+    node_id: str
+    by: str = ""
+    reason: str = ""
+    within_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon:
+    """Give a node work again that was cordoned or drained."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LabelNode:
+    """Set labels of a node, whatever its agent says; None takes one away."""
+
+    node_id: str
+    labels: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """Forget a node; refused while its agent is there or something may run on it."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmDead:
+    """Somebody knows that a silent node is dead: what it ran may run elsewhere.
+
+    With `silent_ms` they know it of the silence that began then, and of no later one.
+    """
+
+    node_id: str
+    by: str
+    silent_ms: int = 0
+
+
+NodeCommand = Cordon | Drain | Uncordon | LabelNode | RemoveNode
+
+
+# --- What goes into the core: commands of people, and facts from nodes.
 
 # --- commands
 

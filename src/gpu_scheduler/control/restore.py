@@ -13,36 +13,33 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 
-from gpu_scheduler.control.book import Book, End
-from gpu_scheduler.control.cycle import set_attempt_timers
-from gpu_scheduler.control.eligible import (
+from gpu_scheduler.control.gangs import is_elastic
+from gpu_scheduler.control.job_record import HELD, JobLife, TaskLife, paused_until
+from gpu_scheduler.control.jobs.bulk_submit import OWN, queue_alike
+from gpu_scheduler.control.jobs.lifecycle import (
     BACKOFF,
     queue_if_ready,
     wait_for_begin,
     wait_for_job,
     waits_for,
 )
-from gpu_scheduler.control.gangs import is_elastic
-from gpu_scheduler.control.life import HELD, JobLife, TaskLife, paused_until
-from gpu_scheduler.control.nodes import watch_drain
-from gpu_scheduler.control.promises import take_up_promises
-from gpu_scheduler.control.series import OWN, queue_alike
-from gpu_scheduler.control.submit import NO_NODE, why_never
-from gpu_scheduler.control.windows import keep
-from gpu_scheduler.ledger.accounts import Accounts
-from gpu_scheduler.ledger.shares import Shares
-from gpu_scheduler.ledger.weeks import WeekUse
-from gpu_scheduler.model.allocation import Allocation
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.measures import HOUR_MS
+from gpu_scheduler.control.jobs.submit import NO_NODE, why_never
+from gpu_scheduler.control.nodes.admin import watch_drain
+from gpu_scheduler.control.scheduling.advance_reservations import keep
+from gpu_scheduler.control.scheduling.cycle import set_attempt_timers, take_up_promises
+from gpu_scheduler.control.state import Book, End
+from gpu_scheduler.ledger.decayed_usage import Shares
+from gpu_scheduler.ledger.usage_totals import Accounts, WeekUse
+from gpu_scheduler.model.job import ENDED, Job, JobState
+from gpu_scheduler.model.measurements import HOUR_MS
 from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.service import ENDLESS_MS
 from gpu_scheduler.model.snapshot import Running
-from gpu_scheduler.model.states import ENDED, JobState
 from gpu_scheduler.store.contract import Store
+from gpu_scheduler.store.job_values import Template
 from gpu_scheduler.store.rows import JobRow, TaskRow
-from gpu_scheduler.store.template import Template
 
 Verdicts = dict[tuple[int, int, bool], Reason | None]
 LEARNT_FROM = 5_000

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.control.book import Book
-from gpu_scheduler.control.commands import cancel
 from gpu_scheduler.control.effects import Outcome
-from gpu_scheduler.control.limits import check_pending
+from gpu_scheduler.control.jobs.commands import cancel
+from gpu_scheduler.control.jobs.stop import PREEMPTED, stop
+from gpu_scheduler.control.jobs.submit import check_pending, check_room, submit, would_accept
 from gpu_scheduler.control.messages import (
     Cancel,
     CreateService,
@@ -23,8 +23,7 @@ from gpu_scheduler.control.messages import (
     Submit,
     UpdateService,
 )
-from gpu_scheduler.control.stopping import PREEMPTED, stop
-from gpu_scheduler.control.submit import check_room, submit, would_accept
+from gpu_scheduler.control.state import Book
 from gpu_scheduler.model.errors import (
     AlreadyExists,
     Forbidden,
@@ -32,10 +31,9 @@ from gpu_scheduler.model.errors import (
     UnknownThing,
     WrongState,
 )
-from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.job import Job, JobState, Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.service import Replica, Service
-from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow, RemovedService
 
 SERVICE = "service"

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpu_scheduler.engine.admit import HOURS, Amounts, job_amounts
-from gpu_scheduler.engine.clearing import Found, Search
-from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.findings import Findings
-from gpu_scheduler.engine.holders import Holders
-from gpu_scheduler.engine.limits import Limits
-from gpu_scheduler.engine.own_work import OwnWork, claimed, stopping
-from gpu_scheduler.engine.passed_over import PassedOver
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.places import Places
+from gpu_scheduler.engine.fair_share import Standings
+from gpu_scheduler.engine.placement.placer import Places
+from gpu_scheduler.engine.plan_builder import Findings
 from gpu_scheduler.engine.policy import Policy, Preemption, Queueing
-from gpu_scheduler.engine.preempt import Preemptor
+from gpu_scheduler.engine.preemption.cache import Lane, Tries
+from gpu_scheduler.engine.preemption.preemptor import Preemptor
+from gpu_scheduler.engine.preemption.same_tenant import OwnWork, claimed, stopping
+from gpu_scheduler.engine.preemption.victims import Found, Search
 from gpu_scheduler.engine.queue import Entry, JobShape, Merge
-from gpu_scheduler.engine.reserve import Calendar
-from gpu_scheduler.engine.slot import Hold
-from gpu_scheduler.engine.standing import Standings
-from gpu_scheduler.engine.tries import Lane, Tries
-from gpu_scheduler.engine.windows import Windows
+from gpu_scheduler.engine.quota.rules import HOURS, Amounts, job_amounts
+from gpu_scheduler.engine.quota.usage import Limits
+from gpu_scheduler.engine.reservation.advance import Windows
+from gpu_scheduler.engine.reservation.backfill import Holders, PassedOver
+from gpu_scheduler.engine.reservation.calendar import Calendar
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.node_resources import Hold
+from gpu_scheduler.engine.state.transaction import Draft
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.engine.capacity import described
-from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.gang import most_members, place
-from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.placement.capacity import described
+from gpu_scheduler.engine.placement.placer import most_members, place_gang
 from gpu_scheduler.engine.queue import Entry
-from gpu_scheduler.engine.shape import Shape
-from gpu_scheduler.engine.slot import Slot
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.transaction import Draft
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.model.named_nodes import ruled_out_by, suits
-from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.model.node import Node, NodeState, ruled_out_by, suits
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 
@@ -68,7 +67,7 @@ class Reasons:
     def _has_room(self, entry: Entry) -> bool:
         """Tell whether a job of which the plan says nothing would have a place now."""
         draft = Draft(self._picture.index)
-        found = place(entry.shape, draft, self._picture.index.find) is not None
+        found = place_gang(entry.shape, draft, self._picture.index.find) is not None
         draft.undo()
         return found
 

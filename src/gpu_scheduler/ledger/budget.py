@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.ledger.amounts import HOUR_MS, decimal_text, gpu_hours
+from gpu_scheduler.ledger.units import HOUR_MS, decimal_text, gpu_hours
 from gpu_scheduler.model.errors import InternalError, QuotaTooSmall
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.reasons import Reason, ReasonCode

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from gpu_scheduler.ledger.cost import Bill, PriceList, priced_bill
-from gpu_scheduler.ledger.interval import UsageInterval
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.model.job import JobState
 
 Key = TypeVar("Key")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
+from gpu_scheduler.model.job import called
 
 
 class NodeState(StrEnum):
@@ -206,3 +209,225 @@ def labels_with(
     """The labels of a node: what its agent says, changed by what people say."""
     merged: dict[str, str | None] = {**dict(found), **dict(given)}
     return tuple(sorted((name, value) for name, value in merged.items() if value is not None))
+
+
+# --- Labels that nodes have from us, for what they offer, and that we ask for in a job's name.
+#
+# Nobody typed them, so they are told in words, and only where they matter.
+
+RUNNER_LABEL = "tgpu.runner."
+"""Nodes have a label for each way of running jobs that they offer."""
+TERMINAL_LABEL = "tgpu.terminals"
+"""Nodes have this one if the terminals of their jobs can be reached through the server."""
+_RUNNERS = {"container": "a container engine"}
+
+
+def runner_label(runner: str) -> str:
+    """The label of nodes that can run jobs in this way."""
+    return f"{RUNNER_LABEL}{runner}"
+
+
+def offer_of(label: str) -> str:
+    """What a node offers that has one of these labels; empty for any other label."""
+    if label == TERMINAL_LABEL:
+        return "terminals through the server"
+    if not label.startswith(RUNNER_LABEL):
+        return ""
+    runner = label.removeprefix(RUNNER_LABEL)
+    return _RUNNERS.get(runner, runner)
+
+
+# --- Nodes that are asked for, or not wanted, by their names.
+#
+# A name is one more thing that a node answers to, so it travels with the labels that a request
+# wants:
+# two labels of ours hold lists of names, and whoever compares labels asks `suits`.
+
+ONLY = "tgpu.only-nodes"
+NOT = "tgpu.not-nodes"
+Labels = tuple[tuple[str, str], ...]
+
+
+def labels_of_names(only: Iterable[str], excluded: Iterable[str]) -> Labels:
+    """The names as labels; a node that is both wanted and not wanted is refused."""
+    wanted, unwanted = set(only), set(excluded)
+    both = sorted(wanted & unwanted)
+    if both:
+        raise InvalidRequest(
+            f"node '{both[0]}' is asked for and excluded as well; leave it out of one of the lists"
+        )
+    for name in sorted(wanted | unwanted):
+        if not name or "," in name or not name.isprintable():
+            raise InvalidRequest(
+                f"'{name[:63]}' cannot be the name of a node; 'tgpu nodes' has all"
+            )
+    lists = ((ONLY, wanted), (NOT, unwanted))
+    return tuple((label, ",".join(sorted(names))) for label, names in lists if names)
+
+
+def suits(wanted: Labels, node_id: str, labels: Labels) -> bool:
+    """Tell whether a node has all labels that are wanted, and a name that is."""
+    has = set(labels)
+    for label, value in wanted:
+        if label == ONLY:
+            if node_id not in value.split(","):
+                return False
+        elif label == NOT:
+            if node_id in value.split(","):
+                return False
+        elif (label, value) not in has:
+            return False
+    return True
+
+
+def in_words(wanted: Labels) -> list[str]:
+    """What is wanted of a node, in words."""
+    found = dict(wanted)
+    only, excluded = found.pop(ONLY, ""), found.pop(NOT, "")
+    words = []
+    asked = [f"{name}={value}" for name, value in found.items() if not offer_of(name)]
+    if asked:
+        words.append("labels " + ", ".join(asked))
+    words += [f"with {offer}" for name in found if (offer := offer_of(name))]
+    if only:
+        words.append(f"on {only.replace(',', ' or ')}")
+    if excluded:
+        words.append(f"not on {excluded.replace(',', ' or ')}")
+    return words
+
+
+def asked_for(wanted: Labels) -> Labels:
+    """Those that somebody asked for, without our own."""
+    return tuple(label for label in wanted if not offer_of(label[0]))
+
+
+def names_nodes(label: str) -> bool:
+    """Tell whether a label holds names of nodes."""
+    return label in {ONLY, NOT}
+
+
+def ruled_out_by(label: tuple[str, str]) -> str:
+    """Why a node does not do that does not suit one label."""
+    if label[0] == ONLY:
+        return "not named by --nodelist"
+    if label[0] == NOT:
+        return "excluded by name"
+    return f"without {offer_of(label[0]) or f'label {label[0]}={label[1]}'}"
+
+
+# --- Why a device takes no new work, in a sentence for people.
+
+
+def trouble_of(device: Device) -> str:
+    """What keeps a device from new work, the gravest first; empty if nothing does."""
+    if device.health is not Health.HEALTHY:
+        return device.why or "it is not to be trusted"
+    if device.quarantined:
+        return "different jobs kept dying on it at once; resume-gpu gives it back"
+    if device.paused:
+        return "an admin has paused it"
+    if device.foreign is not None:
+        return _taken(device.foreign)
+    if device.hot:
+        # The reading of now stands beside it; it has to be well below the threshold again.
+        return f"it became hot ({device.temperature_c} C) and rests until it has cooled down"
+    return ""
+
+
+def trouble_of_node(node: Node) -> str:
+    """Why a node takes no new work; empty if it does."""
+    if node.state is not NodeState.ONLINE:
+        return "its node does not answer"
+    closed = node.closed
+    if closed is None:
+        return ""
+    who = "set aside" if closed.is_fault else f"closed by {closed.by or 'nobody'}"
+    return f"its node is {who}" + (f": {closed.reason}" if closed.reason else "")
+
+
+def _taken(use: ForeignUse) -> str:
+    what = f"process {use.pid}" + (f" ({use.command})" if use.command else "")
+    whose = f" of {use.user}" if use.user else ""
+    memory = f" {use.memory_mb} MiB" if use.memory_mb else " it"
+    if not use.leaked:
+        if not use.pid:
+            return f"somebody who cannot be seen from here holds{memory}"
+        return f"{what}{whose} holds{memory}"
+    if not use.pid:
+        return f"{use.memory_mb} MiB were not given back by the last job, and no process holds them"
+    job = called(use.job) if use.job else "the job"
+    return f"{job} is over, and {what}{whose} still holds{memory}"
+
+
+# --- GPU models: how people call them, how much memory they have, how fast NVLink joins them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """What is known of a model. Several sizes: the first is meant when none is named.
+
+    `nvlink_gbps` is the sum over all links and both directions, as data sheets give it; 0 for cards
+    that are not joined by default.
+    """
+
+    sizes_gb: tuple[int, ...]
+    nvlink_gbps: int = 0
+
+
+MODELS: dict[str, Model] = {
+    "P100": Model(sizes_gb=(16, 12), nvlink_gbps=160),
+    "V100": Model(sizes_gb=(32, 16), nvlink_gbps=300),
+    "A100": Model(sizes_gb=(80, 40), nvlink_gbps=600),
+    "A800": Model(sizes_gb=(80, 40), nvlink_gbps=400),
+    "H100": Model(sizes_gb=(80, 94), nvlink_gbps=900),
+    "H800": Model(sizes_gb=(80,), nvlink_gbps=400),
+    "H20": Model(sizes_gb=(96, 141), nvlink_gbps=900),
+    "H200": Model(sizes_gb=(141,), nvlink_gbps=900),
+    "B100": Model(sizes_gb=(192,), nvlink_gbps=1800),
+    "B200": Model(sizes_gb=(180, 192), nvlink_gbps=1800),
+    "B300": Model(sizes_gb=(288,), nvlink_gbps=1800),
+    "T4": Model(sizes_gb=(16,)),
+    "L4": Model(sizes_gb=(24,)),
+    "L40": Model(sizes_gb=(48,)),
+    "L40S": Model(sizes_gb=(48,)),
+    "A2": Model(sizes_gb=(16,)),
+    "A10": Model(sizes_gb=(24,)),
+    "A10G": Model(sizes_gb=(24,)),
+    "A16": Model(sizes_gb=(16,)),
+    "A30": Model(sizes_gb=(24,)),
+    "A40": Model(sizes_gb=(48,)),
+    "RTXA4000": Model(sizes_gb=(16,)),
+    "RTXA5000": Model(sizes_gb=(24,)),
+    "RTXA6000": Model(sizes_gb=(48,)),
+    "RTX6000Ada": Model(sizes_gb=(48,)),
+    "RTX2080Ti": Model(sizes_gb=(11,)),
+    "RTX3080": Model(sizes_gb=(10, 12)),
+    "RTX3090": Model(sizes_gb=(24,)),
+    "RTX4080": Model(sizes_gb=(16,)),
+    "RTX4090": Model(sizes_gb=(24,)),
+    "RTX5080": Model(sizes_gb=(16,)),
+    "RTX5090": Model(sizes_gb=(32,)),
+    "GTX1080Ti": Model(sizes_gb=(11,)),
+    "GPU": Model(sizes_gb=(16,)),
+}
+
+# Words of a product name that say how it is built or sold, not which chip it is.
+_PACKAGING = re.compile(
+    r"nvidia|tesla|geforce|quadro|generation|graphics|gpu|sxm\d*|pcie?|nvl|nvlink|hbm\w*"
+    r"|\d+gb|\d+gb\w*",
+    re.IGNORECASE,
+)
+
+
+def short_model(name: str) -> str:
+    """The name that people use: 'NVIDIA A100-SXM4-80GB' is A100, 'GeForce RTX 4090' is RTX4090."""
+    bare = name.partition(" MIG ")[0]
+    words = [word for word in re.split(r"[\s\-/]+", bare) if word]
+    kept = [word for word in words if not _PACKAGING.fullmatch(word)]
+    return "".join(kept) or "GPU"
+
+
+def known_model(name: str) -> str:
+    """The table's spelling of a model, or the name as it was written."""
+    plain = name.replace("-", "").replace(" ", "").casefold()
+    return next((model for model in MODELS if model.casefold() == plain), name)

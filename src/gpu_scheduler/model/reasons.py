@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpu_scheduler.model.moments import moment_text
+from gpu_scheduler.model.utc import moment_text
 
 
 class ReasonCode(StrEnum):

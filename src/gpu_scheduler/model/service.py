@@ -8,8 +8,7 @@ from enum import StrEnum
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.probe import Probe
+from gpu_scheduler.model.launch import Launch, Probe
 
 MOST_REPLICAS = 1_000
 LARGEST_PORT = 65_535

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.advance_reservation import Window
 from gpu_scheduler.model.intervals import IntervalSet
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.plan import Allocation, Reservation
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from email import policy
 from email.message import EmailMessage
 from email.utils import format_datetime
 
-from gpu_scheduler.notify.failures import DeliveryFailed
+from gpu_scheduler.notify.message import DeliveryFailed
 
 LONGEST_LINE = 8192
 MOST_LINES = 100

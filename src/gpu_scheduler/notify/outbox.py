@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from gpu_scheduler.settings.notifications import NotificationSettings
+from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.rows import NoticeRow
 
 HOUR_MS = 3_600_000

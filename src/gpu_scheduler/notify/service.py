@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import structlog
 
 from gpu_scheduler.model.errors import SchedulerError, UnknownThing
-from gpu_scheduler.model.notice import Notice
-from gpu_scheduler.notify import document
-from gpu_scheduler.notify.failures import DeliveryFailed
+from gpu_scheduler.model.notification import Notice
+from gpu_scheduler.notify import message
+from gpu_scheduler.notify.delivery import Senders
+from gpu_scheduler.notify.event_rules import Reader, row_of
+from gpu_scheduler.notify.message import DeliveryFailed
 from gpu_scheduler.notify.outbox import HOUR_MS, Lane, Outbox
-from gpu_scheduler.notify.readers import Reader, row_of
-from gpu_scheduler.notify.senders import Senders
-from gpu_scheduler.settings.notifications import NotificationSettings
+from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import CursorRow, EventRow, NoticeRow, RemovedNotice, Write
 
@@ -205,7 +205,7 @@ class Notifications:
                 free = self._memory.free
             elif free and not self._memory.free:
                 at_ms = self._scheduler.now_ms()
-                told = document.of_free_gpus(free, at_ms)
+                told = message.of_free_gpus(free, at_ms)
                 rows += self._reader.to_all(Notice.GPU_FREE, told, at_ms, f"free-{last}")
             after = replace(self._memory, sequence=last, free=free)
             if rows:
@@ -236,7 +236,7 @@ class Notifications:
             marks = [mark for mark in (self._settings.budget_percent, 100) if percent >= mark]
             reached = max(marks, default=0)
             if reached > self._memory.budgets.get(owner, 0):
-                told = document.of_budget(
+                told = message.of_budget(
                     use.tenant, use.user, use.used_hours, use.limit_hours, now_ms
                 )
                 key = f"budget-{owner}-{reached}-{now_ms}"

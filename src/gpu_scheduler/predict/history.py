@@ -2,11 +2,358 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import mul
+from typing import Generic, NamedTuple, TypeVar
 
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.predict.spread import Spread
-from gpu_scheduler.predict.typical import Typical
+
+# --- Groups of alike jobs, as many as are worth remembering.
+#
+# People name every run of a sweep differently, so there is no end to fine groups. The one that has
+# learnt nothing for the longest time is forgotten first; coarse groups learn all the time.
+
+MAX_GROUPS = 50_000
+
+Group = TypeVar("Group")
+
+
+class Recent(Generic[Group]):
+    """What was learnt, by group; `get` only looks."""
+
+    def __init__(self, most: int = MAX_GROUPS) -> None:
+        """Start empty."""
+        self._groups: OrderedDict[Hashable, Group] = OrderedDict()
+        self._most = most
+        self.get = self._groups.get
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Tell whether anything is known of a group."""
+        return key in self._groups
+
+    def __len__(self) -> int:
+        """How many groups are known."""
+        return len(self._groups)
+
+    def learning(self, key: Hashable, new: Callable[[], Group]) -> Group:
+        """A group that learns something now, made if nothing was known of it."""
+        group = self._groups.get(key)
+        if group is not None:
+            self._groups.move_to_end(key)
+            return group
+        group = self._groups[key] = new()
+        if len(self._groups) > self._most:
+            self._groups.popitem(last=False)
+        return group
+
+
+# --- The typical run time of jobs like this one: one steady number, for the order of the queue.
+#
+# Groups go from coarse to fine: the tenant, its jobs with as many GPUs, the user, the user's jobs
+# with as many GPUs, and those with the same name or command. Each keeps the logarithms of its last
+# run times, and each finer group corrects the guess of the coarser one as far as it has seen
+# enough.
+# Jobs of the same user that already run longer than the guess count as well.
+
+KEPT_GROUPS = 30
+PRIOR_WEIGHT = 0.25
+FIRST_GUESS_MS = 10_000_000
+LONGEST_NAME = 500
+ENOUGH = 4
+"""So many runs of the same size say something of a job; of its own name, one does."""
+
+
+class Typical:
+    """Averages of logarithms per group, and the jobs that run."""
+
+    def __init__(self) -> None:
+        """Start knowing nothing. Starts of what runs are kept by job, and sorted by account."""
+        self._groups: Recent[_MeanGroup] = Recent()
+        self._running: dict[str, list[int]] = {}
+        self._starts: dict[tuple[str, str], list[int]] = {}
+
+    def expect(self, job: Job, now_ms: int) -> int:
+        """The typical run time, seen from now."""
+        log, seen = self._guess(_coarse_keys(job), math.log(FIRST_GUESS_MS), 0)
+        name = name_of(job)
+        if name:
+            log, seen = self._guess([(job.tenant, job.user, job.gpu_milli, name)], log, seen)
+        return self._seen_from(job, log, seen, now_ms)
+
+    def knows(self, job: Job) -> bool:
+        """Tell whether enough was seen for more than a guess."""
+        tenant, user, gpus = job.tenant, job.user, job.gpu_milli
+        # What many jobs have in common comes first: it is soon found, and mostly enough.
+        return (
+            self._seen((tenant, user, gpus)) >= ENOUGH
+            or self._seen((tenant, gpus)) >= ENOUGH
+            or self._seen(_mean_keys(job)[-1]) > 0
+        )
+
+    def _seen(self, key: Hashable) -> int:
+        group = self._groups.get(key)
+        return 0 if group is None else len(group.logs)
+
+    def expect_alike(self, jobs: Sequence[Job], now_ms: int) -> list[int]:
+        """The typical run times of jobs that differ only in number, name and command.
+
+        Most of them have names that were never seen: those are expected alike.
+        """
+        first = jobs[0]
+        tenant, user, gpus = first.tenant, first.user, first.gpu_milli
+        log, seen = self._guess(_coarse_keys(first), math.log(FIRST_GUESS_MS), 0)
+        unknown_ms = self._seen_from(first, log, 0, now_ms)
+        nameless_ms = self._seen_from(first, log, seen, now_ms)
+        groups = self._groups
+        expected = []
+        for job in jobs:
+            name = name_of(job)
+            if not name:
+                expected.append(nameless_ms)
+            elif (tenant, user, gpus, name) in groups:
+                expected.append(self.expect(job, now_ms))
+            else:
+                expected.append(unknown_ms)
+        return expected
+
+    def _guess(self, keys: list[Hashable], log: float, seen: int) -> tuple[float, int]:
+        """A guess corrected by these groups, and how much the last of them has seen."""
+        for key in keys:
+            group = self._groups.get(key)
+            seen = 0
+            if group is not None:
+                seen = len(group.logs)
+                log = (group.total + PRIOR_WEIGHT * log) / (seen + PRIOR_WEIGHT)
+        return log, seen
+
+    def _seen_from(self, job: Job, log: float, seen: int, now_ms: int) -> int:
+        """A guess corrected by what runs for longer."""
+        starts = self._starts.get((job.tenant, job.user))
+        if starts:
+            longer = starts[: bisect_left(starts, now_ms - math.exp(log))]
+            if longer:
+                weight = PRIOR_WEIGHT + seen
+                logs = sum(map(math.log, [now_ms - start_ms for start_ms in longer]))
+                log = (log * weight + logs) / (weight + len(longer))
+        return max(1, round(math.exp(log)))
+
+    def begin(self, job: Job, now_ms: int) -> None:
+        """Note that the user has one more job, or task of an array, running."""
+        insort(self._starts.setdefault((job.tenant, job.user), []), now_ms)
+        self._running.setdefault(job.id, []).append(now_ms)
+
+    def end(self, job: Job, run_ms: int | None, now_ms: int) -> None:
+        """Note that one job or task less runs.
+
+        Which of an array's tasks it was is told by when it must have started, else it was the one
+        that has run for the longest time.
+        """
+        running = self._running.get(job.id)
+        if not running:
+            return
+        begun_ms = 0 if run_ms is None else now_ms - run_ms
+        start_ms = min(running, key=lambda start: (abs(start - begun_ms), start))
+        running.remove(start_ms)
+        if not running:
+            del self._running[job.id]
+        account = (job.tenant, job.user)
+        starts = self._starts[account]
+        del starts[bisect_left(starts, start_ms)]
+        if not starts:
+            del self._starts[account]
+
+    def learn(self, job: Job, run_ms: int) -> None:
+        """A job ended by itself after this time."""
+        log = math.log(max(1, run_ms))
+        for key in _mean_keys(job):
+            self._groups.learning(key, _MeanGroup).add(log)
+
+
+class _MeanGroup:
+    """The last run times of a group, as logarithms."""
+
+    __slots__ = ("logs", "total")
+
+    def __init__(self) -> None:
+        self.logs: list[float] = []
+        self.total = 0.0
+
+    def add(self, log: float) -> None:
+        if len(self.logs) == KEPT_GROUPS:
+            self.total -= self.logs.pop(0)
+        self.logs.append(log)
+        self.total += log
+
+
+def _mean_keys(job: Job) -> list[Hashable]:
+    keys = _coarse_keys(job)
+    name = name_of(job)
+    if name:
+        keys.append((job.tenant, job.user, job.gpu_milli, name))
+    return keys
+
+
+def _coarse_keys(job: Job) -> list[Hashable]:
+    gpus = job.gpu_milli
+    return [
+        (job.tenant,),
+        (job.tenant, gpus),
+        (job.tenant, job.user, "all"),
+        (job.tenant, job.user, gpus),
+    ]
+
+
+def name_of(job: Job) -> str:
+    """What the same kind of work is known by: its name, else (the beginning of) its command."""
+    return job.name or " ".join(job.command)[:LONGEST_NAME]
+
+
+# --- How long jobs like this one run, as a distribution: quantiles, not only a mean.
+#
+# Four groups, from fine to coarse: the same kind of work of the same user (by name or command, GPUs
+# and CPUs; where people state limits, by the limit), all work of the user, all work of the tenant
+# with as many GPUs (or the same limit), and all work of the tenant. Each group keeps its last run
+# times, recent ones weigh more, and passes on to the next coarser one what it is not sure of.
+# Coarse
+# groups learn the run time as a part of the limit, where there is one. Of a job that runs already,
+# only run times longer than what it has run so far count, so an estimate that was exceeded corrects
+# itself upward.
+
+KEPT = (16, 40, 64, 128)
+RECENCY = (0.6, 0.9, 0.97, 0.997)
+DOUBT = 4.0
+"""How much experience a group needs before it is believed more than the coarser ones."""
+PRIOR_ATOMS = 8
+LEAST_PRIOR = 0.001
+PRIOR_WHEN_RUNNING = 0.2
+SHORTEST_MS = 10_000
+LONGEST_MS = 86_400_000
+LONGER = 8
+MAX_VIEWS = 1_000
+"""For how many kinds of jobs the order of what was seen is kept."""
+
+Atom = tuple[float, float]
+"""A run time in milliseconds and its weight."""
+
+
+class Spread:
+    """The last run times of every group, and what they say of a job.
+
+    What the groups say of one kind of job is kept in order until one of them learns something new,
+    as many jobs of a kind may run longer than expected at the same time.
+    """
+
+    def __init__(self) -> None:
+        """Start knowing nothing."""
+        self._groups: Recent[_Group] = Recent()
+        self._views: OrderedDict[Hashable, _View] = OrderedDict()
+
+    def quantile(self, job: Job, percent: int, elapsed_ms: int = 0) -> int:
+        """A run time that so many per cent of such jobs stay within, given what it ran so far."""
+        limit_ms = float(job.max_runtime_ms) if job.max_runtime_ms > elapsed_ms else math.inf
+        view = self._view(job)
+        longer = bisect_right(view.atoms, (elapsed_ms, math.inf)) if elapsed_ms else 0
+        atoms = [*view.atoms[longer:], *_unseen(view.left, elapsed_ms, limit_ms)]
+        atoms.sort()
+        if atoms[-1][0] > limit_ms:
+            cut = bisect_left(atoms, (limit_ms, 0.0))
+            atoms[cut:] = sorted((limit_ms, weight) for _, weight in atoms[cut:])
+        reached = list(accumulate(weight for _, weight in atoms))
+        place = bisect_left(reached, reached[-1] * percent / 100)
+        return max(1, round(atoms[min(place, len(atoms) - 1)][0]))
+
+    def learn(self, job: Job, run_ms: int) -> None:
+        """A job ended by itself after this time."""
+        for level, key in enumerate(_keys(job)):
+            group = self._groups.learning(key, _Group)
+            group.runs.insert(0, run_ms / _scale(job, level))
+            del group.runs[KEPT[level] :]
+            group.learnt += 1
+
+    def _view(self, job: Job) -> _View:
+        """What every group has seen, made anew when one of them has learnt."""
+        keys = _keys(job)
+        groups = [self._groups.get(key) for key in keys]
+        learnt = [0 if group is None else group.learnt for group in groups]
+        # The finest key tells the coarser ones, so it stands for all of them.
+        view = self._views.get(keys[0])
+        if view is None or view.learnt != learnt:
+            view = self._views[keys[0]] = _seen(job, groups, learnt)
+            if len(self._views) > MAX_VIEWS:
+                self._views.popitem(last=False)
+        return view
+
+
+class _Group:
+    """The last run times of a group, the latest first, and how many it has ever learnt."""
+
+    __slots__ = ("learnt", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[float] = []
+        self.learnt = 0
+
+
+class _View(NamedTuple):
+    """What was seen of one kind of job, by run time, and how much weight is left for the rest."""
+
+    learnt: list[int]
+    atoms: list[Atom]
+    left: float
+
+
+def _seen(job: Job, groups: list[_Group | None], learnt: list[int]) -> _View:
+    """The part of the distribution that the groups know."""
+    atoms: list[Atom] = []
+    left = 1.0
+    for level, group in enumerate(groups):
+        if group is None:
+            continue
+        recency = RECENCY[level]
+        total = (1 - recency ** len(group.runs)) / (1 - recency)
+        part = left / (total + DOUBT)
+        scale = _scale(job, level)
+        parts = accumulate(repeat(recency, len(group.runs) - 1), mul, initial=part)
+        atoms += zip([run * scale for run in group.runs], parts, strict=True)
+        left *= DOUBT / (total + DOUBT)
+    atoms.sort()
+    return _View(learnt, atoms, left)
+
+
+def _unseen(left: float, elapsed_ms: int, limit_ms: float) -> Iterator[Atom]:
+    """The part of the distribution that nobody has seen yet: evenly spread over the scales."""
+    prior = max(LEAST_PRIOR, left if not elapsed_ms else left * PRIOR_WHEN_RUNNING)
+    low = max(elapsed_ms + 1, SHORTEST_MS)
+    high = max(LONGEST_MS, LONGER * elapsed_ms) if math.isinf(limit_ms) else limit_ms
+    ratio = max(1.0, high / low)
+    for step in range(PRIOR_ATOMS):
+        yield low * ratio ** ((step + 0.5) / PRIOR_ATOMS), prior / PRIOR_ATOMS
+
+
+def _keys(job: Job) -> tuple[Hashable, ...]:
+    """The groups of a job, from fine to coarse."""
+    name = name_of(job)
+    limit = job.max_runtime_ms
+    request = job.members[0]
+    size: Hashable = ("limit", limit) if limit else (job.gpu_milli, request.cpu_milli)
+    return (
+        ("kind", job.tenant, job.user, name, size),
+        ("user", job.tenant, job.user, bool(limit)),
+        ("size", job.tenant, limit or job.gpu_milli, bool(limit)),
+        ("tenant", job.tenant, bool(limit)),
+    )
+
+
+def _scale(job: Job, level: int) -> float:
+    """The user's and the tenant's groups learn parts of the limit, where there is one."""
+    return float(job.max_runtime_ms) if job.max_runtime_ms and level in {1, 3} else 1.0
+
+
+# --- The predictor from history: a typical time for the order, a distribution for promises.
 
 MEDIAN = 50
 

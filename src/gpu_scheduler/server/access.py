@@ -15,16 +15,15 @@ from pathlib import Path
 
 import structlog
 
-from gpu_scheduler.api.bearer import Verifier
+from gpu_scheduler.api.auth.jwt import Issuer, JwtVerifier, Keys
+from gpu_scheduler.api.auth.tokens import Verifier
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.signed import Issuer, JwtVerifier, Keys
-from gpu_scheduler.model.caller import Role
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
-from gpu_scheduler.settings.access import AuthSettings
-from gpu_scheduler.settings.api import ApiSettings
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.mistakes import Mistakes
-from gpu_scheduler.settings.trusted import read_trusted
+from gpu_scheduler.model.identity import Role
+from gpu_scheduler.settings.fields import Mistakes
+from gpu_scheduler.settings.groups.network import ApiSettings, AuthSettings
+from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.settings.trusted_files import read_trusted
 
 LARGEST_FILE = 1 << 20
 LOOK_AT_FILES_S = 10.0

@@ -19,22 +19,20 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.api.agent_service import add_agent_service
 from gpu_scheduler.api.application import Applications
-from gpu_scheduler.api.connection import Doors
-from gpu_scheduler.api.serve import Addresses, Listening, serve
-from gpu_scheduler.control.clock import SteadyClock
-from gpu_scheduler.server.access import (
-    Certificate,
-    on_reload,
-    verifier_of,
-)
-from gpu_scheduler.server.agent_config import agent_config_of, node_name
-from gpu_scheduler.server.agent_door import AgentDoor
-from gpu_scheduler.server.agent_process import AgentProcess
-from gpu_scheduler.server.clustering import Guarded, fence, leadership_of, member_of
-from gpu_scheduler.server.collector import calm_collector
-from gpu_scheduler.server.directories import (
+from gpu_scheduler.api.http.listeners import Addresses, Doors, Listening, serve
+from gpu_scheduler.api.nodes.sessions import add_agent_service
+from gpu_scheduler.control.writer import SteadyClock
+from gpu_scheduler.server.access import Certificate, on_reload, verifier_of
+from gpu_scheduler.server.agent_process import AgentProcess, agent_config_of, node_name
+from gpu_scheduler.server.grpc import GrpcServer
+from gpu_scheduler.server.ha.agent_gate import AgentDoor
+from gpu_scheduler.server.ha.components import Parts
+from gpu_scheduler.server.ha.membership import Guarded, fence, leadership_of, member_of
+from gpu_scheduler.server.ha.role import Alone, OneOfSeveral, Roles
+from gpu_scheduler.server.runtime import calm_collector, lasting
+from gpu_scheduler.server.start_rules import check_settings
+from gpu_scheduler.server.state_directory import (
     Lock,
     announce,
     home_of,
@@ -43,14 +41,9 @@ from gpu_scheduler.server.directories import (
     renounce,
     started_at,
 )
-from gpu_scheduler.server.grpc_server import GrpcServer
-from gpu_scheduler.server.lasting import lasting
-from gpu_scheduler.server.parts import Parts
-from gpu_scheduler.server.roles import Alone, OneOfSeveral, Roles
-from gpu_scheduler.server.start_rules import check_settings
 from gpu_scheduler.server.storage import open_store, postgres_address
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.settings.file_paths import Paths
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.contract import Store
 
 FIRST_AGENT_S = 15.0

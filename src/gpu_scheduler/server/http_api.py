@@ -6,19 +6,56 @@ import os
 from functools import partial
 
 from gpu_scheduler import __version__
+from gpu_scheduler.agent.runners.registry import attach_command
+from gpu_scheduler.agent.work import Work, WorkDevice
 from gpu_scheduler.api.application import Applications, build
-from gpu_scheduler.api.forwarding import Forwarder
-from gpu_scheduler.api.service import ApiSettings, Bounds
-from gpu_scheduler.api.standing import Standing
-from gpu_scheduler.model.launch import Runner
+from gpu_scheduler.api.ha.gate import Standing
+from gpu_scheduler.api.ha.proxy import Forwarder
+from gpu_scheduler.api.interfaces import ApiSettings, Bounds
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.launch import Launch, Runner
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.server.access import host_names
-from gpu_scheduler.server.attaching import attach_command_of
-from gpu_scheduler.server.grpc_access import speaks_tls
-from gpu_scheduler.server.leading import Leading
-from gpu_scheduler.server.parts import Parts
-from gpu_scheduler.server.prices import prices_of
-from gpu_scheduler.server.standby import StandbyService
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.server.from_settings import prices_of
+from gpu_scheduler.server.grpc import speaks_tls
+from gpu_scheduler.server.ha.components import Parts
+from gpu_scheduler.server.ha.leader import Leading
+from gpu_scheduler.server.ha.standby import StandbyService
+from gpu_scheduler.settings.schema import Settings
+
+# --- How a person on this machine enters the session of a running job.
+
+
+def attach_command_of(
+    scratch: str, node: str, job: Job, launch: Launch, allocation: Allocation
+) -> tuple[str, ...]:
+    """The command for the first member; the same facts name the session as when it was made.
+
+    None for a job on another node: what would enter its session does not lead there from here.
+    """
+    placement = allocation.placements[0]
+    if placement.node_id != node:
+        return ()
+    return attach_command(
+        Work(
+            allocation_id=allocation.id,
+            member=placement.member,
+            job_id=job.id,
+            task=allocation.task,
+            attempt=allocation.attempt,
+            name=job.name,
+            uid=launch.uid,
+            gid=launch.gid,
+            user=launch.user,
+            runner=launch.runner.value,
+            image=launch.image,
+            devices=tuple(WorkDevice(index=share.index) for share in placement.devices),
+            scratch_dir=f"{scratch}/{allocation.id}.{placement.member}",
+        )
+    )
+
+
+# --- The HTTP applications of a server, made from its settings for what it is at the moment.
 
 
 def leading_api(parts: Parts, leading: Leading, standing: Standing | None = None) -> Applications:

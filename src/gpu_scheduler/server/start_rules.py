@@ -13,15 +13,14 @@ from collections.abc import Callable, Collection, Iterable
 from gpu_scheduler.agent.devices.declared import parse_declared
 from gpu_scheduler.client.address import read_address
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.notify.readers import unheard
-from gpu_scheduler.notify.senders import Senders
+from gpu_scheduler.notify.delivery import Senders
+from gpu_scheduler.notify.event_rules import unheard
 from gpu_scheduler.server.access import Certificate, check_access, verifier_of
-from gpu_scheduler.server.grpc_access import check_grpc
-from gpu_scheduler.server.patience import check_patience
-from gpu_scheduler.server.prices import prices_of
+from gpu_scheduler.server.from_settings import check_patience, prices_of
+from gpu_scheduler.server.grpc import check_grpc
 from gpu_scheduler.server.storage import check_database
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.mistakes import Mistakes
+from gpu_scheduler.settings.fields import Mistakes
+from gpu_scheduler.settings.schema import Settings
 
 Rule = Callable[[Settings], Iterable[str] | None]
 """Refuses, or gives warnings."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.settings.cluster import DatabaseSettings
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.places import Paths
-from gpu_scheduler.settings.trusted import read_trusted
+from gpu_scheduler.settings.file_paths import Paths
+from gpu_scheduler.settings.groups.cluster import DatabaseSettings
+from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.store.contract import Store
-from gpu_scheduler.store.postgres.address import Address
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.postgres.connection import Address
+from gpu_scheduler.store.sqlite.store import SqliteStore
 
 LARGEST_PASSWORD = 4096
 

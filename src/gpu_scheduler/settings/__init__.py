@@ -8,9 +8,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpu_scheduler.settings.describe import json_schema, reference_page, sample
-    from gpu_scheduler.settings.groups import Settings
-    from gpu_scheduler.settings.places import Paths, paths
+    from gpu_scheduler.settings.catalogue import json_schema, reference_page, sample
+    from gpu_scheduler.settings.file_paths import Paths, paths
+    from gpu_scheduler.settings.schema import Settings
     from gpu_scheduler.settings.sources import Loaded, load
 
 __all__ = [
@@ -26,13 +26,13 @@ __all__ = [
 
 _HOMES = {
     "Loaded": "sources",
-    "Paths": "places",
-    "Settings": "groups",
-    "json_schema": "describe",
+    "Paths": "file_paths",
+    "Settings": "schema",
+    "json_schema": "catalogue",
     "load": "sources",
-    "paths": "places",
-    "reference_page": "describe",
-    "sample": "describe",
+    "paths": "file_paths",
+    "reference_page": "catalogue",
+    "sample": "catalogue",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,18 +18,153 @@ from typing import Any
 import msgspec
 import yaml
 
-from gpu_scheduler.client.credentials import CLIENT_VARIABLES
+from gpu_scheduler.client.address import CLIENT_VARIABLES
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.settings import other_names
-from gpu_scheduler.settings.access import TenantEntry
 from gpu_scheduler.settings.catalogue import ITEMS, PREFIX, Value, unknown_key
-from gpu_scheduler.settings.groups import GROUPS, Settings
-from gpu_scheduler.settings.mistakes import Mistakes, told_by
-from gpu_scheduler.settings.places import STATE_VARIABLE, config_candidates
-from gpu_scheduler.settings.trusted import read_trusted
-from gpu_scheduler.wire.misfits import misfit
+from gpu_scheduler.settings.fields import Mistakes, told_by
+from gpu_scheduler.settings.file_paths import STATE_VARIABLE, config_candidates
+from gpu_scheduler.settings.groups.network import TenantEntry
+from gpu_scheduler.settings.schema import GROUPS, Settings
+from gpu_scheduler.settings.trusted_files import read_trusted
 from gpu_scheduler.wire.tenants import TenantPatch, read_tenant
+from gpu_scheduler.wire.validation import misfit
+
+# --- Settings under the names that people bring from elsewhere, read at the edge as ours.
+#
+# A key and its value come in, our keys with their values go out. A file with these names says the
+# same as one with ours; `tgpu config show` has only ours.
+
+Read = Callable[[Any], dict[str, Any]]
+
+UNUSED = {
+    "scheduler.snapshot_interval": "state is in a database, and every change is kept at once",
+    "storage.snapshot_dir": "state is in a database; `database` and `files.state_dir` say where",
+    "storage.shared_storage": "who leads is settled in PostgreSQL, not on a shared disk",
+    "executor.docker.socket": "docker is used where it listens at /var/run/docker.sock, and else "
+    "podman",
+    "executor.docker.default_image": "a job names its image itself (--image); one without an image "
+    "runs as a process, on nodes whose agent.execution_methods have that or are empty",
+}
+"""Read, and of no use: said once, at the start."""
+
+
+def _as(key: str) -> Read:
+    return lambda value: {key: value}
+
+
+def _milliseconds(value: Any) -> dict[str, Any]:
+    return {"scheduler.scheduling_interval_ms": round(_number(value, "schedule_interval") * 1000)}
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest(f"{name} is {value!r}; write a number")
+    return float(value)
+
+
+def _percent(name: str) -> Read:
+    def read(value: Any) -> dict[str, Any]:
+        part = _number(value, name)
+        if not 0 <= part <= 1:
+            raise InvalidRequest(
+                f"quota.{name} is {value!r}; write a part between 0.0 and 1.0, or per cent as "
+                f"policy.{name}"
+            )
+        return {f"policy.{name}": round(part * 100)}
+
+    return read
+
+
+def _http_address(value: Any) -> dict[str, Any]:
+    host, port = _address(value, "http_address")
+    return {"api.http_port": port} | ({"api.host": host} if host else {})
+
+
+def _grpc_address(value: Any) -> dict[str, Any]:
+    _, port = _address(value, "grpc_address")
+    return {"api.grpc_port": port}
+
+
+def _address(value: Any, name: str) -> tuple[str, int]:
+    """Read `host:port` or `:port`. Without a host it stays as it is: loopback, unless told."""
+    host, colon, port = str(value).rpartition(":")
+    if not colon or not port.isdecimal():
+        raise InvalidRequest(f"server.{name} is {value!r}; write host:port, or :port")
+    return host.strip("[]"), int(port)
+
+
+def _log_format(value: Any) -> dict[str, Any]:
+    if value not in {"json", "text"}:
+        raise InvalidRequest(f"logging.format is {value!r}; write json or text")
+    return {"logging.structured": value == "json"}
+
+
+def _log_output(value: Any) -> dict[str, Any]:
+    """Services write to standard error, whichever of the two streams is named."""
+    return {"files.log_file": "" if value in {"stdout", "stderr"} else value}
+
+
+def _server(value: Any) -> dict[str, Any]:
+    """One of the servers of an agent; an empty one is none."""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"the address of a server is {value!r}; write host:port")
+    return {"agent.servers": [value] if value else []}
+
+
+def _execution_method(value: Any) -> dict[str, Any]:
+    if value not in {"docker", "process"}:
+        raise InvalidRequest(f"executor.execution_method is {value!r}; write docker or process")
+    return {"agent.execution_methods": ["container" if value == "docker" else value]}
+
+
+def _docker(value: Any) -> dict[str, Any]:
+    """A group in a group, of which nothing is needed; a word that nobody knows is a mistake."""
+    known = [key for key in UNUSED if key.startswith("executor.docker.")]
+    if value is not None and not isinstance(value, dict):
+        raise InvalidRequest(f"executor.docker is {value!r}; known are {', '.join(known)}")
+    read = {f"executor.docker.{name}": "" for name in value or ()}
+    for key in read:
+        if key not in known:
+            raise InvalidRequest(f"there is no setting '{key}'; known are {', '.join(known)}")
+    return read
+
+
+NAMES: dict[str, Read] = {
+    "server.http_address": _http_address,
+    "server.grpc_address": _grpc_address,
+    "scheduler.role": _as("server.role"),
+    "scheduler.schedule_interval": _milliseconds,
+    "replication.heartbeat_interval": _as("replication.heartbeat_interval_s"),
+    "replication.heartbeat_timeout": _as("replication.heartbeat_timeout_s"),
+    "quota.online_percent": _percent("online_percent"),
+    "quota.batch_percent": _percent("batch_percent"),
+    "agent.heartbeat_timeout": _as("nodes.suspect_after_s"),
+    "agent.id": _as("agent.node_name"),
+    "agent.heartbeat_interval": _as("agent.heartbeat_interval_s"),
+    "scheduler.master_address": _server,
+    "scheduler.standby_address": _server,
+    "scheduler.connection_timeout": _as("agent.connection_timeout_s"),
+    "scheduler.retry_interval": _as("agent.retry_interval_s"),
+    "scheduler.max_retry_interval": _as("agent.max_retry_interval_s"),
+    "gpu.health_check_interval": _as("gpu.monitor_interval_s"),
+    "executor.execution_method": _execution_method,
+    "executor.work_dir": _as("agent.work_directory"),
+    "executor.docker": _docker,
+    "logging.format": _log_format,
+    "logging.output": _log_output,
+}
+TOGETHER = frozenset({"scheduler.master_address", "scheduler.standby_address"})
+"""Names that add to one list of ours, in the order in which they stand."""
+WORDS = {
+    "logging.level": {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "error": "ERROR"},
+}
+"""Values that are written in another way elsewhere."""
+ALIAS_GROUPS = frozenset(key.partition(".")[0] for key in (*NAMES, *UNUSED))
+"""Groups that a file may have besides ours."""
+
+
+# --- Where values come from: a flag wins over a variable, a variable over the file, that over the
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 NO_SETTINGS = (CONFIG_VARIABLE, STATE_VARIABLE, *CLIENT_VARIABLES)
@@ -105,7 +240,7 @@ def _of_no_use(found: Mapping[str, Found], settings: Settings) -> Iterable[str]:
         origin = found[item.key].origin
         if origin != "default" and item.name != "url":
             yield f"{origin}: {item.key} has no use with SQLite; name database.host as well"
-    for key, why in other_names.UNUSED.items():
+    for key, why in UNUSED.items():
         if key in found:
             yield f"{found[key].origin}: {key} has no use: {why}"
 
@@ -216,7 +351,7 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
         if group == TENANTS:
             reader.tenant_nodes.append(group_node)
             continue
-        if group not in GROUPS and group not in other_names.GROUPS:
+        if group not in GROUPS and group not in ALIAS_GROUPS:
             reader.refuse(unknown_key(group), group_key)
             continue
         if isinstance(group_node, yaml.ScalarNode) and reader.value(group_node) is None:
@@ -237,7 +372,7 @@ def _groups(reader: _Reader, root: yaml.Node) -> dict[str, Found]:
                 for told in told_by(error):
                     reader.refuse(told, place)
                 continue
-            if f"{group}.{name}" in other_names.TOGETHER:
+            if f"{group}.{name}" in TOGETHER:
                 values = {key: _added(found.get(key), value) for key, value in values.items()}
             found.update({key: Found(value=value, origin=origin) for key, value in values.items()})
     return found
@@ -257,17 +392,14 @@ class _UnknownKey(InvalidRequest):
 def _values(key: str, value: Any) -> dict[str, Value]:
     """The value of a setting, also under a name from elsewhere."""
     if key in ITEMS:
-        known = other_names.WORDS.get(key, {})
+        known = WORDS.get(key, {})
         return {key: ITEMS[key].checked(known.get(str(value), value))}
-    if key in other_names.UNUSED:
+    if key in UNUSED:
         return {key: ""}
-    if key not in other_names.NAMES:
+    if key not in NAMES:
         raise _UnknownKey(unknown_key(key))
-    read = other_names.NAMES[key](value)
-    return {
-        own: one if own in other_names.UNUSED else ITEMS[own].checked(one)
-        for own, one in read.items()
-    }
+    read = NAMES[key](value)
+    return {own: one if own in UNUSED else ITEMS[own].checked(one) for own, one in read.items()}
 
 
 def _tenants(reader: _Reader, root: yaml.Node) -> Iterable[TenantEntry]:

@@ -17,9 +17,9 @@ from gpu_scheduler.engine.policy import DAY_MS, Policy, Ranking
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.predict.socket import Predictor
-from gpu_scheduler.simulator.filling import Filling, capacity_milli, fill, typical_shapes
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import Run
+from gpu_scheduler.simulator.packing import Filling, capacity_milli, fill, typical_shapes
 from gpu_scheduler.simulator.predictors import Medians, Oracle, Stated
 from gpu_scheduler.simulator.traces.openb import Pod, arrivals
 from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from gpu_scheduler.model.errors import NeverFits
 from gpu_scheduler.model.job import over_nodes
-from gpu_scheduler.model.named_nodes import suits
-from gpu_scheduler.model.node import Device, Node
+from gpu_scheduler.model.node import Device, Node, suits
 from gpu_scheduler.model.request import WHOLE_MILLI, Request, Topology
 
 UNBOUNDED = 1 << 60

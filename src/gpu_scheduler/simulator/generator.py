@@ -9,17 +9,346 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from heapq import heappop, heappush
-from itertools import accumulate, count
+from itertools import accumulate, count, takewhile
 from random import Random
 
+from gpu_scheduler.model.errors import InvalidRequest, NeverFits
 from gpu_scheduler.model.job import Job, read_priority
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.request import WHOLE_MILLI, Request
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.population import Kind, kinds_of
-from gpu_scheduler.simulator.shape import DAY_S, HOUR_S, WorkShape
-from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload
+from gpu_scheduler.simulator.fit import Fit
+from gpu_scheduler.simulator.workload import Partition, TraceJob, Workload, cluster_of
+
+# --- The parameters of generated work, each with a default that looks like a shared GPU cluster.
+#
+# The defaults follow what published GPU traces show: most jobs take one GPU and a few minutes, most
+# GPU time goes to a few large and long ones, and people ask for more time than they need.
+
+MINUTE_S = 60
+HOUR_S = 60 * MINUTE_S
+DAY_S = 24 * HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkShape:
+    """How many jobs, how large, how long, whose and when.
+
+    A `share` lies between 0 and 1. Time 0 is midnight before a Monday.
+    """
+
+    jobs: int = 10_000
+    """How many jobs to make."""
+    load: float = 0.9
+    """Offered GPU time over GPU capacity, in the long run; above 1 the queue grows for ever."""
+    tenants: int = 6
+    users: int = 60
+    """Users go round the tenants by number, so the first tenant is the busiest."""
+    user_skew: float = 1.0
+    """Zipf exponent: the n-th user submits 1/n^skew as many jobs as the first."""
+    kinds_per_user: int = 3
+    """At most how many recurring jobs a user has of each size."""
+    gpu_mix: tuple[tuple[int, float], ...] = (
+        (1, 0.62),
+        (2, 0.12),
+        (4, 0.09),
+        (8, 0.12),
+        (16, 0.03),
+        (32, 0.015),
+        (64, 0.005),
+    )
+    """GPU counts and their weights. Counts above half of the cluster and one node are left out."""
+    fraction_share: float = 0.12
+    """Share of jobs with 0.1 to 0.5 GPU."""
+    cpu_only_share: float = 0.06
+    """Share of jobs without a GPU."""
+    interactive_share: float = 0.05
+    """Share of the fractional and one-GPU kinds that are interactive sessions."""
+    median_run_s: int = 15 * MINUTE_S
+    """Median run time of a typical one-GPU kind."""
+    kind_spread: float = 1.5
+    """Standard deviation of the logarithm of the median, between kinds."""
+    run_spread: tuple[float, float] = (0.2, 1.2)
+    """Standard deviation of the logarithm of the run time within a kind: from, to."""
+    size_exponent: float = 0.25
+    """The median grows with the GPU count to this power."""
+    longest_run_s: int = 7 * DAY_S
+    fail_share: float = 0.12
+    """Share of jobs that fail within the first minutes."""
+    limit_share: float = 0.85
+    """Share of kinds whose user states a limit."""
+    limit_factor: tuple[float, float] = (1.2, 6.0)
+    """How far people overestimate a long run: from, to; then rounded up to 1 h, 4 h, 12 h ..."""
+    sweep_share: float = 0.25
+    """Share of the kinds up to one GPU that are submitted as sweeps of many jobs at once."""
+    sweep_jobs: int = 12
+    """Mean number of jobs in a sweep."""
+    sweep_gap_s: int = 5
+    """At most how many seconds lie between two jobs of a sweep."""
+    day_swing: float = 0.7
+    """How far arrivals swing around the mean over the day: 0 not at all, 1 down to nothing."""
+    peak_hour: float = 15.0
+    weekend_factor: float = 0.5
+    """Arrivals on Saturday and Sunday over those on a working day."""
+    priorities: tuple[tuple[str, float], ...] = (
+        ("low", 0.12),
+        ("normal", 0.76),
+        ("high", 0.10),
+        ("urgent", 0.02),
+    )
+    """Names or numbers of priorities and their weights."""
+    cpu_milli_per_gpu: int = 4_000
+    memory_mb_per_gpu: int = 16_384
+    """What a GPU brings along; less where a node has less per GPU."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be drawn."""
+        for item in fields(self):
+            _check_number(item.name, getattr(self, item.name))
+        if self.load == 0 or not self.gpu_mix or not self.priorities:
+            raise InvalidRequest("load, gpu_mix and priorities must not be 0 or empty")
+        for name in ("run_spread", "limit_factor"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise InvalidRequest(f"{name} goes from {low} to {high}; it must not fall")
+        if self.fraction_share + self.cpu_only_share >= 1:
+            raise InvalidRequest("fraction_share and cpu_only_share leave no job with whole GPUs")
+        if any(gpus < 1 for gpus, _ in self.gpu_mix):
+            raise InvalidRequest("gpu_mix holds a count below 1; use the shares for less than 1")
+        for weights in (self.gpu_mix, self.priorities):
+            if sum(weight for _, weight in weights) <= 0:
+                raise InvalidRequest("the weights of gpu_mix and of priorities must not all be 0")
+        for name, _ in self.priorities:
+            read_priority(name)
+
+
+_AT_LEAST_ONE = frozenset(
+    {
+        "jobs",
+        "tenants",
+        "users",
+        "kinds_per_user",
+        "median_run_s",
+        "longest_run_s",
+        "sweep_jobs",
+    }
+)
+_AT_MOST_ONE = frozenset({"day_swing"})
+
+
+def _check_number(name: str, value: object) -> None:
+    """Walk into pairs; every number must be finite and 0 or more, and shares at most 1."""
+    if isinstance(value, tuple):
+        for item in value:
+            _check_number(name, item)
+    elif isinstance(value, (int, float)):
+        if not math.isfinite(value) or value < 0:
+            raise InvalidRequest(f"{name} is {value}; it must be 0 or more")
+        if name in _AT_LEAST_ONE and value < 1:
+            raise InvalidRequest(f"{name} is {value}; it must be 1 or more")
+        if (name in _AT_MOST_ONE or name.endswith("_share")) and value > 1:
+            raise InvalidRequest(f"{name} is {value}; it must lie between 0 and 1")
+
+
+# --- Who submits generated work: users with recurring kinds of jobs, each with its own habits.
+#
+# Kinds repeat, so that the past of a (user, job name) says something about its future.
+
+FRACTIONS_MILLI = (100, 200, 250, 300, 500)
+ROUND_LIMITS_S = (
+    *(15 * MINUTE_S, 30 * MINUTE_S, HOUR_S, 2 * HOUR_S, 4 * HOUR_S, 8 * HOUR_S, 12 * HOUR_S),
+    *(DAY_S, 2 * DAY_S, 3 * DAY_S, 7 * DAY_S, 14 * DAY_S),
+)
+FAILURE_S = (5, 300)
+"""Between these times a failing job ends."""
+NINE_IN_TEN = 1.2816
+"""This many standard deviations above the middle lie nine of ten draws."""
+BATCH_NAMES = ("train", "finetune", "pretrain", "evaluate", "distill", "infer", "simulate")
+CPU_NAMES = ("preprocess", "tokenize", "convert", "report")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A recurring job of one user. `share` is its part of all jobs.
+
+    A run time is e to a normal draw around `log_median`, cut at `longest_s`.
+    """
+
+    tenant: str
+    user: str
+    name: str
+    members: tuple[Request, ...]
+    share: float
+    log_median: float
+    log_spread: float
+    longest_s: int
+    limit_s: int
+    interactive: bool
+    sweep_jobs: float
+
+    @property
+    def gpu_milli(self) -> int:
+        """GPUs of all members."""
+        return sum(member.gpu_milli for member in self.members)
+
+    def run_s(self, chance: Random, fail_share: float) -> int:
+        """One run time in whole seconds."""
+        if chance.random() < fail_share:
+            return min(chance.randint(*FAILURE_S), self.longest_s)
+        drawn = math.exp(chance.gauss(self.log_median, self.log_spread))
+        return max(1, min(round(drawn), self.longest_s))
+
+    def mean_run_s(self, fail_share: float) -> float:
+        """What `run_s` gives on average."""
+        failing = sum(FAILURE_S) / 2
+        return fail_share * failing + (1 - fail_share) * self._mean_cut_run_s()
+
+    def _mean_cut_run_s(self) -> float:
+        """The mean of a log-normal draw that is cut at its longest."""
+        spread = self.log_spread
+        log_longest = math.log(self.longest_s)
+        if spread == 0:
+            return math.exp(min(self.log_median, log_longest))
+        distance = (log_longest - self.log_median) / spread
+        below = math.exp(self.log_median + spread**2 / 2) * _normal_below(distance - spread)
+        return below + self.longest_s * (1 - _normal_below(distance))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A user of a tenant."""
+
+    tenant: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A request that some share of all jobs makes, and the names such jobs bear."""
+
+    members: tuple[Request, ...]
+    share: float
+    names: tuple[str, ...]
+    is_small: bool
+
+
+def kinds_of(shape: WorkShape, nodes: tuple[Node, ...], chance: Random) -> tuple[Kind, ...]:
+    """Every user with some kinds of each size. Shares add up to 1."""
+    owners = [
+        Owner(f"tenant-{place % shape.tenants + 1}", f"user-{place + 1:03d}")
+        for place in range(shape.users)
+    ]
+    kinds: list[Kind] = []
+    for size in _sizes(shape, nodes):
+        # A taste of their own, so that the busiest user is not the busiest at every size.
+        weights = [
+            math.exp(chance.gauss(0, 1)) / (place + 1) ** shape.user_skew
+            for place in range(len(owners))
+        ]
+        total = sum(weights)
+        for owner, weight in zip(owners, weights, strict=True):
+            count = chance.randint(1, shape.kinds_per_user)
+            for _ in range(count):
+                share = size.share * weight / total / count
+                kinds.append(_kind(shape, size, owner, share, len(kinds), chance))
+    return tuple(kinds)
+
+
+def _kind(
+    shape: WorkShape, size: Size, owner: Owner, share: float, number: int, chance: Random
+) -> Kind:
+    interactive = size.is_small and chance.random() < shape.interactive_share
+    sweeps = size.is_small and not interactive and chance.random() < shape.sweep_share
+    name = "notebook" if interactive else chance.choice(size.names)
+    gpus = max(1.0, sum(member.gpu_milli for member in size.members) / WHOLE_MILLI)
+    log_median = math.log(shape.median_run_s * gpus**shape.size_exponent)
+    log_median += chance.gauss(0, shape.kind_spread)
+    # At least half of the runs of a kind end by themselves.
+    log_median = min(log_median, math.log(shape.longest_run_s / 2))
+    log_spread = chance.uniform(*shape.run_spread)
+    long_run_s = math.exp(log_median + NINE_IN_TEN * log_spread)
+    limit_s = _round_limit_s(long_run_s * chance.uniform(*shape.limit_factor), shape)
+    if chance.random() >= shape.limit_share:
+        limit_s = 0
+    return Kind(
+        tenant=owner.tenant,
+        user=owner.user,
+        name=f"{name}-{number}",
+        members=size.members,
+        share=share,
+        log_median=log_median,
+        log_spread=log_spread,
+        longest_s=limit_s or shape.longest_run_s,
+        limit_s=limit_s,
+        interactive=interactive,
+        sweep_jobs=max(2, shape.sweep_jobs) if sweeps else 1,
+    )
+
+
+def _round_limit_s(wanted_s: float, shape: WorkShape) -> int:
+    """The next value that people write down, and never more than the longest run."""
+    rounded = next((limit for limit in ROUND_LIMITS_S if limit >= wanted_s), ROUND_LIMITS_S[-1])
+    return min(rounded, shape.longest_run_s)
+
+
+def _sizes(shape: WorkShape, nodes: tuple[Node, ...]) -> tuple[Size, ...]:
+    """The sizes that this cluster can run, with shares that add up to 1."""
+    fit = Fit(nodes)
+    found = [size for size in _wanted_sizes(shape, nodes, fit) if size.share > 0]
+    if not any(member.gpu_milli for size in found for member in size.members):
+        raise InvalidRequest(
+            f"none of the GPU counts in gpu_mix fits a cluster of {fit.gpu_count} GPUs; "
+            "use smaller counts or more nodes"
+        )
+    total = sum(size.share for size in found)
+    return tuple(
+        Size(size.members, size.share / total, size.names, size.is_small) for size in found
+    )
+
+
+def _wanted_sizes(shape: WorkShape, nodes: tuple[Node, ...], fit: Fit) -> Iterator[Size]:
+    with_gpus = [node for node in nodes if node.devices]
+    cpu_milli = min(
+        [shape.cpu_milli_per_gpu, *(node.cpu_milli // node.gpu_count for node in with_gpus)]
+    )
+    memory_mb = min(
+        [shape.memory_mb_per_gpu, *(node.memory_mb // node.gpu_count for node in with_gpus)]
+    )
+    device_mb = min((device.memory_mb for node in with_gpus for device in node.devices), default=0)
+
+    def size(gpus_milli: int, share: float, names: tuple[str, ...]) -> Iterator[Size]:
+        request = Request.for_gpus(
+            gpus_milli,
+            gpu_memory_mb_per_gpu=device_mb * gpus_milli // WHOLE_MILLI if gpus_milli < 1000 else 0,
+            cpu_milli=cpu_milli * max(gpus_milli, WHOLE_MILLI) // WHOLE_MILLI,
+            memory_mb=memory_mb * max(gpus_milli, WHOLE_MILLI) // WHOLE_MILLI,
+        )
+        try:
+            yield Size(fit.spread(request), share, names, gpus_milli <= WHOLE_MILLI)
+        except NeverFits:
+            return
+
+    largest = max(fit.largest_gpu_count, fit.gpu_count // 2)
+    whole_share = 1 - shape.fraction_share - shape.cpu_only_share
+    total = sum(weight for _, weight in shape.gpu_mix)
+    for gpus, weight in shape.gpu_mix:
+        if gpus <= largest:
+            yield from size(gpus * WHOLE_MILLI, whole_share * weight / total, BATCH_NAMES)
+    for fraction_milli in FRACTIONS_MILLI if fit.gpu_count else ():
+        share = shape.fraction_share / len(FRACTIONS_MILLI)
+        yield from size(fraction_milli, share, BATCH_NAMES)
+    if cpu_milli:
+        yield from size(0, shape.cpu_only_share, CPU_NAMES)
+
+
+def _normal_below(distance: float) -> float:
+    """The share of normal draws that lie below so many standard deviations."""
+    return (1 + math.erf(distance / math.sqrt(2))) / 2
+
+
+# --- Generated work: a shape, nodes and a seed in, a stream of jobs in order of submission out.
 
 WEEK_DAYS = 7
 WORKING_DAYS = 5
@@ -152,3 +481,39 @@ def _trace_job(kind: Kind, number: int, submit_ms: int, priority: int, run_s: in
 def _drawn(steps: Sequence[float], chance: Random) -> int:
     """A place in a list of rising sums, by weight."""
     return min(bisect(steps, chance.random() * steps[-1]), len(steps) - 1)
+
+
+# --- The demonstration: one working day of four groups on a small cluster, made from a seed.
+
+NODES = 8
+GPUS_PER_NODE = 8
+TENANTS = ("vision", "language", "robotics", "students")
+SHAPE = WorkShape(
+    jobs=20_000,
+    load=1.0,
+    tenants=len(TENANTS),
+    users=24,
+    gpu_mix=((1, 0.60), (2, 0.14), (4, 0.12), (8, 0.11), (16, 0.03)),
+    longest_run_s=12 * HOUR_S,
+)
+"""A busy day: more is asked for in the afternoon than there is, and the night catches up."""
+
+
+def demo_workload(seed: int) -> Workload:
+    """All that is submitted within the first day, with names that people would choose."""
+    nodes = cluster_of(NODES, GPUS_PER_NODE, model="H100", nodes_per_rack=4).nodes
+    day = takewhile(lambda entry: entry.job.submit_ms < DAY_S * 1000, generate(SHAPE, nodes, seed))
+    names = {f"tenant-{number}": name for number, name in enumerate(TENANTS, start=1)}
+    jobs = [_renamed(entry, names) for entry in day]
+    pool = Partition(
+        name="all",
+        nodes=nodes,
+        jobs=jobs,
+        tenants=tuple(Tenant(id=name) for name in TENANTS),
+        total_jobs=len(jobs),
+    )
+    return Workload(name="demo: one day of four groups", partitions=[pool])
+
+
+def _renamed(entry: TraceJob, names: dict[str, str]) -> TraceJob:
+    return TraceJob(replace(entry.job, tenant=names[entry.job.tenant]), entry.run_ms)

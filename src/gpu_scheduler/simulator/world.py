@@ -9,21 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome as Answer
 from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.control.messages import Ended, RunCycle, SetNode, SetTenant, Started, Submit
-from gpu_scheduler.engine.admit import HOURS
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import Reasons
 from gpu_scheduler.engine.forecast import forecast_start
 from gpu_scheduler.engine.policy import Policy
+from gpu_scheduler.engine.quota.rules import HOURS
 from gpu_scheduler.model.errors import CallerError, InternalError
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import ENDED, Job
 from gpu_scheduler.model.request import WHOLE_MILLI
-from gpu_scheduler.model.states import ENDED
-from gpu_scheduler.predict.socket import Predictor
+from gpu_scheduler.predict.interface import Predictor
 from gpu_scheduler.simulator.outcomes import NO_PROMISE, Outcome, Run, Sample
 from gpu_scheduler.simulator.predictors import Oracle
 from gpu_scheduler.simulator.workload import Partition, TraceJob

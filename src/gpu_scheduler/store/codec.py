@@ -13,15 +13,14 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
-from gpu_scheduler.model.allocation import Meeting, Placement
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.identity import Authority, Identity, JoinToken, NodeKey
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.plan import Meeting, Placement, Reservation
 from gpu_scheduler.model.service import Service
-from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.rows import SUBMITTED, EventRow, JobRow, NewJobs, TaskRow
 
 T = TypeVar("T")
@@ -162,3 +161,31 @@ def decode_events(text: str) -> list[EventRow]:
 
 
 STATES = {state.value: state for state in JobState}
+
+
+# --- The rows of how nodes are known: one table for the authority, for join tokens and for keys.
+
+_FORMS: dict[str, Whole[Any]] = {
+    "authority": Whole(Authority),
+    "join": Whole(JoinToken),
+    "key": Whole(NodeKey),
+}
+_KINDS: dict[type, str] = {Authority: "authority", JoinToken: "join", NodeKey: "key"}
+
+
+def identity_key(identity: Identity) -> tuple[str, str]:
+    """The kind of an identity, and its id in that kind."""
+    own = identity.node if isinstance(identity, NodeKey) else identity.id
+    return _KINDS[type(identity)], own
+
+
+def identity_values(identity: Identity) -> tuple[str, str, str]:
+    """The columns: kind, id and the whole of it."""
+    kind, own = identity_key(identity)
+    return kind, own, _FORMS[kind].encode(identity)
+
+
+def identity_of(row: tuple[Any, ...]) -> Identity:
+    """What was kept."""
+    found: Identity = _FORMS[row[0]].decode(row[1])
+    return found

@@ -6,20 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpu_scheduler.model.allocation import Allocation, Placement
+from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour
+from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.node_key import Authority, JoinToken, NodeKey
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.plan import Allocation, Placement, Reservation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import JobState
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.model.token import Token
-from gpu_scheduler.model.window import Window
 
 SUBMITTED = "submitted"
 """The kind of the first event of a job."""

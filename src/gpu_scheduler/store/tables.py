@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.model.advance_reservation import Window
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour
+from gpu_scheduler.model.identity import Authority, JoinToken, NodeKey, Token
+from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour
 from gpu_scheduler.model.node import Node
-from gpu_scheduler.model.node_key import Authority, JoinToken, NodeKey
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.service import Service
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.model.token import Token
-from gpu_scheduler.model.window import Window
 from gpu_scheduler.store.codec import (
     LIFE_COLUMNS,
     MEETING,
@@ -33,8 +32,8 @@ from gpu_scheduler.store.codec import (
     TOTALS,
     VARIABLES,
     WINDOW,
+    identity_values,
 )
-from gpu_scheduler.store.identities import identity_values
 from gpu_scheduler.store.rows import (
     AnswerRow,
     AttemptRow,

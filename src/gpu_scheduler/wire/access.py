@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from gpu_scheduler.model.caller import Role
+from gpu_scheduler.model.identity import Role
 
 Account = Annotated[str, Meta(max_length=256)]
 

@@ -10,7 +10,56 @@ from typing import Any
 
 from msgspec import Struct
 
-from gpu_scheduler.wire.leadership import LeadershipForm
+from gpu_scheduler.model.identity import Lead, Member
+
+# --- Which of several servers leads, as it is told to people.
+
+
+class StandbyForm(Struct):
+    """A server that does not lead. `seen_seconds_ago` is when it last said that it is there."""
+
+    name: str
+    address: str
+    version: str
+    seen_seconds_ago: float
+
+
+class LeadershipForm(Struct):
+    """What this server is (leader, standby, or `unsure` whether it still leads) and who leads.
+
+    Without a leader, `leader` is empty.
+    """
+
+    role: str
+    name: str
+    term: int
+    leader: str
+    leader_address: str
+    standbys: list[StandbyForm]
+    trouble: str = ""
+
+
+def leadership_form(
+    me: Member, lead: Lead, *, term: int, is_held: bool, trouble: str
+) -> LeadershipForm:
+    """The form; `term` is the one in which this server leads, 0 if it does not."""
+    role = "standby" if not term else "leader" if is_held else "unsure"
+    return LeadershipForm(
+        role=role,
+        name=me.name,
+        term=lead.term,
+        leader=lead.holder if lead.is_held else "",
+        leader_address=lead.address if lead.is_held else "",
+        standbys=[
+            StandbyForm(one.name, one.address, one.version, round(max(0.0, one.seen_s), 1))
+            for one in lead.standbys
+            if one.name != lead.holder or not lead.is_held
+        ],
+        trouble=trouble,
+    )
+
+
+# --- What the API answers about jobs, tenants, devices and the cluster, as JSON says it.
 
 
 class ErrorForm(Struct):
@@ -559,3 +608,39 @@ class EventPage(Struct):
 
     events: list[EventForm]
     last: int
+
+
+# --- The JSON forms of whom can be told, and of what waits to be told.
+
+
+class TargetForm(Struct):
+    """Somebody who can be told. What waits and went wrong is for admins."""
+
+    name: str
+    kind: str
+    events: list[str]
+    tenants: list[str]
+    for_jobs: bool
+    is_default: bool
+    waiting: int | None = None
+    oldest_at: str | None = None
+    next_try_at: str | None = None
+    last_error: str | None = None
+    delivered: int | None = None
+    failed_tries: int | None = None
+    given_up: int | None = None
+
+
+class TargetList(Struct):
+    """All targets that the caller may know of."""
+
+    targets: list[TargetForm]
+    job_webhooks: bool
+
+
+class TargetTested(Struct):
+    """Whether a test got through, and if not, why."""
+
+    target: str
+    delivered: bool
+    error: str = ""

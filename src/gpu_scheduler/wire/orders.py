@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpu_scheduler.model.allocation import Allocation, Placement
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
+from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 from gpu_scheduler.model.node import Device, DeviceMode
-from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.model.request import ONE_CORE_MILLI
 from gpu_scheduler.wire import agent_pb2 as pb
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
+
 from msgspec import Struct
+
+from gpu_scheduler.model.errors import InvalidRequest
 
 
 class SpreadForm(Struct):
@@ -126,3 +133,110 @@ class Invoice(Struct):
     lines: list[InvoiceLine]
     tenants: dict[str, str]
     total: str
+
+
+# --- Periods as people write them: `today`, `week`, `month`, `2026-10`, `2026-10-01..2026-10-15`.
+#
+# Text, the present moment and a time zone come in; moments in milliseconds go out. Days begin at
+# midnight of that zone, whatever its clocks do in spring and autumn.
+
+HOUR_MS = 3_600_000
+SHORT_MS = 2 * 24 * HOUR_MS
+"""A period up to this long is sliced by the hour, a longer one by the day."""
+MOST_SLICES = 400
+FORMS = "today, yesterday, week, month, year, 2026-10, 2026-10-31, or 2026-10-01..2026-10-15"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From one moment up to, not including, another; and its slices."""
+
+    name: str
+    edges: tuple[int, ...]
+
+    @property
+    def from_ms(self) -> int:
+        """Its beginning."""
+        return self.edges[0]
+
+    @property
+    def before_ms(self) -> int:
+        """The first moment behind it."""
+        return self.edges[-1]
+
+
+def read_zone(name: str) -> tzinfo:
+    """A time zone by its name, such as Europe/Berlin."""
+    if name in ("", "UTC"):
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, OSError, ValueError):
+        raise InvalidRequest(
+            f"time zone '{name[:60]}' is not known; write UTC, or a name as Europe/Berlin"
+        ) from None
+
+
+def read_span(text: str, now_ms: int, zone: tzinfo) -> Span:
+    """The period that is meant. `week` and `month` are those that we are in."""
+    today = datetime.fromtimestamp(now_ms / 1000, zone).date()
+    word = text.strip().lower()
+    first, past = _named(word, today) or _written(word, text)
+    if past <= first:
+        raise InvalidRequest(f"period '{text[:60]}' ends before it begins")
+    return Span(word, _edges(first, past, zone))
+
+
+def _named(word: str, today: date) -> tuple[date, date] | None:
+    tomorrow = today + timedelta(days=1)
+    monday = today - timedelta(days=today.weekday())
+    return {
+        "today": (today, tomorrow),
+        "yesterday": (today - timedelta(days=1), today),
+        "week": (monday, monday + timedelta(days=7)),
+        "month": (today.replace(day=1), _next_month(today)),
+        "year": (date(today.year, 1, 1), date(today.year + 1, 1, 1)),
+    }.get(word)
+
+
+def _written(word: str, text: str) -> tuple[date, date]:
+    begin, dots, end = word.partition("..")
+    first = _unit(begin, text)
+    if not dots:
+        return first
+    # The last day or month that is named belongs to it.
+    return first[0], _unit(end, text)[1]
+
+
+def _unit(word: str, text: str) -> tuple[date, date]:
+    try:
+        if re.fullmatch(r"\d{4}-\d{2}", word):
+            first = date.fromisoformat(f"{word}-01")
+            return first, _next_month(first)
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", word):
+            day = date.fromisoformat(word)
+            return day, day + timedelta(days=1)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidRequest(f"period '{text[:60]}' is not known; write {FORMS}")
+
+
+def _next_month(day: date) -> date:
+    return date(day.year + day.month // 12, day.month % 12 + 1, 1)
+
+
+def _edges(first: date, past: date, zone: tzinfo) -> tuple[int, ...]:
+    start_ms, end_ms = _midnight(first, zone), _midnight(past, zone)
+    if start_ms < 0:
+        raise InvalidRequest("a period must lie behind the year 1970")
+    if end_ms - start_ms <= SHORT_MS:
+        return (*range(start_ms, end_ms, HOUR_MS), end_ms)
+    days = (past - first).days
+    step = -(-days // MOST_SLICES)
+    edges = [_midnight(first + timedelta(days=place), zone) for place in range(0, days, step)]
+    return (*edges, end_ms)
+
+
+def _midnight(day: date, zone: tzinfo) -> int:
+    moment = datetime(day.year, day.month, day.day, tzinfo=zone)
+    return int(moment.timestamp()) * 1000

@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 
 from gpu_scheduler.model.errors import InvalidRequest
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.launch import Runner
-from gpu_scheduler.model.probe import Probe, ProbeKind
+from gpu_scheduler.model.launch import Probe, ProbeKind, Runner
 from gpu_scheduler.model.service import Restart, RestartRule, Service
+from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import (
     Arguments,
     Count,
@@ -25,7 +25,6 @@ from gpu_scheduler.wire.jobs import (
     Text,
     Variables,
 )
-from gpu_scheduler.wire.reading import JobReader
 
 MOST_SECONDS = 86_400
 Seconds = Annotated[float, Meta(gt=0, le=MOST_SECONDS)]

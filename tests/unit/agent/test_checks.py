@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from gpu_scheduler.agent import checks
-from gpu_scheduler.agent.checks import Watched, check
+from gpu_scheduler.agent.jobs import probes
+from gpu_scheduler.agent.jobs.probes import Watched, check
 
 MANY = 40
 """More than Python has threads for whoever asks, on any machine."""
@@ -21,7 +21,7 @@ def test_commands_that_hang_do_not_hold_up_those_who_read_devices(
         let_go.wait(120)
         return asked.allocation_id
 
-    monkeypatch.setattr(checks, "_run", hangs)
+    monkeypatch.setattr(probes, "_run", hangs)
 
     async def scenario() -> list[str]:
         asked = [

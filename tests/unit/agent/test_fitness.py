@@ -9,9 +9,8 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent import room
-from gpu_scheduler.agent.fitness import Fitness, may_be_the_disk
-from gpu_scheduler.agent.machine import Machine, ThisMachine
+from gpu_scheduler.agent import machine as room
+from gpu_scheduler.agent.machine import Fitness, Machine, ThisMachine, may_be_the_disk
 from gpu_scheduler.agent.work import NOT_BEGUN, Over
 
 FULL = "cannot write /state/attempts: No space left on device"
@@ -127,13 +126,13 @@ def test_a_disk_without_room_says_what_is_missing(
     facts = {"f_bavail": 1 << 20, "f_frsize": 4096, "f_files": 1000, "f_favail": 900} | free
     answer = namedtuple("Free", facts)(**facts)
     monkeypatch.setattr(os, "statvfs", lambda _: answer)
-    found = room.trouble(tmp_path, is_suspect=False)
+    found = room.disk_trouble(tmp_path, is_suspect=False)
     assert found.endswith(said)
     assert bool(found) == bool(said)
 
 
 def test_a_directory_that_is_gone_is_a_trouble(tmp_path: Path) -> None:
-    found = room.trouble(tmp_path / "gone", is_suspect=True)
+    found = room.disk_trouble(tmp_path / "gone", is_suspect=True)
     assert found == f"nothing can be written to {tmp_path / 'gone'}: No such file or directory"
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.agent import join
-from gpu_scheduler.agent.join import Identity, NotJoined, identity_of
+from gpu_scheduler.agent import identity as join
+from gpu_scheduler.agent.identity import Identity, NotJoined, identity_of
 from gpu_scheduler.wire import nodes_pb2 as nodes
-from gpu_scheduler.wire.leader import not_the_leader
-from gpu_scheduler.wire.node_proof import JoinText
+from gpu_scheduler.wire.handshake import JoinText, not_the_leader
 
 
 class Servers:

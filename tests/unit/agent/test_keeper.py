@@ -10,13 +10,12 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gpu_scheduler.agent import join, keeper
-from gpu_scheduler.agent.join import Identity, NotJoined
-from gpu_scheduler.agent.keeper import JOINED_ANEW, Keeper
-from gpu_scheduler.agent.stream import Servers
-from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
+from gpu_scheduler.agent import identity as join
+from gpu_scheduler.agent.identity import JOINED_ANEW, Identity, Keeper, NotJoined
+from gpu_scheduler.agent.server_link import Servers
+from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.wire import nodes_pb2 as nodes
-from gpu_scheduler.wire.node_proof import JoinText, pin_of, secret_hash
+from gpu_scheduler.wire.handshake import JoinText, pin_of, secret_hash
 
 FAR_MS = 10**15
 REVOKED = "the key of node 'n0' was revoked"
@@ -43,7 +42,7 @@ class Site:
         self.identity = an_identity(self.authority, token=self.used)
         self.asked: list[str] = []
         self.refusal: NotJoined | None = None
-        monkeypatch.setattr(keeper, "join", self._join)
+        monkeypatch.setattr(join, "join", self._join)
 
     def token(self, letter: str, authority: NodeAuthority | None = None) -> str:
         pin = pin_of((authority or self.authority).certificate)
@@ -181,7 +180,7 @@ def test_a_renewal_that_is_answered_late_does_not_undo_a_join(
         await kept.join_anew(is_refused=True)
         return nodes.JoinAnswer()
 
-    monkeypatch.setattr(keeper, "renewed", late)
+    monkeypatch.setattr(join, "renewed", late)
     asyncio.run(kept.renew())
     assert kept.identity.token.split()[-1] == secret_hash(site.token("B"))
 
@@ -206,8 +205,8 @@ def test_an_agent_whose_new_key_cannot_be_kept_goes_on_with_the_old_one(
 
         old = an_identity(authority, expires_ms=1)
         kept = Keeper(old, tmp_path / "no such directory", [])
-        monkeypatch.setattr(keeper, "renewed", signed)
-        monkeypatch.setattr(keeper, "TRY_AGAIN_S", 0.01)
+        monkeypatch.setattr(join, "renewed", signed)
+        monkeypatch.setattr(join, "TRY_AGAIN_S", 0.01)
         running = asyncio.create_task(kept.run())
         for _ in range(2):
             await asyncio.wait_for(tried.get(), 60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.log_keeping import drop_old_logs, job_of
+from gpu_scheduler.agent.jobs.logs import drop_old_logs, job_of
 
 
 def a_log(directory: Path, job: str, at_s: float) -> Path:

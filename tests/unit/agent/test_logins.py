@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpu_scheduler.agent.accounts import FRESH_S, Login, Logins, NoAnswer, login_of
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.logins import FRESH_S, Login, Logins, NoAnswer, login_of
 
 ANN, BOB = 4201, 4202
 PATIENCE_S = 1.0

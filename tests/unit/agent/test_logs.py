@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
+from gpu_scheduler.agent.jobs.logs import read_log
 from gpu_scheduler.agent.launcher.logs import cap
-from gpu_scheduler.agent.logs import read_log
 from gpu_scheduler.agent.work import Work
 
 BLOCK = 100

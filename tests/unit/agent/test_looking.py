@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings
-from gpu_scheduler.agent.looking import Looker
-from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.agent.devices.monitor import Watcher, WatchSettings
+from gpu_scheduler.agent.devices.poller import Looker
+from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 
 
 class Scene:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.agent.jobs.mps import Mps, MpsFailed
 from gpu_scheduler.agent.launcher_client import OrderRefused
-from gpu_scheduler.agent.mps import Mps, MpsFailed
 from gpu_scheduler.agent.work import Work, WorkDevice
 
 ANN, BOB = 1000, 1001
@@ -54,7 +54,7 @@ def an_mps(control: Control, directory: Path, **changes: Any) -> Mps:
 @pytest.fixture(autouse=True)
 def nobody_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Directories are not given to users that this machine does not have."""
-    monkeypatch.setattr("gpu_scheduler.agent.mps.os.geteuid", lambda: 1)
+    monkeypatch.setattr("gpu_scheduler.agent.jobs.mps.os.geteuid", lambda: 1)
 
 
 def a_share(name: str, uid: int = ANN, index: int = 0, **changes: Any) -> Work:

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.agent.devices.inventory import Found, FoundDevice
+from gpu_scheduler.agent.devices.source import Found, FoundDevice
+from gpu_scheduler.agent.jobs.mps import PROGRAM
 from gpu_scheduler.agent.launcher_client import Launcher
-from gpu_scheduler.agent.mps import PROGRAM
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Over, Report
 from gpu_scheduler.wire import agent_pb2 as pb

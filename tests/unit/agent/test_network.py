@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent import interfaces
-from gpu_scheduler.agent.devices.inventory import Found
-from gpu_scheduler.agent.interfaces import own_address
+from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.jobs import network
+from gpu_scheduler.agent.jobs.network import own_address
 from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.server_link import SentAway
 from gpu_scheduler.agent.service import Agent
-from gpu_scheduler.agent.stream import SentAway
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.unit.agent.test_service import OneServer, QuietLauncher, a_config, directory, serving
 from tests.unit.agent.test_service import with_agent as with_agent_of
@@ -74,7 +74,7 @@ def test_a_server_of_this_machine_that_is_called_by_name_is_no_reason_to_hide(
 ) -> None:
     """Many systems give their own name an address that nobody else can reach."""
     ways = {"head.example": "127.0.1.1", "192.0.2.1": "10.1.2.3", "127.0.0.1": "127.0.0.1"}
-    monkeypatch.setattr(interfaces, "_towards", lambda host, _: ways.get(host, ""))
+    monkeypatch.setattr(network, "_towards", lambda host, _: ways.get(host, ""))
     assert own_address(("head.example:9090",)) == "10.1.2.3"
     assert own_address(("127.0.0.1:9090", "head.example:9090")) == "127.0.0.1"
     ways["other.example"] = "10.9.9.9"

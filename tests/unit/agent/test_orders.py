@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.chosen import NAME
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.inventory import Found, FoundDevice, FoundSlice
-from gpu_scheduler.agent.environment import PLAIN_PATH
-from gpu_scheduler.agent.interfaces import free_port
-from gpu_scheduler.agent.orders import NoSlice, Orders, PortTaken
+from gpu_scheduler.agent.devices.source import Found, FoundDevice, FoundSlice
+from gpu_scheduler.agent.jobs.environment import PLAIN_PATH
+from gpu_scheduler.agent.jobs.network import free_port
+from gpu_scheduler.agent.jobs.orders import NAME, NoSlice, Orders, PortTaken
 from gpu_scheduler.wire import agent_pb2 as pb
 
 PROFILE = "1g.10gb"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.owners import Owners
+from gpu_scheduler.agent.devices.processes import Owners
 
 ANN, BOB = 1000, 1001
 

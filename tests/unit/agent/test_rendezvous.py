@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpu_scheduler.agent.rendezvous import (
+from gpu_scheduler.agent.jobs.environment import (
     RENDEZVOUS_NAMES,
     nccl_hints,
     rendezvous_environment,

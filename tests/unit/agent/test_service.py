@@ -15,15 +15,15 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from gpu_scheduler.agent import logins
+from gpu_scheduler.agent import accounts
+from gpu_scheduler.agent.accounts import Login
 from gpu_scheduler.agent.config import AgentConfig
-from gpu_scheduler.agent.devices.inventory import Found
+from gpu_scheduler.agent.devices.source import Found
+from gpu_scheduler.agent.jobs.logs import CHUNK
+from gpu_scheduler.agent.jobs.mps import Mps
+from gpu_scheduler.agent.jobs.orders import Orders
 from gpu_scheduler.agent.launcher_client import Held, Launcher
-from gpu_scheduler.agent.logins import Login
-from gpu_scheduler.agent.logs import CHUNK
 from gpu_scheduler.agent.machine import Machine, ThisMachine
-from gpu_scheduler.agent.mps import Mps
-from gpu_scheduler.agent.orders import Orders
 from gpu_scheduler.agent.service import Agent
 from gpu_scheduler.agent.work import Began, Report, Saved, Work
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -224,7 +224,7 @@ def a_start_of_lost_user(name: str) -> pb.ServerMessage:
 def test_a_user_who_cannot_be_looked_up_costs_only_the_work_of_that_user(
     directory: Path, answers: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logins, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(accounts, "PATIENCE_S", 1.0)
 
     async def test(server: OneServer, launcher: QuietLauncher) -> None:
         server.says.put_nowait(a_start_of_lost_user("job-1"))

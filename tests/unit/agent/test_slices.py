@@ -1,7 +1,7 @@
 """MIG slices that are destroyed while a job holds them."""
 
-from gpu_scheduler.agent.devices.inventory import Found, FoundDevice, FoundSlice
-from gpu_scheduler.agent.slices import Slice, lost_slices, offered
+from gpu_scheduler.agent.devices.source import Found, FoundDevice, FoundSlice
+from gpu_scheduler.agent.jobs.orders import Slice, lost_slices, offered
 
 JOB, OTHER = ("job-1.1", 0), ("job-2.1", 0)
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gpu_scheduler.agent import terminals
-from gpu_scheduler.agent.terminals import CHUNK, CHUNKS_AHEAD, Terminals
+from gpu_scheduler.agent.jobs import terminals
+from gpu_scheduler.agent.jobs.terminals import CHUNK, CHUNKS_AHEAD, Terminals
 from gpu_scheduler.wire import agent_pb2 as pb
 
 HOST = "j.1.0"

@@ -5,9 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.agent.stream import SentAway, Servers
-from gpu_scheduler.agent.terms import Terms
-from gpu_scheduler.wire.leader import not_the_leader
+from gpu_scheduler.agent.server_link import SentAway, Servers, Terms
+from gpu_scheduler.wire.handshake import not_the_leader
 
 
 def test_an_older_term_is_refused_also_after_a_restart(tmp_path: Path) -> None:

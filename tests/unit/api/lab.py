@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.api.application import Applications, build
-from gpu_scheduler.api.callers import Authenticator
-from gpu_scheduler.api.connection import Doors
-from gpu_scheduler.api.serve import Addresses, ApiServer, Listening, serve
-from gpu_scheduler.api.service import ApiSettings, Bounds
+from gpu_scheduler.api.auth.peer_credentials import Authenticator
+from gpu_scheduler.api.http.listeners import Addresses, ApiServer, Doors, Listening, serve
+from gpu_scheduler.api.interfaces import ApiSettings, Bounds
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, Fact, NodeFound, Started
 from gpu_scheduler.model.node import Device

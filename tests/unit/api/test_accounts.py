@@ -14,26 +14,25 @@ from typing import Any
 import grpc
 import pytest
 
-from gpu_scheduler.api import accounts as accounts_module
-from gpu_scheduler.api.accounts import (
+from gpu_scheduler.api.auth import accounts as accounts_module
+from gpu_scheduler.api.auth.accounts import (
     FORGOTTEN_S,
     FRESH_S,
     MOST_AT_ONCE,
     Account,
     Accounts,
+    Directory,
     Key,
     Unanswered,
     account_of,
     group_numbers,
 )
-from gpu_scheduler.api.bearer import PREFIX, hash_of
-from gpu_scheduler.api.grpc.scheduler import SERVICE, Scheduler, add_scheduler_service
-from gpu_scheduler.api.people import Directory
+from gpu_scheduler.api.auth.tokens import PREFIX, hash_of
+from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
 from gpu_scheduler.control.messages import MakeToken
 from gpu_scheduler.model.errors import ClusterError
-from gpu_scheduler.model.roster import Roster
-from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.identity import Token
+from gpu_scheduler.model.tenant import Roster, Tenant
 from gpu_scheduler.wire import scheduler_pb2 as pb
 from tests.unit.api.lab import ApiLab
 
@@ -297,7 +296,7 @@ int getgrgid_r(gid_t gid, struct group *g, char *b, size_t n, struct group **fou
 """
 ASKING = """
 import asyncio, os
-from gpu_scheduler.api.accounts import Accounts
+from gpu_scheduler.api.auth.accounts import Accounts
 
 async def ask():
     accounts = Accounts()

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.api.agent_session import Newest
-from gpu_scheduler.api.agents import Agents
-from gpu_scheduler.api.silence import Patience
+from gpu_scheduler.api.nodes.liveness import Patience
+from gpu_scheduler.api.nodes.protocol import Agents
+from gpu_scheduler.api.nodes.sessions import Newest
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetTenant, Submit
 from gpu_scheduler.model.errors import StoreUnavailable
@@ -18,7 +18,7 @@ from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EnvironmentRow, Write
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import PROTOCOL
+from gpu_scheduler.wire.handshake import PROTOCOL
 from tests.builders import a_core, a_job, a_tenant
 
 

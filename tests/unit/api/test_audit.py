@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api import refusals
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.refusals import MOST_KINDS, Refusals, is_kept
-from gpu_scheduler.model.caller import Caller, Role
-from gpu_scheduler.store.questions import AuditQuery
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.http import audit
+from gpu_scheduler.api.http.audit import MOST_KINDS, Refusals, is_kept
+from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.store.contract import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
 from tests.unit.api.lab import ApiLab
 
@@ -36,7 +36,7 @@ def lab() -> Iterator[ApiLab]:
         pytest.MonkeyPatch.context() as patch,
         ApiLab(authenticators=[ByHeader()], server_uid=0) as lab,
     ):
-        patch.setattr(refusals, "TOGETHER_S", 0.05)
+        patch.setattr(audit, "TOGETHER_S", 0.05)
         yield lab
 
 

@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from gpu_scheduler.api.grpc.authority import NodeAuthority, new_authority
+from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority, new_authority
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.wire.node_proof import JoinText, fingerprint_of, pin_of, read_proof
+from gpu_scheduler.wire.handshake import JoinText, fingerprint_of, pin_of, read_proof
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 86_400_000

@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api import callers
-from gpu_scheduler.api.accounts import Accounts, account_of
-from gpu_scheduler.api.callers import KernelAuthenticator, Peer, peer_of
-from gpu_scheduler.api.people import Directory
-from gpu_scheduler.model.caller import Caller, Role
-from gpu_scheduler.model.roster import Roster
-from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.api.auth import peer_credentials
+from gpu_scheduler.api.auth.accounts import Accounts, Directory, account_of
+from gpu_scheduler.api.auth.peer_credentials import KernelAuthenticator, Peer, peer_of
+from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.model.tenant import Roster, Tenant
 
 NOBODY_UID = 65534
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
@@ -44,9 +42,12 @@ def found(known: KernelAuthenticator, peer: Peer) -> Caller | None:
     return asyncio.run(known._people.when_known(lambda: known.caller(peer, {})))
 
 
-def ends(far: socket.socket) -> tuple[callers._End, callers._End]:
+def ends(far: socket.socket) -> tuple[peer_credentials._End, peer_credentials._End]:
     here, there = far.getsockname(), far.getpeername()
-    return (callers._plain(there[0]), there[1]), (callers._plain(here[0]), here[1])
+    return (peer_credentials._plain(there[0]), there[1]), (
+        peer_credentials._plain(here[0]),
+        here[1],
+    )
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -61,9 +62,9 @@ def test_over_loopback_the_caller_is_the_owner_of_the_other_socket(host: str) ->
 def test_both_ways_to_ask_the_kernel_agree() -> None:
     near, far = a_pair()
     with near, far:
-        assert callers._read_table(*ends(far)) == os.getuid()
+        assert peer_credentials._read_table(*ends(far)) == os.getuid()
         try:
-            assert callers._ask_kernel(*ends(far)) == os.getuid()
+            assert peer_credentials._ask_kernel(*ends(far)) == os.getuid()
         except OSError as error:
             pytest.skip(f"this kernel cannot be asked about one socket: {error}")
 
@@ -73,7 +74,7 @@ def test_a_socket_that_was_closed_belongs_to_nobody() -> None:
     with far:
         near.close()
         assert peer_of(far).uid is None
-        assert callers._read_table(*ends(far)) is None
+        assert peer_credentials._read_table(*ends(far)) is None
 
 
 def test_over_a_unix_socket_the_caller_is_the_peer() -> None:
@@ -96,8 +97,8 @@ def test_a_mapped_address_is_the_same_caller() -> None:
 
 
 def test_an_address_of_another_machine_has_no_owner_here() -> None:
-    assert callers.owner_of_socket(("192.0.2.1", 80), ("192.0.2.2", 4000)) is None
-    assert callers.owner_of_socket(("127.0.0.1", 80), ("nonsense", 1)) is None
+    assert peer_credentials.owner_of_socket(("192.0.2.1", 80), ("192.0.2.2", 4000)) is None
+    assert peer_credentials.owner_of_socket(("127.0.0.1", 80), ("nonsense", 1)) is None
 
 
 @needs_root

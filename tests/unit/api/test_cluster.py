@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.jobs_view import place_text
-from gpu_scheduler.control.book import Limits
-from gpu_scheduler.control.gpu_rules import Action, GpuRules
-from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent, Started
-from gpu_scheduler.control.node_messages import Cordon
-from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.cli.jobs.columns import place_text
+from gpu_scheduler.control.gpu_metering import Action, GpuRules
+from gpu_scheduler.control.messages import Cordon, DeviceRead, DevicesRead, NodeSilent, Started
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 from tests.unit.api.lab import ApiLab
 
 

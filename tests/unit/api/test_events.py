@@ -10,9 +10,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect, unix_connect
 
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.service import Bounds
-from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.interfaces import Bounds
+from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.rows import EventRow
 from tests.unit.api.lab import ApiLab
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.explain import MOST_FORECAST_S, Explainer
+from gpu_scheduler.api.explainer import MOST_FORECAST_S, Explainer
 from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.state.cluster_state import Picture
 from tests.builders import Stated, a_job, a_node, a_picture, on, running
 
 HOUR = 3_600_000

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import RunCycle, Submit
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import PROTOCOL
+from gpu_scheduler.wire.handshake import PROTOCOL
 from tests.builders import a_core, a_job
 
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.explain import Explainer
-from gpu_scheduler.api.foresight import Foreseen, end_of_queued, end_of_running, foreseen
-from gpu_scheduler.control.messages import Cancel, NodeLost, NodeSilent
-from gpu_scheduler.control.node_messages import Cordon
+from gpu_scheduler.api.expected_start import Foreseen, end_of_queued, end_of_running, foreseen
+from gpu_scheduler.api.explainer import Explainer
+from gpu_scheduler.control.messages import Cancel, Cordon, NodeLost, NodeSilent
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
 from gpu_scheduler.predict.history import History
 from tests.builders import HOUR, MINUTE, SECOND, a_cluster, a_job, a_node, a_tenant

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api import forwarding
 from gpu_scheduler.api.application import build
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.forwarding import Forwarder
-from gpu_scheduler.api.service import ApiSettings
-from gpu_scheduler.api.vouching import Asked, Vouched, vouch
-from gpu_scheduler.client.keepalive import IDLE_S
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.ha import proxy
+from gpu_scheduler.api.ha.forwarded_identity import Asked, Vouched, vouch
+from gpu_scheduler.api.ha.proxy import Forwarder
+from gpu_scheduler.api.interfaces import ApiSettings
+from gpu_scheduler.client.socket_options import IDLE_S
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.model.leadership import Lead, Member
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import JobRow, Write
 from tests.builders import a_core, a_job
@@ -199,8 +199,8 @@ def test_what_was_passed_on_once_says_so_and_is_not_passed_on_again() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarding, "WAIT_FOR_LEADER_S", 0.05)
-    monkeypatch.setattr(forwarding, "AGAIN_S", 0.06)
+    monkeypatch.setattr(proxy, "WAIT_FOR_LEADER_S", 0.05)
+    monkeypatch.setattr(proxy, "AGAIN_S", 0.06)
 
 
 def refused_by(standing: Standing) -> Any:

@@ -10,8 +10,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.model.identity import Caller, Role
 from tests.unit.api.lab import ApiLab
 
 

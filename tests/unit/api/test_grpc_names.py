@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import grpc
 import pytest
 
-from gpu_scheduler.api.grpc.scheduler import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
 from gpu_scheduler.client.http1 import request_bytes
 from gpu_scheduler.wire import scheduler_pb2 as pb
 

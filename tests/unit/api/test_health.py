@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.control.messages import DeviceRead, DevicesRead, NodeSilent
-from gpu_scheduler.control.vitals import Finding
-from gpu_scheduler.model.readings import DeviceProcess, NodeReadings
+from gpu_scheduler.control.self_monitoring import Finding
+from gpu_scheduler.model.measurements import DeviceProcess, NodeReadings
 from gpu_scheduler.notify.outbox import Lane
 from gpu_scheduler.store.rows import NoticeRow
 from tests.unit.api.lab import ApiLab

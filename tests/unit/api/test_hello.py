@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gpu_scheduler.api.grpc.nodes import Nodes
+from gpu_scheduler.api.grpc.node_service import Nodes
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -27,7 +27,7 @@ class Context:
 
 
 def test_who_does_not_say_who_it_is_holds_no_stream_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_scheduler.api.grpc.nodes.HELLO_S", 0.01)
+    monkeypatch.setattr("gpu_scheduler.api.grpc.node_service.HELLO_S", 0.01)
 
     async def requests() -> AsyncIterator[pb.AgentMessage]:
         await asyncio.Event().wait()

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.service import Bounds
-from gpu_scheduler.cli.jobs_view import gpus_text
+from gpu_scheduler.api.interfaces import Bounds
+from gpu_scheduler.cli.jobs.columns import gpus_text
 from gpu_scheduler.control.messages import Started
-from gpu_scheduler.store.questions import Cutoffs
+from gpu_scheduler.store.contract import Cutoffs
 from tests.unit.api.lab import ApiLab
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 
 from gpu_scheduler.api.application import build
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.grpc.scheduler import SERVICE, Scheduler, add_scheduler_service
-from gpu_scheduler.api.service import ApiSettings
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
+from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import NodeFound
-from gpu_scheduler.model.caller import Caller
+from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import Write
 from gpu_scheduler.wire import scheduler_pb2 as pb

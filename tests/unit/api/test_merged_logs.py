@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpu_scheduler.api.merged_logs import merged
+from gpu_scheduler.api.routes.logs import merged
 from gpu_scheduler.model.errors import ClusterError, StoreUnavailable, UnknownThing
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.api.node_facts import member_end
+from gpu_scheduler.api.nodes.reports import member_end
 from gpu_scheduler.wire import agent_pb2 as pb
 
 

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.api.agents import Agents
-from gpu_scheduler.api.node_terminals import CHUNKS_AHEAD, NodeTerminals, Visit
+from gpu_scheduler.api.nodes.protocol import Agents
+from gpu_scheduler.api.nodes.terminals import CHUNKS_AHEAD, NodeTerminals, Visit
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import PROTOCOL, TERMINALS
+from gpu_scheduler.wire.handshake import PROTOCOL, TERMINALS
 from tests.builders import a_core
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.api.queue_order import Orders
 from gpu_scheduler.engine.policy import Policy
-from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.model.identity import Caller, Role
 from tests.unit.api.lab import ApiLab
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.failures import TooFast
-from gpu_scheduler.api.pace import MOST_BUCKETS, Pace
-from gpu_scheduler.api.service import Bounds
-from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.http.errors import TooFast
+from gpu_scheduler.api.http.rate_limit import MOST_BUCKETS, Pace
+from gpu_scheduler.api.interfaces import Bounds
+from gpu_scheduler.model.identity import Caller, Role
 from tests.unit.api.lab import ApiLab
 
 

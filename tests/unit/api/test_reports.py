@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.model.caller import Caller, Role
-from gpu_scheduler.model.measures import AttemptMeasure, DeviceHour, Measure
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.model.job import JobState
+from gpu_scheduler.model.measurements import AttemptMeasure, DeviceHour, Measure
 from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
 from tests.builders import a_job, an_array, on
 from tests.unit.api.lab import ApiLab

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.api.serve import Addresses, CannotListen, Listening
-from gpu_scheduler.client.keepalive import IDLE_S
+from gpu_scheduler.api.http.listeners import Addresses, CannotListen, Listening
+from gpu_scheduler.client.socket_options import IDLE_S
 from tests.unit.api.lab import ApiLab
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.views import FOR_EVERYBODY
-from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.routes.job_views import FOR_EVERYBODY
+from gpu_scheduler.model.identity import Caller, Role
 from tests.unit.api.lab import ApiLab
 
 SECRET = "only-for-ada"

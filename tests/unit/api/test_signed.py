@@ -15,12 +15,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from gpu_scheduler.api.failures import BadToken, WrongTenant
-from gpu_scheduler.api.people import Directory
-from gpu_scheduler.api.signed import Issuer, JwtVerifier, Keys
-from gpu_scheduler.model.caller import Caller, Role
+from gpu_scheduler.api.auth.accounts import Directory
+from gpu_scheduler.api.auth.jwt import Issuer, JwtVerifier, Keys
+from gpu_scheduler.api.http.errors import BadToken, WrongTenant
 from gpu_scheduler.model.errors import InvalidInput, UnknownThing
-from gpu_scheduler.model.roster import Roster
+from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.model.tenant import Roster
 
 ISSUER, AUDIENCE = "https://login.example", "gpu-scheduler"
 SECRET = b"s" * 32

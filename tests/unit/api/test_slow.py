@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.api.connection import Doors
-from gpu_scheduler.api.service import Bounds
+from gpu_scheduler.api.http.listeners import Doors
+from gpu_scheduler.api.interfaces import Bounds
 from tests.unit.api.lab import ApiLab
 
 PATIENCE_S = 0.4
@@ -87,7 +87,7 @@ def test_a_kept_connection_may_rest_between_requests(lab: ApiLab) -> None:
 def test_one_caller_holds_only_so_many_connections(lab: ApiLab) -> None:
     doors = lab.doors
     assert doors is not None
-    from gpu_scheduler.api.callers import Peer
+    from gpu_scheduler.api.auth.peer_credentials import Peer
 
     ann, ben, root = Peer(uid=1000), Peer(uid=1001), Peer(uid=0)
     assert [doors.enter(ann) for _ in range(9)] == [True] * 8 + [False]

@@ -5,8 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_scheduler.api.standing import PASSED_ALREADY, Gate, Switch
-from gpu_scheduler.model.leadership import Lead, Member
+from gpu_scheduler.api.ha.gate import PASSED_ALREADY, Gate, Switch
+from gpu_scheduler.model.identity import Lead, Member
 
 
 class Standing:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.service import Bounds
-from gpu_scheduler.control.book import Limits
+from gpu_scheduler.api.interfaces import Bounds
+from gpu_scheduler.control.state import Limits
 from tests.unit.api.lab import ApiLab
 
 

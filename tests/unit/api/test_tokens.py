@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.bearer import PREFIX
-from gpu_scheduler.api.callers import Peer
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.auth.tokens import PREFIX
 from gpu_scheduler.control.messages import MakeToken
-from gpu_scheduler.model.caller import Caller, Role
-from gpu_scheduler.model.token import Token
+from gpu_scheduler.model.identity import Caller, Role, Token
 from tests.unit.api.lab import ApiLab, Reply
 
 NOBODY = pwd.getpwnam("nobody")

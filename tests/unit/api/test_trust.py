@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import NodeFound, ResumeDevice, SetTenant
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
-from gpu_scheduler.wire.versions import PROTOCOL, TERMINALS, TRUSTS
+from gpu_scheduler.wire.handshake import PROTOCOL, TERMINALS, TRUSTS
 from tests.builders import a_core, a_tenant
 
 OLD, NEW = (TERMINALS,), (TERMINALS, TRUSTS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.predict.history import History
 from tests.unit.api.lab import ApiLab
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.accounts import Account, Accounts, Key
-from gpu_scheduler.api.believing import Believing
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.vouching import Asked, NotVouched, Vouched, vouch
+from gpu_scheduler.api.auth.accounts import Account, Accounts, Key
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.ha.forwarded_identity import Asked, Believing, NotVouched, Vouched, vouch
 from gpu_scheduler.model.errors import NotLeader
 
 SECRET = b"k" * 32

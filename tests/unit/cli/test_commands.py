@@ -14,15 +14,18 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli import listing, logs, run, status, waiting
-from gpu_scheduler.cli.history import exit_text
-from gpu_scheduler.cli.jobs_view import end_text, gpus_text, place_text, short_name, state_code
+from gpu_scheduler.cli.accounting.usage import usage_rows
+from gpu_scheduler.cli.cluster import status
+from gpu_scheduler.cli.connection import my_name
+from gpu_scheduler.cli.jobs import list as listing
+from gpu_scheduler.cli.jobs import logs, wait
+from gpu_scheduler.cli.jobs.columns import end_text, gpus_text, place_text, short_name, state_code
+from gpu_scheduler.cli.jobs.history import exit_text
 from gpu_scheduler.cli.main import COMMANDS, main
-from gpu_scheduler.cli.output import aligned
-from gpu_scheduler.cli.reach import my_name
-from gpu_scheduler.cli.usage import usage_rows
+from gpu_scheduler.cli.submit import run
+from gpu_scheduler.cli.text.tables import aligned
 from gpu_scheduler.client.errors import NoServer
-from gpu_scheduler.client.forms import exit_code_of
+from gpu_scheduler.client.requests import exit_code_of
 from gpu_scheduler.model.errors import InvalidRequest
 from tests.unit.client.fake_server import USER, WHEN, FakeServer, a_server
 
@@ -33,8 +36,8 @@ Tell = Callable[..., str]
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     with a_server() as running:
         monkeypatch.setenv("TGPU_SERVER", running.directory)
-        for module in ("listing", "history", "references"):
-            monkeypatch.setattr(f"gpu_scheduler.cli.{module}.mine", lambda: USER)
+        for module in ("list", "history", "columns"):
+            monkeypatch.setattr(f"gpu_scheduler.cli.jobs.{module}.mine", lambda: USER)
         yield running
 
 
@@ -129,7 +132,7 @@ def test_a_long_name_comes_whole_in_a_pipe_and_is_cut_on_a_terminal(
     assert name in tell("list").split("\t")
     server.end("job-1")
     assert name in tell("history").split("\t")
-    monkeypatch.setattr("gpu_scheduler.cli.jobs_view.is_terminal", lambda: True)
+    monkeypatch.setattr("gpu_scheduler.cli.jobs.columns.is_terminal", lambda: True)
     assert short_name(server.jobs["job-1"]) == f"{name[:31]}…"
 
 
@@ -418,7 +421,7 @@ def test_a_job_is_followed_from_attempt_to_attempt(
     submitted(server)
     server.logs = {"job-1.1": b"one\n", "job-1.2": b"two\n", "job-1.3": b"three\n"}
     server.change("job-1", attempt=1)
-    monkeypatch.setattr(waiting.time, "sleep", ends_at_last)
+    monkeypatch.setattr(wait.time, "sleep", ends_at_last)
     assert main(["logs", "-f", "1", *words]) == 0
     shown = capfd.readouterr()
     assert shown.out == output
@@ -431,7 +434,7 @@ def test_a_job_is_followed_from_attempt_to_attempt(
 def test_a_line_that_an_attempt_did_not_end_is_not_one_with_the_next(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpu_scheduler.cli.attempts import Attempts
+    from gpu_scheduler.cli.jobs.logs import Attempts
     from gpu_scheduler.client.client import Client
 
     submitted(server)
@@ -439,7 +442,7 @@ def test_a_line_that_an_attempt_did_not_end_is_not_one_with_the_next(
     server.end("job-1", attempt=2)
     lines = logs._JsonLines("job-1")
     with Client() as client:
-        notes = waiting.Notes(quiet=True, hint="")
+        notes = wait.Notes(quiet=True, hint="")
         Attempts(client, "job-1", notes, write=lines.write, between=lines.end).until_its_end()
     told = [json.loads(line)["line"] for line in capsys.readouterr().out.splitlines()]
     assert told == ["one", "two"]
@@ -680,7 +683,7 @@ def test_run_waits_also_for_a_job_whose_output_goes_to_a_file(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.when_submitted(exit_code=5)
-    monkeypatch.setattr("gpu_scheduler.cli.logs.Follower.copy", None)
+    monkeypatch.setattr("gpu_scheduler.cli.jobs.logs.Follower.copy", None)
     assert main(["run", "-o", "out.txt", "--", "x"]) == 5
 
 
@@ -692,12 +695,12 @@ def test_a_run_that_waits_says_why_and_until_when(
             server.end("job-1")
 
     said: list[str] = []
-    show = waiting.Notes.show
+    show = wait.Notes.show
     monkeypatch.setattr(
-        waiting.Notes, "show", lambda self, *text: (said.append(text[0]), show(self, *text))
+        wait.Notes, "show", lambda self, *text: (said.append(text[0]), show(self, *text))
     )
-    monkeypatch.setattr(waiting, "_PATIENCE_S", 0)
-    monkeypatch.setattr(waiting.time, "sleep", starts_at_last)
+    monkeypatch.setattr(wait, "_PATIENCE_S", 0)
+    monkeypatch.setattr(wait.time, "sleep", starts_at_last)
     assert main(["run", "x"]) == 0
     shown = capfd.readouterr().err
     assert "tgpu: job-1 waits until about " in shown
@@ -707,7 +710,7 @@ def test_a_run_that_waits_says_why_and_until_when(
 def test_in_a_pipe_only_another_reason_is_another_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    notes = waiting.Notes(quiet=False, hint="")
+    notes = wait.Notes(quiet=False, hint="")
     for seconds in (3, 2, 1):
         notes.show(f"job-1 waits (in {seconds} s); 1 is free", "1 is free")
     notes.show("job-1 waits (in 9 s); none is free", "none is free")

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.launch import Runner
-from gpu_scheduler.server.agent_config import agent_config_of
+from gpu_scheduler.server.agent_process import agent_config_of
 from gpu_scheduler.server.start_rules import RULES, RULES_OF_NODES, Rule
 from gpu_scheduler.settings import Paths, Settings, sample
 from gpu_scheduler.settings.catalogue import ITEMS

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.cli import demo
-from gpu_scheduler.cli.demo_view import _where
+from gpu_scheduler.cli.admin import demo
+from gpu_scheduler.cli.admin.demo import _where
 from gpu_scheduler.cli.main import COMMANDS, main
 from gpu_scheduler.client.client import Client
 

@@ -15,13 +15,15 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.agent.limits.hierarchies import Mounts
-from gpu_scheduler.cli import doctor, doctor_gpus, doctor_host, doctor_place, doctor_server
-from gpu_scheduler.cli.doctor_lines import Line, Surroundings
+from gpu_scheduler.agent.cgroups.hierarchies import Mounts
+from gpu_scheduler.cli.doctor import command as doctor
+from gpu_scheduler.cli.doctor import host
+from gpu_scheduler.cli.doctor import server as doctor_place
+from gpu_scheduler.cli.doctor.findings import Line, Surroundings
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.settings import Settings
-from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.places import paths
+from gpu_scheduler.settings.fields import Target
+from gpu_scheduler.settings.file_paths import paths
 from tests.unit.api.lab import ApiLab
 
 Look = Callable[[Surroundings], Iterator[Line]]
@@ -104,25 +106,22 @@ def test_secrets_must_be_there_and_private(around: Surroundings, tmp_path: Path)
 
 
 def test_an_old_python_or_sqlite_is_a_problem(around: Surroundings, monkeypatch: Any) -> None:
-    assert [line.status for line in doctor_host.python(around)] == ["ok", "ok"]
-    monkeypatch.setattr(doctor_host, "LEAST_PYTHON", (9, 0))
+    assert [line.status for line in host.python(around)] == ["ok", "ok"]
+    monkeypatch.setattr(host, "LEAST_PYTHON", (9, 0))
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 30, 0))
-    assert [line.status for line in doctor_host.python(around)] == ["problem", "problem"]
+    assert [line.status for line in host.python(around)] == ["problem", "problem"]
 
 
 def test_who_is_not_root_learns_what_that_means(around: Surroundings) -> None:
-    assert said(doctor_host.user, replace(around, uid=0), status="ok").found.startswith("root")
-    nobody = said(doctor_host.user, replace(around, uid=65534), status="warning")
+    assert said(host.user, replace(around, uid=0), status="ok").found.startswith("root")
+    nobody = said(host.user, replace(around, uid=65534), status="warning")
     assert "serves only you" in nobody.found
-    assert (
-        "no account"
-        in said(doctor_host.user, replace(around, uid=4_000_000), status="problem").found
-    )
+    assert "no account" in said(host.user, replace(around, uid=4_000_000), status="problem").found
 
 
 def test_control_groups_are_judged_by_kind_controllers_and_rights(tmp_path: Path) -> None:
     def judged(mounted: Mounts) -> list[Line]:
-        return list(doctor_host.judged_cgroups(mounted, {"": "/"}, os.geteuid()))
+        return list(host.judged_cgroups(mounted, {"": "/"}, os.geteuid()))
 
     (none,) = judged(Mounts())
     assert (none.status, "rlimits" in none.remedy) == ("warning", True)
@@ -143,42 +142,42 @@ def test_control_groups_are_judged_by_kind_controllers_and_rights(tmp_path: Path
 def test_a_clock_that_cannot_be_right_or_is_not_kept_is_told(
     around: Surroundings, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(doctor_host, "kernel_says_synchronised", lambda: False)
-    assert "chrony" in said(doctor_host.clock, around, status="warning").remedy
-    monkeypatch.setattr(doctor_host, "kernel_says_synchronised", lambda: True)
-    assert [line.status for line in doctor_host.clock(around)] == ["ok"]
+    monkeypatch.setattr(host, "kernel_says_synchronised", lambda: False)
+    assert "chrony" in said(host.clock, around, status="warning").remedy
+    monkeypatch.setattr(host, "kernel_says_synchronised", lambda: True)
+    assert [line.status for line in host.clock(around)] == ["ok"]
     newer = Path(around.paths.state) / "scheduler.db"
     newer.touch()
     os.utime(newer, (time.time() + 900, time.time() + 900))
-    assert "in the future" in said(doctor_host.clock, around, status="warning").found
+    assert "in the future" in said(host.clock, around, status="warning").found
     monkeypatch.setattr(time, "time", lambda: 1000.0)
-    assert "1970" in said(doctor_host.clock, around, status="problem").found
+    assert "1970" in said(host.clock, around, status="problem").found
 
 
 def test_the_kernel_can_be_asked_about_its_clock() -> None:
-    assert doctor_host.kernel_says_synchronised() in (True, False, None)
+    assert host.kernel_says_synchronised() in (True, False, None)
 
 
 def test_programs_that_are_missing_are_named_with_what_they_are_for(around: Surroundings) -> None:
-    lines = list(doctor_host.programs(around))
+    lines = list(host.programs(around))
     assert [line.status for line in lines] == ["warning"] * 3
     assert "--image" in lines[2].remedy
     a_program(around, "docker", "exit 0")
-    assert [line.status for line in doctor_host.programs(around)][2] == "ok"
+    assert [line.status for line in host.programs(around)][2] == "ok"
 
 
 def test_podman_without_an_init_is_a_warning(around: Surroundings, monkeypatch: Any) -> None:
     a_program(around, "podman", "exit 0")
-    monkeypatch.setattr(doctor_host, "podman_init", lambda: ("--init",))
-    assert [line.status for line in doctor_host.programs(around)][2:] == ["ok"]
-    monkeypatch.setattr(doctor_host, "podman_init", tuple)
-    assert [line.status for line in doctor_host.programs(around)][2:] == ["ok", "warning"]
-    assert "install catatonit" in list(doctor_host.programs(around))[3].found
+    monkeypatch.setattr(host, "podman_init", lambda: ("--init",))
+    assert [line.status for line in host.programs(around)][2:] == ["ok"]
+    monkeypatch.setattr(host, "podman_init", tuple)
+    assert [line.status for line in host.programs(around)][2:] == ["ok", "warning"]
+    assert "install catatonit" in list(host.programs(around))[3].found
 
 
 def test_few_open_files_are_a_warning(around: Surroundings, monkeypatch: Any) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
-    assert "ulimit -n 4096" in said(doctor_host.limits, around, status="warning").remedy
+    assert "ulimit -n 4096" in said(host.limits, around, status="warning").remedy
 
 
 # --- GPUs
@@ -186,14 +185,14 @@ def test_few_open_files_are_a_warning(around: Surroundings, monkeypatch: Any) ->
 
 def test_declared_gpus_are_counted_and_nonsense_is_a_problem(around: Surroundings) -> None:
     declared = with_settings(around.settings, gpu={"simulate": "4xA100-80GB"})
-    line = said(doctor_gpus.gpus, replace(around, settings=declared), status="ok")
+    line = said(host.gpus, replace(around, settings=declared), status="ok")
     assert line.found.startswith("4 x A100")
     wrong = with_settings(around.settings, gpu={"simulate": "many"})
-    assert said(doctor_gpus.gpus, replace(around, settings=wrong), status="problem")
+    assert said(host.gpus, replace(around, settings=wrong), status="problem")
 
 
 def test_a_machine_without_gpus_says_so_and_offers_to_declare_some(around: Surroundings) -> None:
-    lines = {line.check: line for line in doctor_gpus.gpus(around)}
+    lines = {line.check: line for line in host.gpus(around)}
     if lines["nvml"].status == "ok":
         pytest.skip("this machine has GPUs")
     assert "not on the PATH" in lines["nvidia-smi"].found
@@ -204,7 +203,7 @@ def test_an_nvidia_smi_that_fails_or_hangs_is_a_problem(
     around: Surroundings, monkeypatch: Any
 ) -> None:
     a_program(around, "nvidia-smi", "echo 'Driver/library version mismatch'; exit 18")
-    lines = {line.check: line for line in doctor_gpus.gpus(around)}
+    lines = {line.check: line for line in host.gpus(around)}
     assert "version mismatch" in lines["nvidia-smi"].found
     assert lines["nvidia-smi"].status == "problem"
     a_program(around, "nvidia-smi", "exec /bin/sleep 60")
@@ -213,19 +212,19 @@ def test_an_nvidia_smi_that_fails_or_hangs_is_a_problem(
         "output",
         lambda self, command, timeout_s=0.2, ask=Surroundings.output: ask(self, command, 0.2),
     )
-    hanging = {line.check: line for line in doctor_gpus.gpus(around)}
+    hanging = {line.check: line for line in host.gpus(around)}
     assert "no answer within" in hanging["nvidia-smi"].found
 
 
 def test_device_nodes_without_a_driver_or_closed_ones_are_told(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(doctor_gpus, "NODES", str(tmp_path))
-    monkeypatch.setattr(doctor_gpus, "DRIVER", str(tmp_path / "version"))
+    monkeypatch.setattr(host, "NODES", str(tmp_path))
+    monkeypatch.setattr(host, "DRIVER", str(tmp_path / "version"))
     (tmp_path / "nvidia0").touch(mode=0o600)
-    assert [line.status for line in doctor_gpus._driver()] == ["problem"]
+    assert [line.status for line in host._driver()] == ["problem"]
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX 999.1\n")
-    good, closed = doctor_gpus._driver()
+    good, closed = host._driver()
     assert (good.found, closed.status) == ("NVIDIA UNIX 999.1", "warning")
 
 
@@ -293,17 +292,17 @@ def test_the_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
 
 
 def test_no_server_a_dead_one_and_a_live_one_are_told_apart(around: Surroundings) -> None:
-    assert said(doctor_server.server, around, status="warning").remedy.startswith("tgpu up; a node")
+    assert said(doctor_place.server, around, status="warning").remedy.startswith("tgpu up; a node")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(around.paths.server_socket)
-    assert "does not answer" in said(doctor_server.server, around, status="problem").found
+    assert "does not answer" in said(doctor_place.server, around, status="problem").found
     with ApiLab() as lab:
         live = replace(around, paths=paths(str(lab.directory)))
-        line = said(doctor_server.server, live, status="warning")
+        line = said(doctor_place.server, live, status="warning")
         assert "version 1.2.3 answers" in line.found
         assert "restart it with this version" in line.remedy
         lab.loop.trouble = "the disk is full"
-        lines = [line for line in doctor_server.server(live) if line.check == "health"]
+        lines = [line for line in doctor_place.server(live) if line.check == "health"]
         assert "the disk is full" in lines[0].found
 
 
@@ -312,12 +311,12 @@ def test_the_server_that_a_variable_names_is_the_one_that_is_asked(around: Surro
         return replace(around, is_named=False, environ={**around.environ, "TGPU_SERVER": server})
 
     with ApiLab() as lab:
-        line = said(doctor_server.server, naming(str(lab.directory)), status="warning")
+        line = said(doctor_place.server, naming(str(lab.directory)), status="warning")
         assert f"version 1.2.3 answers at {lab.directory}/server.sock" in line.found
-    away = said(doctor_server.server, naming("127.0.0.1:1"), status="problem")
+    away = said(doctor_place.server, naming("127.0.0.1:1"), status="problem")
     assert "does not answer" in away.found
-    assert list(doctor_server.socket_file(naming("127.0.0.1:1"))) == []
-    odd = said(doctor_server.server, naming("box:port"), status="problem")
+    assert list(doctor_place.socket_file(naming("127.0.0.1:1"))) == []
+    odd = said(doctor_place.server, naming("box:port"), status="problem")
     assert "is no address" in odd.found
     assert "TGPU_SERVER" in odd.remedy
 
@@ -327,50 +326,50 @@ def test_a_socket_that_cannot_be_trusted_or_reached_is_a_problem(
 ) -> None:
     place = Path(around.paths.server_socket)
     place.touch()
-    assert "no socket" in said(doctor_server.socket_file, around, status="problem").found
+    assert "no socket" in said(doctor_place.socket_file, around, status="problem").found
     place.unlink()
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(place))
     stranger = replace(around, uid=around.uid + 7)
     if os.geteuid() != 0:
-        assert "not trusted" in said(doctor_server.socket_file, stranger, status="problem").found
+        assert "not trusted" in said(doctor_place.socket_file, stranger, status="problem").found
         return
     place.chmod(0o600)
-    assert "mode 600" in said(doctor_server.socket_file, stranger, status="problem").found
+    assert "mode 600" in said(doctor_place.socket_file, stranger, status="problem").found
     place.chmod(0o666)
-    assert "do not get to" in said(doctor_server.socket_file, stranger, status="problem").found
+    assert "do not get to" in said(doctor_place.socket_file, stranger, status="problem").found
     os.chown(place, 4321, 4321)
-    assert "not trusted" in said(doctor_server.socket_file, stranger, status="problem").found
+    assert "not trusted" in said(doctor_place.socket_file, stranger, status="problem").found
 
 
 def test_a_port_that_is_taken_is_a_problem(around: Surroundings) -> None:
-    assert {line.status for line in doctor_server.ports(around)} == {"ok"}
+    assert {line.status for line in doctor_place.ports(around)} == {"ok"}
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         taken = with_settings(around.settings, api={"http_port": port})
-        line = said(doctor_server.ports, replace(around, settings=taken), status="problem")
+        line = said(doctor_place.ports, replace(around, settings=taken), status="problem")
         assert f"{port} on 127.0.0.1" in line.found
         assert "in use" in line.found
         assert "ss -ltnp" in line.remedy
     wrong = with_settings(around.settings, api={"host": "203.0.113.9", "http_port": 80})
-    assert said(doctor_server.ports, replace(around, settings=wrong), status="problem")
+    assert said(doctor_place.ports, replace(around, settings=wrong), status="problem")
 
 
 def test_a_unit_that_is_not_active_or_not_installed_is_told(
     around: Surroundings, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(doctor_server, "SYSTEMD", str(tmp_path / "none"))
-    assert "no systemd" in said(doctor_server.service, around, status="ok").found
-    monkeypatch.setattr(doctor_server, "SYSTEMD", str(tmp_path))
-    monkeypatch.setattr(doctor_server, "UNIT_PLACES", (str(tmp_path),))
+    monkeypatch.setattr(doctor_place, "SYSTEMD", str(tmp_path / "none"))
+    assert "no systemd" in said(doctor_place.service, around, status="ok").found
+    monkeypatch.setattr(doctor_place, "SYSTEMD", str(tmp_path))
+    monkeypatch.setattr(doctor_place, "UNIT_PLACES", (str(tmp_path),))
     as_root = replace(around, uid=0)
-    assert "no unit" in said(doctor_server.service, as_root, status="warning").found
-    (tmp_path / doctor_server.UNIT).touch()
-    assert "systemctl" in said(doctor_server.service, as_root, status="warning").found
+    assert "no unit" in said(doctor_place.service, as_root, status="warning").found
+    (tmp_path / doctor_place.UNIT).touch()
+    assert "systemctl" in said(doctor_place.service, as_root, status="warning").found
     a_program(around, "systemctl", 'test "$1" = is-active && echo failed || echo enabled')
-    assert "is failed and enabled" in said(doctor_server.service, as_root, status="warning").found
+    assert "is failed and enabled" in said(doctor_place.service, as_root, status="warning").found
     a_program(around, "systemctl", 'test "$1" = is-active && echo active || echo enabled')
-    assert said(doctor_server.service, as_root, status="ok")
+    assert said(doctor_place.service, as_root, status="ok")
 
 
 # --- as a whole
@@ -392,7 +391,7 @@ def test_a_check_that_fails_itself_does_not_end_the_others(
     def faints(_: Surroundings) -> Iterator[Line]:
         raise RuntimeError("oh")
 
-    monkeypatch.setattr(doctor, "checks", lambda: [("a", faints), ("b", doctor_host.python)])
+    monkeypatch.setattr(doctor, "checks", lambda: [("a", faints), ("b", host.python)])
     first, *rest = doctor.look(around)
     assert (first.check, first.status) == ("a", "problem")
     assert rest
@@ -421,8 +420,8 @@ def test_the_command_ends_with_1_if_there_is_a_problem_and_speaks_json(tmp_path:
 AS_ANOTHER_USER = """
 import encodings.idna, json, os
 from dataclasses import replace
-from gpu_scheduler.cli import doctor
-from gpu_scheduler.cli.doctor_lines import Surroundings
+from gpu_scheduler.cli.doctor import command as doctor
+from gpu_scheduler.cli.doctor.findings import Surroundings
 doctor.checks()
 os.setgid(65534)
 os.setuid(65534)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from gpu_scheduler.cli.durations import (
+from gpu_scheduler.cli.text.values import (
     clock_text,
     duration,
     moment,

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_scheduler import __version__
 from gpu_scheduler.cli import main as cli
-from gpu_scheduler.cli.output import aligned, cut, print_json
+from gpu_scheduler.cli.text.tables import aligned, cut, print_json
 from gpu_scheduler.model.errors import CallerError, SchedulerError
 
 Install = Callable[[Callable[[Namespace], int]], None]

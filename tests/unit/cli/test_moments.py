@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpu_scheduler.cli.moments import local_text, localised, moment_back, seconds_at
+from gpu_scheduler.cli.text.dates import local_text, localised, moment_back, seconds_at
 from gpu_scheduler.model.errors import InvalidRequest
 
 NOW = datetime(2026, 11, 18, 15, 30, 20, tzinfo=UTC)

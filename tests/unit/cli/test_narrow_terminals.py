@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gpu_scheduler.cli import output
-from gpu_scheduler.cli.jobs_view import HEADINGS, NARROW, RIGHT, SPARE
+from gpu_scheduler.cli.jobs.columns import HEADINGS, NARROW, RIGHT, SPARE
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.cli.output import aligned, width_of
+from gpu_scheduler.cli.text import tables
+from gpu_scheduler.cli.text.tables import aligned, width_of
 from tests.unit.client.fake_server import USER, FakeServer, a_server
 
 JOB = ["1017", "a-rather-long-name-of-a-job", "annabelle", "PD", "0:00", "2:00:00", "8"]
@@ -54,7 +54,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
     with a_server() as running:
         monkeypatch.setenv("TGPU_SERVER", running.directory)
         monkeypatch.setenv("NO_COLOR", "1")
-        monkeypatch.setattr("gpu_scheduler.cli.listing.mine", lambda: USER)
+        monkeypatch.setattr("gpu_scheduler.cli.jobs.list.mine", lambda: USER)
         yield running
 
 
@@ -65,7 +65,7 @@ def on_a_terminal(
     """Run a command on a terminal of that width, and return its lines."""
 
     def shown(width: int, *words: str) -> list[str]:
-        for module in (output, "gpu_scheduler.cli.status"):
+        for module in (tables, "gpu_scheduler.cli.cluster.status"):
             name = module if isinstance(module, str) else module.__name__
             monkeypatch.setattr(f"{name}.is_terminal", lambda: True)
             monkeypatch.setattr(f"{name}.terminal_width", lambda: width)

@@ -4,13 +4,13 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.cli.attach import way_in
-from gpu_scheduler.cli.jupyter import Place
-from gpu_scheduler.cli.shell import only_reachable
+from gpu_scheduler.cli.interactive.attach import way_in
+from gpu_scheduler.cli.interactive.jupyter import Place
+from gpu_scheduler.cli.interactive.shell import only_reachable
 from gpu_scheduler.client.address import Address
 from gpu_scheduler.client.client import Client
 from gpu_scheduler.model.errors import WrongState
-from gpu_scheduler.model.own_labels import TERMINAL_LABEL
+from gpu_scheduler.model.node import TERMINAL_LABEL
 
 NEAR = Address(path="/run/server.sock")
 FAR = Address(host="head.lab", port=8080, tls=True)

@@ -11,12 +11,7 @@ from gpu_scheduler.cli.main import (
     parser_for,
 )
 from gpu_scheduler.cli.reference import reference_page
-from gpu_scheduler.client.errors import (
-    EXIT_NO_SERVER,
-    EXIT_NOT_FOUND,
-    EXIT_REFUSED,
-    EXIT_TIMED_OUT,
-)
+from gpu_scheduler.client.errors import EXIT_NO_SERVER, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_TIMED_OUT
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli import demo, self_check
+from gpu_scheduler.cli.admin import demo as self_check
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import InvalidRequest
 
@@ -55,7 +55,7 @@ def test_a_failed_check_is_said_by_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: list[tuple[str, ...]] = []
-    monkeypatch.setattr(demo, "server_command", lambda *words: said.append(words) or 0)
+    monkeypatch.setattr(self_check, "server_command", lambda *words: said.append(words) or 0)
     monkeypatch.setattr(self_check, "_checked", lambda _: 2)
     assert main(["test", "--quick"]) == 1
     assert [words[0] for words in said] == ["up", "down"]
@@ -67,5 +67,5 @@ def test_a_failed_check_is_said_by_the_exit_code(
 def test_a_server_that_does_not_start_ends_it_with_what_that_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(demo, "server_command", lambda *_: 3)
+    monkeypatch.setattr(self_check, "server_command", lambda *_: 3)
     assert main(["test", "--quick"]) == 3

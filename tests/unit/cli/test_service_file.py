@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.service_file import read_service_file
+from gpu_scheduler.cli.cluster.services import read_service_file
 from gpu_scheduler.model.errors import InvalidInput
 
 

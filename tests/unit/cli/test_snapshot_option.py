@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli import snapshot_option
 from gpu_scheduler.cli.main import main
+from gpu_scheduler.cli.submit import snapshots
 from tests.unit.client.fake_server import USER, FakeServer, a_server
 
 
@@ -24,7 +24,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeServ
         monkeypatch.setenv("PYTHONPATH", f"{code}:/elsewhere")
         monkeypatch.setenv("TGPU_SERVER", running.directory)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        monkeypatch.setattr("gpu_scheduler.cli.snapshot_option.my_name", lambda: USER)
+        monkeypatch.setattr("gpu_scheduler.cli.submit.snapshots.my_name", lambda: USER)
         yield running
 
 
@@ -56,10 +56,10 @@ def test_copies_are_listed_and_dropped_when_nobody_needs_them(
     assert kept["name"][:12] in capsys.readouterr().out
 
     assert main(["snapshots", "prune", "--outputs"]) == 2
-    monkeypatch.setattr(snapshot_option, "in_use", lambda _: {kept["path"]})
+    monkeypatch.setattr(snapshots, "in_use", lambda _: {kept["path"]})
     assert main(["snapshots", "prune", "--all", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dropped"] == []
-    monkeypatch.setattr(snapshot_option, "in_use", lambda _: set())
+    monkeypatch.setattr(snapshots, "in_use", lambda _: set())
     assert main(["snapshots", "prune", "--all"]) == 0
     assert "1 of 1 snapshots dropped" in capsys.readouterr().out
 

@@ -13,7 +13,11 @@ HEAVY = {
 
 
 @pytest.mark.parametrize(
-    "module", ["submit", "run", "listing", "cancel", "show", "change", "logs", "wait"]
+    "module",
+    [
+        *("submit.submit", "submit.run", "jobs.list", "jobs.actions"),
+        *("jobs.show", "jobs.logs", "jobs.wait"),
+    ],
 )
 def test_a_quick_command_loads_nothing_heavy(module: str) -> None:
     script = (

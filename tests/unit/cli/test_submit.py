@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.cli.main import main
-from gpu_scheduler.cli.submit_body import SHORT_SCALE_TOP, default_name, priority_of
+from gpu_scheduler.cli.submit.body import SHORT_SCALE_TOP, default_name, priority_of
 from gpu_scheduler.model.job import read_priority
 from tests.unit.client.fake_server import USER, FakeServer, a_server
 
@@ -835,7 +835,7 @@ def test_a_model_whose_size_nobody_knows_is_refused(refused: Callable[..., str])
 def test_a_dependency_may_name_the_last_jobs(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.cli.references.mine", lambda: USER)
+    monkeypatch.setattr("gpu_scheduler.cli.jobs.columns.mine", lambda: USER)
     for _ in range(3):
         assert main(["submit", "-q", "--", "true"]) == 0
     words = ["-d", "afterok:last:@~1,afterany:@", "-d", "afternotok:1"]
@@ -872,7 +872,7 @@ def test_a_deadline_that_comes_before_the_limit_is_warned_of(
 def test_files_and_scripts_may_name_the_last_jobs_too(
     server: FakeServer, submitted: Submit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.cli.references.mine", lambda: USER)
+    monkeypatch.setattr("gpu_scheduler.cli.jobs.columns.mine", lambda: USER)
     submitted("--", "true")
     path = tmp_path / "job.yaml"
     path.write_text("command: x\ndependency: afterok:last\n")

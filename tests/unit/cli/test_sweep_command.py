@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli import sweep_view
+from gpu_scheduler.cli.jobs import sweeps
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import WrongState
 
@@ -61,7 +61,7 @@ class Client:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     made = Client()
-    monkeypatch.setattr(sweep_view, "client_for", lambda _: made)
+    monkeypatch.setattr(sweeps, "client_for", lambda _: made)
     return made
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli.sweep_view import grid, show, values_of, varying
+from gpu_scheduler.cli.jobs.sweeps import grid, show, values_of, varying
 
 
 def a_job(number: int, state: str = "completed", **params: str) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli import terminal, ways
-from gpu_scheduler.cli.terminal import Left, Link, exit_code, undo
-from gpu_scheduler.cli.ways import Way
+from gpu_scheduler.cli.interactive import terminal as ways
+from gpu_scheduler.cli.interactive.terminal import Left, Link, Way, exit_code, undo
 from gpu_scheduler.model.errors import ClusterError, WrongState
 
 
@@ -59,8 +58,8 @@ def test_a_program_on_pipes_is_run_to_its_end(
         asked = far.recv(65536)
         assert b'"mode": "start"' in asked
         frames = [(b"o", b"{}"), (b"d", b"out"), (b"E", b"err"), (b"n", b"note")]
-        for kind, data in [*frames, (b"e", terminal.STATUS.pack(3 << 8))]:
-            far.sendall(terminal.HEAD.pack(kind, len(data)) + data)
+        for kind, data in [*frames, (b"e", ways.STATUS.pack(3 << 8))]:
+            far.sendall(ways.HEAD.pack(kind, len(data)) + data)
 
     answering = threading.Thread(target=other_side)
     answering.start()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.cli import top_state
-from gpu_scheduler.cli.screen import split_keys
-from gpu_scheduler.cli.top_state import State
-from gpu_scheduler.cli.top_view import Painter, frame, plain_text, width
+from gpu_scheduler.cli.interactive import top
+from gpu_scheduler.cli.interactive.screen import split_keys
+from gpu_scheduler.cli.interactive.top import State
+from gpu_scheduler.cli.interactive.top_view import Painter, frame, plain_text, width
 
 NOW = "2026-11-16T12:00:00.000Z"
 STYLES = re.compile(r"\x1b\[[\d;]*m")
@@ -219,10 +219,10 @@ def press(state: State, *keys: str) -> list[Any]:
     wishes = []
     for key in keys:
         wish = state.press(key)
-        if wish == top_state.LOOK:
+        if wish == top.LOOK:
             answered(state)
         wishes.append(wish)
-    return [wish for wish in wishes if wish not in (None, top_state.LOOK)]
+    return [wish for wish in wishes if wish not in (None, top.LOOK)]
 
 
 def test_the_first_job_is_selected_and_the_selection_moves() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_scheduler.cli.admin.up import show, warn_of_another
 from gpu_scheduler.cli.main import COMMANDS, main, parser_for
-from gpu_scheduler.cli.up import show, warn_of_another
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.settings.file_paths import Paths
 
 FACTS = dict.fromkeys(("version", "http", "metrics", "socket", "state", "nodes"), "")
 
@@ -42,7 +42,7 @@ def test_the_next_step_asks_for_a_gpu_only_where_there_is_one(
 def test_a_second_scheduler_beside_that_of_the_machine_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.settings.places.ROOT_RUNTIME", str(tmp_path))
+    monkeypatch.setattr("gpu_scheduler.settings.file_paths.ROOT_RUNTIME", str(tmp_path))
     own = Paths(state=str(tmp_path), runtime=str(tmp_path / "own"))
     warn_of_another(own)
     assert capsys.readouterr().err == ""

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.client.snapshots.shelf import Shelf
-from gpu_scheduler.client.snapshots.source import find_source
+from gpu_scheduler.client.snapshots import Shelf, find_source
 from gpu_scheduler.model.errors import InvalidRequest
 
 
@@ -212,7 +211,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_copied(tmp_path: Path) -> N
     program = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from gpu_scheduler.client.snapshots.shelf import Shelf\n"
+        "from gpu_scheduler.client.snapshots import Shelf\n"
         "from gpu_scheduler.model.errors import InvalidRequest\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try:\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.client.surroundings import described, directory, exported, unsendable
+from gpu_scheduler.client.environment import described, directory, exported, unsendable
 from gpu_scheduler.model.errors import InvalidRequest
 
 VARIABLES = {"PATH": "/bin", "A": "1", "CUDA_VISIBLE_DEVICES": "3", "TGPU_JOB_ID": "9", "_": "x"}

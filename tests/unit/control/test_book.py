@@ -1,7 +1,7 @@
 """What the core keeps in mind, and for how long."""
 
-from gpu_scheduler.control.book import FEW_TIMERS
 from gpu_scheduler.control.messages import Ended, RunCycle, Submit
+from gpu_scheduler.control.state import FEW_TIMERS
 from tests.builders import HOUR, a_core, a_job, a_node
 
 

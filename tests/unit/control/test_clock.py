@@ -1,4 +1,4 @@
-from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.control.writer import SteadyClock
 
 
 class Clocks:

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.control.committed import Committed
+from gpu_scheduler.control.gang_status import Members
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.control.members import Members
 from gpu_scheduler.control.messages import Ended, NodeFenced, NodeFound, Prepared, Submit
+from gpu_scheduler.control.nodes.reconcile import Committed
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.node import Device
 from gpu_scheduler.store.memory import MemoryStore

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpu_scheduler.control.book import Limits
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome, StartOrder
-from gpu_scheduler.control.life import JobLife
+from gpu_scheduler.control.job_record import JobLife
 from gpu_scheduler.control.messages import (
     Cancel,
     Checkpointed,
@@ -24,12 +23,12 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
 )
-from gpu_scheduler.model.allocation import Allocation
+from gpu_scheduler.control.state import Limits
 from gpu_scheduler.model.errors import InternalError, SchedulerError
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Dependency, DependencyKind, Pool
+from gpu_scheduler.model.job import Dependency, DependencyKind, JobState, Pool
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow, JobRow, RemovedAllocation, TaskRow
 from tests.builders import HOUR, a_core, a_job, a_node, a_policy, a_tenant, an_array
 

@@ -26,8 +26,6 @@ from gpu_scheduler.control.messages import (
     SubmitAll,
     Update,
 )
-from gpu_scheduler.model.allocation import Allocation
-from gpu_scheduler.model.caller import Caller, Role
 from gpu_scheduler.model.errors import (
     ClusterError,
     Forbidden,
@@ -39,10 +37,11 @@ from gpu_scheduler.model.errors import (
     StoreUnavailable,
     UnknownThing,
 )
+from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.job import Job, JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import AuditRow, EventRow, NewJobs, Write
@@ -635,7 +634,7 @@ def test_every_event_of_a_job_says_whose_it_is() -> None:
 
 
 def test_a_subscriber_that_falls_behind_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_scheduler.control.followers.LARGEST_BACKLOG", 3)
+    monkeypatch.setattr("gpu_scheduler.control.event_stream.LARGEST_BACKLOG", 3)
 
     async def test(bench: Bench) -> None:
         events = bench.loop.subscribe()

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from gpu_scheduler.control.members import MemberEnd, Members
+from gpu_scheduler.control.gang_status import MemberEnd, Members
 from gpu_scheduler.control.messages import Ended
-from gpu_scheduler.model.allocation import Allocation, Meeting
-from gpu_scheduler.model.hooks import EPILOG, PROLOG, HookFailure
+from gpu_scheduler.model.launch import EPILOG, PROLOG, HookFailure
+from gpu_scheduler.model.plan import Allocation, Meeting
 from tests.builders import on
 
 WELL = MemberEnd(exit_code=0, signal=None)

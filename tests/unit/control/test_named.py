@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.control.book import Book
+from gpu_scheduler.control.access.permissions import as_allowed
 from gpu_scheduler.control.messages import (
     Command,
     CreateService,
@@ -13,7 +13,7 @@ from gpu_scheduler.control.messages import (
     SubmitAll,
     UpdateService,
 )
-from gpu_scheduler.control.named import as_allowed
+from gpu_scheduler.control.state import Book
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch
 from tests.builders import a_job

@@ -5,7 +5,7 @@ import pytest
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.messages import JoinNode, MakeJoinToken, RevokeJoinToken, RevokeNode
 from gpu_scheduler.model.errors import Forbidden
-from gpu_scheduler.model.node_key import JoinToken
+from gpu_scheduler.model.identity import JoinToken
 from tests.builders import DAY, a_core
 
 

@@ -3,7 +3,7 @@
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import StartOrder, StopOrder
 from gpu_scheduler.control.messages import Cancel, Ended, RunCycle, SetNode, Started, Submit
-from gpu_scheduler.control.reconcile import Held, Repairs, reconcile
+from gpu_scheduler.control.nodes.reconcile import Held, Repairs, reconcile
 from tests.builders import a_core, a_job, a_node
 
 

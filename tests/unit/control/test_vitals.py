@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.control.tallies import SHORT_BOUNDS, Histogram
-from gpu_scheduler.control.vitals import KEPT, REMEMBERED_S, SAMPLE_S, Finding, Vitals
+from gpu_scheduler.control.self_monitoring import (
+    KEPT,
+    REMEMBERED_S,
+    SAMPLE_S,
+    SHORT_BOUNDS,
+    Finding,
+    Histogram,
+    Vitals,
+)
 
 
 class Bench:

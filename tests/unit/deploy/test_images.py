@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpu_scheduler.cli import agent, health, server
+from gpu_scheduler.cli.cluster.agent import register as register_agent
+from gpu_scheduler.cli.cluster.agent import register_server
+from gpu_scheduler.cli.cluster.status import register_health
 from gpu_scheduler.settings.sources import load
 
 ROOT = Path(__file__).parents[3]
@@ -17,14 +19,14 @@ DOCKER = ROOT / "deploy" / "docker"
 DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
 SERVER = (DOCKER / "server.Dockerfile").read_text()
-COMMANDS = {"server": server, "agent": agent, "health": health}
+COMMANDS = {"server": register_server, "agent": register_agent, "health": register_health}
 
 
 def understood(words: list[str]) -> None:
     """Fail unless the command line takes these words."""
     assert words[0] == "tgpu"
     parser = ArgumentParser(exit_on_error=False)
-    COMMANDS[words[1]].register(parser)
+    COMMANDS[words[1]](parser)
     parser.parse_args(words[2:])
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpu_scheduler.model.job import Pool
-from gpu_scheduler.model.readings import DeviceReading, NodeReadings
+from gpu_scheduler.model.measurements import DeviceReading, NodeReadings
 from gpu_scheduler.model.snapshot import PoolQuota
 from gpu_scheduler.notify.outbox import Lane
 from tests.unit.api.lab import ApiLab

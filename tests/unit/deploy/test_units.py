@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli import agent, server, up
+from gpu_scheduler.cli.admin.up import register as register_up
+from gpu_scheduler.cli.cluster.agent import register as register_agent
+from gpu_scheduler.cli.cluster.agent import register_server
 from gpu_scheduler.settings.sources import load
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +21,7 @@ SERVICES = [
     for part in ("", "-server", "-agent")
 ]
 PROGRAM = "/opt/gpu-scheduler/bin/tgpu"
-COMMANDS = {"server": server, "agent": agent, "up": up}
+COMMANDS = {"server": register_server, "agent": register_agent, "up": register_up}
 
 
 def a_unit(path: Path) -> RawConfigParser:
@@ -70,7 +72,7 @@ def test_a_service_runs_a_command_that_exists_and_leaves_jobs_alone(path: Path) 
     program, name, *words = shlex.split(service["ExecStart"])
     assert program == PROGRAM
     parser = ArgumentParser(exit_on_error=False)
-    COMMANDS[name].register(parser)
+    COMMANDS[name](parser)
     parser.parse_args(words)
     assert (service["KillMode"], service["Delegate"]) == ("process", "yes")
     assert service["Restart"] == "always"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.diary.files import LineFile, say
+from gpu_scheduler.logging_setup.rotating_file import LineFile, say
 
 
 def lines(directory: Path, name: str = "log") -> list[dict[str, object]]:
@@ -141,7 +141,7 @@ def test_rotation_on_a_full_disk_goes_on(small_disk: Path) -> None:
 def test_crashes_go_to_the_file_that_is_written_now(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from gpu_scheduler.diary.files import LineFile, say\n"
+        "from gpu_scheduler.logging_setup.rotating_file import LineFile, say\n"
         "file = LineFile(sys.argv[1], max_bytes=400, backups=1, take_stderr=True)\n"
         "for number in range(10): file.write(say('INFO', 't', 'x' * 80))\n"
         "raise SystemExit(sys.stderr.write('a crash\\n') and 3)\n"

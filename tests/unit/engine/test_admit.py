@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_scheduler.engine.admit import (
+from gpu_scheduler.engine.quota.rules import (
     Admission,
     Amounts,
     Holdings,
+    dues_of,
     job_amounts,
     never_admitted,
 )
-from gpu_scheduler.engine.dues import dues_of
 from gpu_scheduler.model.job import Job, Pool
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.snapshot import PoolQuota, Standing

@@ -1,6 +1,6 @@
 """What is remembered of searches for victims that found nothing."""
 
-from gpu_scheduler.engine.barren import BarrenNodes
+from gpu_scheduler.engine.preemption.cache import BarrenNodes
 
 URGENT = (3, 750, False)
 LESS_URGENT = (3, 500, False)

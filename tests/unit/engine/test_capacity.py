@@ -2,9 +2,9 @@
 
 import pytest
 
-from gpu_scheduler.engine.capacity import described, ever_fits, largest_node_gpus, offered
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.shape import Shape
+from gpu_scheduler.engine.placement.capacity import described, ever_fits, largest_node_gpus, offered
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.request_shape import Shape
 from gpu_scheduler.model.node import Closed, ForeignUse, Health, NodeState
 from gpu_scheduler.model.request import Topology
 from tests.builders import (

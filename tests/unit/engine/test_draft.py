@@ -1,7 +1,7 @@
 """Try, then undo: nothing of what was tried remains."""
 
-from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.index import Index, vector_of
+from gpu_scheduler.engine.state.node_index import Index, vector_of
+from gpu_scheduler.engine.state.transaction import Draft
 from tests.builders import a_cluster, a_device, a_mig_device, a_node, a_request
 
 

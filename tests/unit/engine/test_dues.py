@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.engine.dues import dues_of
+from gpu_scheduler.engine.quota.rules import dues_of
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import PoolQuota
 

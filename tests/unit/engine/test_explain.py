@@ -4,7 +4,7 @@ import pytest
 
 from gpu_scheduler.engine.decide import decide
 from gpu_scheduler.engine.explain import explain
-from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.node import Closed, NodeState
 from gpu_scheduler.model.plan import Plan

@@ -1,8 +1,8 @@
 """All members of the minimum get a place, or the draft is as it was."""
 
-from gpu_scheduler.engine import gang
-from gpu_scheduler.engine.draft import Draft
-from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.placement import placer
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.transaction import Draft
 from gpu_scheduler.model.job import Job
 from tests.builders import a_cluster, a_job, a_mig_device, a_node, a_picture, on, running
 
@@ -10,7 +10,7 @@ from tests.builders import a_cluster, a_job, a_mig_device, a_node, a_picture, on
 def place(picture: Picture, job: Job, **changes) -> list[str] | None:
     """On which nodes the members get a place; the draft is kept."""
     draft = Draft(picture.index)
-    holds = gang.place(picture.job_shape(job), draft, picture.index.find, **changes)
+    holds = placer.place_gang(picture.job_shape(job), draft, picture.index.find, **changes)
     assert holds is None or [hold.member for hold in holds] == list(range(len(holds)))
     return None if holds is None else [hold.slot.node.id for hold in holds]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.engine import index as index_module
-from gpu_scheduler.engine.index import Index
-from gpu_scheduler.engine.slot import Hold
+from gpu_scheduler.engine.state import node_index as index_module
+from gpu_scheduler.engine.state.node_index import Index
+from gpu_scheduler.engine.state.node_resources import Hold
 from gpu_scheduler.model.errors import InternalError, UnknownThing
 from gpu_scheduler.model.node import Closed, ForeignUse, Health, Node, NodeState
 from gpu_scheduler.model.request import Request, Topology

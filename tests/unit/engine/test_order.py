@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.engine.order import (
+from gpu_scheduler.engine.policy import Feedback, Order
+from gpu_scheduler.engine.priority import (
     PROTECTED_LEVEL,
     fair_ratio_milli,
     largest_gap_ms,
@@ -16,7 +17,6 @@ from gpu_scheduler.engine.order import (
     short_penalty_ms,
     static_class,
 )
-from gpu_scheduler.engine.policy import Feedback, Order
 from gpu_scheduler.model.tenant import Tier
 from tests.builders import DAY, HOUR, MINUTE, a_job, a_tenant, waiting
 

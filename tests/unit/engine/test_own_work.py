@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.picture import Picture
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import Reason, ReasonCode

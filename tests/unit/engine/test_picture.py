@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.picture import SPARE_SHAPES, Picture
-from gpu_scheduler.model.allocation import DeviceShare, Placement
+from gpu_scheduler.engine.state.cluster_state import SPARE_SHAPES, Picture
 from gpu_scheduler.model.errors import InternalError
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.node import Closed, DeviceMode, NodeState
-from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.plan import DeviceShare, Placement, Reservation
 from gpu_scheduler.model.snapshot import PoolQuota, Standing
 from gpu_scheduler.model.tenant import Tier
 from tests.builders import (

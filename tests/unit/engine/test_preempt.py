@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.policy import Feedback, Policy, Preemption
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.plan import Plan, Reservation
 from gpu_scheduler.model.reasons import ReasonCode

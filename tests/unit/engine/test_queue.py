@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.engine.picture import Picture
 from gpu_scheduler.engine.queue import GroupKey, Merge
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.job import Pool
 from tests.builders import a_job, a_picture
 

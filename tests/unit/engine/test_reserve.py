@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.model.allocation import Placement
-from gpu_scheduler.model.plan import Plan, Reservation
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.model.plan import Placement, Plan, Reservation
 from gpu_scheduler.model.reasons import ReasonCode
 from gpu_scheduler.model.request import Topology
 from tests.builders import (

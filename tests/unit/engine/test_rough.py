@@ -2,8 +2,7 @@
 
 from contextlib import suppress
 
-from gpu_scheduler.engine.forecast import forecast
-from gpu_scheduler.engine.rough import SAMPLED, rough_start_ms
+from gpu_scheduler.engine.forecast import SAMPLED, forecast, rough_start_ms
 from gpu_scheduler.model.tenant import Quota, Tenant
 from tests.builders import a_job, a_node, a_picture, a_policy, a_tenant, an_array, on, running
 

@@ -5,10 +5,15 @@ from random import Random
 import pytest
 
 from gpu_scheduler.engine.decide import decide
-from gpu_scheduler.engine.fragment import Fragments
-from gpu_scheduler.engine.kind import Kind
-from gpu_scheduler.engine.policy import Ranking, TypicalShape
-from gpu_scheduler.engine.scores import (
+from gpu_scheduler.engine.placement.fragmentation import (
+    CPU_STEP_MILLI,
+    USUAL_CPU_MILLI,
+    Fragments,
+    Worth,
+    usable_rests,
+    usual_cpu_milli,
+)
+from gpu_scheduler.engine.placement.scoring import (
     NO_PLACE,
     SPARE_PLACES,
     ScoreMemory,
@@ -20,15 +25,10 @@ from gpu_scheduler.engine.scores import (
     nth_bit,
     packing,
 )
-from gpu_scheduler.engine.shape import Shape
-from gpu_scheduler.engine.slot import Vector
-from gpu_scheduler.engine.worth import (
-    CPU_STEP_MILLI,
-    USUAL_CPU_MILLI,
-    Worth,
-    usable_rests,
-    usual_cpu_milli,
-)
+from gpu_scheduler.engine.policy import Ranking, TypicalShape
+from gpu_scheduler.engine.state.node_class import Kind
+from gpu_scheduler.engine.state.node_resources import Vector
+from gpu_scheduler.engine.state.request_shape import Shape
 from tests.builders import (
     GPU_MB,
     a_cluster,

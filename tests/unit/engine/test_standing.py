@@ -1,7 +1,7 @@
 """What an account's use adds to the keys of its jobs."""
 
-from gpu_scheduler.engine.picture import Picture
-from gpu_scheduler.engine.standing import PROJECTED_MS, Standings
+from gpu_scheduler.engine.fair_share import PROJECTED_MS, Standings
+from gpu_scheduler.engine.state.cluster_state import Picture
 from gpu_scheduler.model.job import Pool
 from gpu_scheduler.model.snapshot import Standing
 from tests.builders import DAY, HOUR, a_job, a_picture, a_policy, a_tenant

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.accounts import Accounts, Totals
-from gpu_scheduler.ledger.interval import UsageInterval
-from gpu_scheduler.ledger.periods import DAY_MS, Period
+from gpu_scheduler.ledger.units import DAY_MS, Period
+from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.ledger.usage_totals import Accounts, Totals
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import JobState
 from tests.unit.ledger.builders import (
     HOUR,
     NOV_15_2025,

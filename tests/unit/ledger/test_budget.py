@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.amounts import GPU_HOUR_MILLI_MS as GPU_HOUR
-from gpu_scheduler.ledger.amounts import decimal_text, gpu_hours, half_up
 from gpu_scheduler.ledger.budget import (
     Budget,
     Commitments,
@@ -13,6 +11,8 @@ from gpu_scheduler.ledger.budget import (
     refuse_beyond_quota,
     worst_case,
 )
+from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS as GPU_HOUR
+from gpu_scheduler.ledger.units import decimal_text, gpu_hours, half_up
 from gpu_scheduler.model.errors import InternalError, QuotaTooSmall
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.reasons import ReasonCode

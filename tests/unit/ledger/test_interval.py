@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.interval import UsageInterval, interval_of
-from gpu_scheduler.ledger.periods import Period
-from gpu_scheduler.model.allocation import Allocation, DeviceShare, Placement
+from gpu_scheduler.ledger.units import Period
+from gpu_scheduler.ledger.usage_interval import UsageInterval, interval_of
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.model.job import Job
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import Job, JobState
+from gpu_scheduler.model.plan import Allocation, DeviceShare, Placement
 from tests.unit.ledger.builders import HOUR, NOV_15_2025, an_interval, intervals
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.periods import DAY_MS, Period
+from gpu_scheduler.ledger.units import DAY_MS, Period
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.ledger.shares import Account, Shares
+from gpu_scheduler.ledger.decayed_usage import Account, Shares
 from gpu_scheduler.model.errors import InternalError, InvalidRequest
 
 DAY = 86_400_000

@@ -1,6 +1,6 @@
 """Sums over readings."""
 
-from gpu_scheduler.model.measures import Measure
+from gpu_scheduler.model.measurements import Measure
 
 
 def test_what_no_device_told_is_not_known() -> None:

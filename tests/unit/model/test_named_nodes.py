@@ -3,14 +3,15 @@
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.named_nodes import (
+from gpu_scheduler.model.node import (
+    TERMINAL_LABEL,
     asked_for,
     in_words,
     labels_of_names,
     ruled_out_by,
+    runner_label,
     suits,
 )
-from gpu_scheduler.model.own_labels import TERMINAL_LABEL, runner_label
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from gpu_scheduler.model.advance_reservation import LONGEST_MS, Window
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.probe import Probe, ProbeKind
+from gpu_scheduler.model.launch import Probe, ProbeKind
 from gpu_scheduler.model.service import RestartRule
-from gpu_scheduler.model.window import LONGEST_MS, Window
 
 
 @pytest.mark.parametrize(

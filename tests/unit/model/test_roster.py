@@ -1,8 +1,7 @@
 """Who belongs to which tenants."""
 
-from gpu_scheduler.model.caller import Caller, Role
-from gpu_scheduler.model.roster import Belonging, Roster
-from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.model.identity import Caller, Role
+from gpu_scheduler.model.tenant import Belonging, Roster, Tenant
 
 VISION = Tenant(id="vision", linux_groups=("vision", "cameras"), admins=("ann",))
 AUDIO = Tenant(id="audio", linux_groups=("audio",), users=("ben",))

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from gpu_scheduler.model.errors import WrongState
-from gpu_scheduler.model.states import ENDED, HOLDING, JobState, move
+from gpu_scheduler.model.job import ENDED, HOLDING, JobState, move
 
 P, S, R, C, F, X, E = (
     JobState.PENDING,

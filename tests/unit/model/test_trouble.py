@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.model.node import ForeignUse, Health
-from gpu_scheduler.model.trouble import trouble_of
+from gpu_scheduler.model.node import ForeignUse, Health, trouble_of
 from tests.builders import a_device
 
 SET_ASIDE = "different jobs kept dying on it at once; resume-gpu gives it back"

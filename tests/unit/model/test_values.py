@@ -7,9 +7,8 @@ import pickle
 import pytest
 
 from gpu_scheduler.model import errors
-from gpu_scheduler.model.allocation import Allocation, DeviceShare
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, SchedulerError
-from gpu_scheduler.model.plan import Eviction, Plan, Reservation, Start
+from gpu_scheduler.model.plan import Allocation, DeviceShare, Eviction, Plan, Reservation, Start
 from gpu_scheduler.model.reasons import Reason, ReasonCode
 from gpu_scheduler.model.tenant import Quota, Tenant, Tier
 from tests.builders import GPU_MB, a_job, on, running, waiting

@@ -9,11 +9,11 @@ import pytest
 import uvloop
 
 from gpu_scheduler.notify import webhook
-from gpu_scheduler.notify.failures import DeliveryFailed
-from gpu_scheduler.notify.proxy import Proxies, Proxy
-from gpu_scheduler.notify.senders import Senders
-from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.notifications import NotificationSettings
+from gpu_scheduler.notify.delivery import Senders
+from gpu_scheduler.notify.message import DeliveryFailed
+from gpu_scheduler.notify.webhook import Proxies, Proxy
+from gpu_scheduler.settings.fields import Target
+from gpu_scheduler.settings.groups.operations import NotificationSettings
 from tests.receivers import HttpProxy, HttpReceiver, a_certificate, a_free_port
 
 DOCUMENT = {"id": "event-7-t", "text": "job-1 of ann failed", "event": "fail"}

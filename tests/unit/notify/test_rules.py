@@ -3,10 +3,10 @@
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.notice import OF_JOBS, Notice, NotifyRule, read_rules
-from gpu_scheduler.notify.readers import default_target, row_of, unheard, why_not
-from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.notifications import NotificationSettings
+from gpu_scheduler.model.notification import OF_JOBS, Notice, NotifyRule, read_rules
+from gpu_scheduler.notify.event_rules import default_target, row_of, unheard, why_not
+from gpu_scheduler.settings.fields import Target
+from gpu_scheduler.settings.groups.operations import NotificationSettings
 from tests.builders import a_job
 
 SLACK = Target(kind="webhook", url="https://hooks.example/x", events=("fail",))

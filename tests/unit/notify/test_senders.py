@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from gpu_scheduler.notify import program, webhook
-from gpu_scheduler.notify.failures import DeliveryFailed
-from gpu_scheduler.notify.senders import Senders
-from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.notifications import NotificationSettings
+from gpu_scheduler.notify import delivery, webhook
+from gpu_scheduler.notify.delivery import Senders
+from gpu_scheduler.notify.message import DeliveryFailed
+from gpu_scheduler.settings.fields import Target
+from gpu_scheduler.settings.groups.operations import NotificationSettings
 from tests.receivers import HttpReceiver, SmtpReceiver, a_certificate, a_free_port, until
 
 DOCUMENT = {
@@ -267,7 +267,7 @@ def test_a_program_that_is_slow_to_die_holds_nobody_up_and_is_buried_when_it_doe
 
     async def scenario() -> None:
         # As with one that hangs in the kernel: it was killed, and is still there.
-        monkeypatch.setattr(program.os, "killpg", lambda pid, _: killed.append(pid))
+        monkeypatch.setattr(delivery.os, "killpg", lambda pid, _: killed.append(pid))
         with pytest.raises(DeliveryFailed, match="took longer"):
             await Senders(settings).send("t", DOCUMENT, AT_MS)
         (pid,) = killed

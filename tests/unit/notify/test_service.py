@@ -20,19 +20,19 @@ from gpu_scheduler.control.messages import (
     Started,
     Submit,
 )
-from gpu_scheduler.model.allocation import Allocation
 from gpu_scheduler.model.errors import StoreUnavailable
 from gpu_scheduler.model.node import NodeState
-from gpu_scheduler.model.notice import read_rules
+from gpu_scheduler.model.notification import read_rules
+from gpu_scheduler.model.plan import Allocation
 from gpu_scheduler.notify import service
-from gpu_scheduler.notify.readers import Reader
+from gpu_scheduler.notify.event_rules import Reader
 from gpu_scheduler.notify.service import DROPPED, Notifications
-from gpu_scheduler.server.notifications import LoopForNotices
-from gpu_scheduler.settings.forms import Target
-from gpu_scheduler.settings.notifications import NotificationSettings
+from gpu_scheduler.server.background.notifications import LoopForNotices
+from gpu_scheduler.settings.fields import Target
+from gpu_scheduler.settings.groups.operations import NotificationSettings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.rows import EventRow, NoticeRow, Write
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_core, a_job, a_node, a_request, a_tenant, an_array
 from tests.receivers import HttpReceiver, SmtpReceiver, a_free_port
 

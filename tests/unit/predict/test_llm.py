@@ -7,14 +7,28 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.client.llm_need import estimated_fields, fields_for, gpu_kinds, wanted_model
-from gpu_scheduler.client.model_directory import found_model, read_model
+from gpu_scheduler.client.llm_sizing import (
+    estimated_fields,
+    fields_for,
+    found_model,
+    gpu_kinds,
+    read_model,
+    wanted_model,
+)
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.predict.llm.files import shape_of, weights_of
-from gpu_scheduler.predict.llm.fit import fit_on, fits, known_kinds, share_of_one
-from gpu_scheduler.predict.llm.known import LATENT, all_known
-from gpu_scheduler.predict.llm.memory import GIB, MIB, Train, Use, memory_need
-from gpu_scheduler.predict.llm.model import named_model, nearest
+from gpu_scheduler.sizing.memory import (
+    GIB,
+    MIB,
+    Train,
+    Use,
+    fit_on,
+    fits,
+    known_kinds,
+    memory_need,
+    share_of_one,
+)
+from gpu_scheduler.sizing.model import LATENT, all_known, named_model, nearest
+from gpu_scheduler.sizing.model_files import shape_of, weights_of
 
 # Parameters as the Hugging Face Hub counts the tensors of each model ("Model size" on its page).
 PUBLISHED = {

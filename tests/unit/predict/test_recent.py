@@ -1,7 +1,6 @@
 """What is remembered of groups of jobs has an end."""
 
-from gpu_scheduler.predict.history import History
-from gpu_scheduler.predict.recent import MAX_GROUPS, Recent
+from gpu_scheduler.predict.history import MAX_GROUPS, History, Recent
 from tests.builders import HOUR, MINUTE, a_job
 
 

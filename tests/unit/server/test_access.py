@@ -9,9 +9,8 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.server.access import Certificate, check_access, host_names, verifier_of
-from gpu_scheduler.settings.access import AuthSettings
-from gpu_scheduler.settings.api import ApiSettings
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.groups.network import ApiSettings, AuthSettings
+from gpu_scheduler.settings.schema import Settings
 from tests.certificates import make_certificate
 
 

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, cast
 
-from gpu_scheduler.model.leadership import Lead, Member
-from gpu_scheduler.server.agent_door import AgentDoor
-from gpu_scheduler.wire.leader import leader_named
+from gpu_scheduler.model.identity import Lead, Member
+from gpu_scheduler.server.ha.agent_gate import AgentDoor
+from gpu_scheduler.wire.handshake import leader_named
 
 LONG_S = 60.0
 ME = Member(name="a", address="http://a:1", agents="a:2")

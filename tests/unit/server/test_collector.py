@@ -9,7 +9,7 @@ import pytest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.server.collector import FEW_JOBS, MANY_JOBS, Collector
+from gpu_scheduler.server.runtime import FEW_JOBS, MANY_JOBS, Collector
 from gpu_scheduler.store.rows import NewJobs
 
 

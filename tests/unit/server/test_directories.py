@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.server.directories import StateUnusable, announce, prepare
-from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.server.state_directory import StateUnusable, announce, prepare
+from gpu_scheduler.settings.file_paths import Paths
 
 
 def modes(*paths: str) -> list[str]:

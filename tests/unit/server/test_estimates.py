@@ -7,8 +7,8 @@ import pytest
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetNode, Submit
-from gpu_scheduler.server import estimates
-from gpu_scheduler.server.estimates import MOST_PUT_OFF, Estimator
+from gpu_scheduler.server.background import forecast_recorder
+from gpu_scheduler.server.background.forecast_recorder import MOST_PUT_OFF, Estimator
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_job, a_node
 
@@ -60,7 +60,7 @@ def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> Non
         await loop.close()
         return counts
 
-    with patch.object(estimates, "LONGEST_LOOK_S", 0.0):
+    with patch.object(forecast_recorder, "LONGEST_LOOK_S", 0.0):
         counts = asyncio.run(told_after_each_look())
     assert counts == [1, 2, 3, 4, 5, 5]
 
@@ -69,7 +69,7 @@ def test_a_look_ends_when_it_has_used_its_time_and_the_next_one_goes_on() -> Non
 def test_in_a_flood_of_jobs_looks_are_put_off_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, flood_goes_on: bool
 ) -> None:
-    monkeypatch.setattr("gpu_scheduler.server.estimates.FLOOD", 3)
+    monkeypatch.setattr("gpu_scheduler.server.background.forecast_recorder.FLOOD", 3)
 
     async def told_after_each_look() -> list[bool]:
         loop = Loop(MemoryStore(), a_core, lambda: 0)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpu_scheduler.server.fencing import Child
+from gpu_scheduler.server.background.fencing import Child
 
 
 def run(*argv: str) -> tuple[int, bytes]:

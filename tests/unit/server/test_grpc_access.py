@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from gpu_scheduler.model.errors import SchedulerError
-from gpu_scheduler.server.grpc_access import check_grpc, grpc_host, speaks_tls
-from gpu_scheduler.server.grpc_tls import GrpcCertificates
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.server.grpc import GrpcCertificates, check_grpc, grpc_host, speaks_tls
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.sources import load
 from tests.certificates import make_certificate
 

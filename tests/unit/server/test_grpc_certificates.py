@@ -12,8 +12,8 @@ import pytest
 PORT = """
 import asyncio
 import grpc
-from gpu_scheduler.server.grpc_tls import GrpcCertificates
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.server.grpc import GrpcCertificates
+from gpu_scheduler.settings.schema import Settings
 
 async def main():
     server = grpc.aio.server()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, SetNode, Started, Submit
-from gpu_scheduler.server.housekeeping import DAY_MS, drop_logs
+from gpu_scheduler.server.background.housekeeping import DAY_MS, drop_logs
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_job, a_node
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, Record, SetNode, Started, Submit
-from gpu_scheduler.server.job_lines import MOST_PER_SECOND, JobLines
+from gpu_scheduler.server.background.job_logs import MOST_PER_SECOND, JobLines
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EventRow
 from tests.builders import a_core, a_job, a_node, an_array

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.agents import Agents
+from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, SetNode, Started, Submit
 from gpu_scheduler.model.errors import UnknownThing
-from gpu_scheduler.server.job_logs import JobLogs
+from gpu_scheduler.server.background.job_logs import JobLogs
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire import agent_pb2 as pb
 from tests.builders import a_core, a_job, a_node

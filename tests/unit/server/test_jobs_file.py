@@ -12,8 +12,8 @@ import pytest
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetNode
 from gpu_scheduler.model.errors import InvalidInput
-from gpu_scheduler.server.jobs_file import JobsFile
-from gpu_scheduler.settings.keeping import FileSettings
+from gpu_scheduler.server.background.jobs_file import JobsFile
+from gpu_scheduler.settings.groups.operations import FileSettings
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core, a_node
 
@@ -161,7 +161,7 @@ def test_a_line_that_makes_no_sense_costs_only_itself(
     def a_line(text: str, *_: object) -> dict[str, object]:
         return {"command": ["true"], "gpu_count": [] if "false" in text else 0}
 
-    monkeypatch.setattr("gpu_scheduler.server.jobs_file.read_line", a_line)
+    monkeypatch.setattr("gpu_scheduler.server.background.jobs_file.read_line", a_line)
 
     async def test(jobs_file: JobsFile, _: MemoryStore) -> None:
         assert await jobs_file.read() == 1

@@ -5,10 +5,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from gpu_scheduler.control.committer import Committer
+from gpu_scheduler.control.writer import Committer
 from gpu_scheduler.model.errors import NotLeader, StoreTooNew, StoreUnavailable
-from gpu_scheduler.model.leadership import Lead, Member, Standby
-from gpu_scheduler.server.leadership import Leadership, Times
+from gpu_scheduler.model.identity import Lead, Member, Standby
+from gpu_scheduler.server.ha.election import Leadership, Times
 
 TIMES = Times(renew_s=0.02, valid_s=0.06)
 LONG_S = 60.0

@@ -9,13 +9,13 @@ import psycopg
 import pytest
 
 from gpu_scheduler.model.errors import NotLeader, StoreUnavailable
-from gpu_scheduler.model.leadership import Member
-from gpu_scheduler.server.clustering import check_term, fence
-from gpu_scheduler.server.leadership import NameTaken
-from gpu_scheduler.server.lease import WRITER, PostgresLease
+from gpu_scheduler.model.identity import Member
+from gpu_scheduler.server.ha.election import NameTaken
+from gpu_scheduler.server.ha.lease import WRITER, PostgresLease
+from gpu_scheduler.server.ha.membership import check_term, fence
+from gpu_scheduler.store.contract import Cutoffs
 from gpu_scheduler.store.postgres.connection import connect
 from gpu_scheduler.store.postgres.store import PostgresStore
-from gpu_scheduler.store.questions import Cutoffs
 from gpu_scheduler.store.rows import EventRow
 from tests.postgres import address_of, database_url
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from gpu_scheduler.api.grpc.authority import new_authority
+from gpu_scheduler.api.grpc.certificate_authority import new_authority
 from gpu_scheduler.model.errors import StoreUnavailable
-from gpu_scheduler.model.node_key import Identity
-from gpu_scheduler.server.node_keys import stored_authority
+from gpu_scheduler.model.identity import Identity
+from gpu_scheduler.server.grpc import stored_authority
 from gpu_scheduler.store.memory import MemoryStore
 
 

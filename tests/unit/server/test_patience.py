@@ -3,8 +3,8 @@
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.server.patience import check_patience, patience_of
-from gpu_scheduler.settings.cluster import AgentSettings, NodeSettings
+from gpu_scheduler.server.from_settings import check_patience, patience_of
+from gpu_scheduler.settings.groups.cluster import AgentSettings, NodeSettings
 
 
 def test_the_defaults_agree() -> None:

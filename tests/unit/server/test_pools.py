@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from structlog.testing import capture_logs
 
 from gpu_scheduler.control.loop import Loop
-from gpu_scheduler.server.pools import set_up_pools
-from gpu_scheduler.settings.policy import PolicySettings
+from gpu_scheduler.server.from_settings import set_up_pools
+from gpu_scheduler.settings.groups.policy import PolicySettings
 from gpu_scheduler.store.memory import MemoryStore
 from tests.builders import a_core
 

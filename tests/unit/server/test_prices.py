@@ -7,7 +7,7 @@ import pytest
 
 from gpu_scheduler.ledger.report import Run, report
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
-from gpu_scheduler.server.prices import prices_of
+from gpu_scheduler.server.from_settings import prices_of
 from gpu_scheduler.settings.sources import load
 from tests.unit.ledger.test_cost import an_interval
 

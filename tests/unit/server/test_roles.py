@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from gpu_scheduler.model.errors import InternalError
-from gpu_scheduler.server.agent_door import AgentDoor
 from gpu_scheduler.server.assembly import _until
-from gpu_scheduler.server.roles import OneOfSeveral
+from gpu_scheduler.server.ha.agent_gate import AgentDoor
+from gpu_scheduler.server.ha.role import OneOfSeveral
 
 
 def a_role(work: asyncio.Event) -> OneOfSeveral:

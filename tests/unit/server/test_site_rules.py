@@ -9,10 +9,9 @@ from gpu_scheduler.control.messages import Series, Submit
 from gpu_scheduler.model.errors import Forbidden
 from gpu_scheduler.model.launch import Launch, Runner
 from gpu_scheduler.server.site_rules import SiteRules
-from gpu_scheduler.settings.gpu import GpuSettings
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.jobs import SecuritySettings
-from gpu_scheduler.settings.policy import SchedulerSettings
+from gpu_scheduler.settings.groups.jobs import GpuSettings, SecuritySettings
+from gpu_scheduler.settings.groups.policy import SchedulerSettings
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.rows import EnvironmentRow
 from tests.builders import a_job
 

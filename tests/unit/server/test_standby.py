@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.bearer import BearerAuthenticator, hash_of
-from gpu_scheduler.api.callers import Peer
-from gpu_scheduler.api.explain import Explainer
-from gpu_scheduler.api.people import Directory
+from gpu_scheduler.api.auth.accounts import Directory
+from gpu_scheduler.api.auth.peer_credentials import Peer
+from gpu_scheduler.api.auth.tokens import BearerAuthenticator, hash_of
+from gpu_scheduler.api.explainer import Explainer
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant, Submit
-from gpu_scheduler.model.caller import SYSTEM
 from gpu_scheduler.model.errors import NotLeader
+from gpu_scheduler.model.identity import SYSTEM, Token
 from gpu_scheduler.model.node import NodeState
 from gpu_scheduler.model.plan import Plan
 from gpu_scheduler.model.reasons import ReasonCode
-from gpu_scheduler.model.token import Token
-from gpu_scheduler.server.standby import StandbyService
+from gpu_scheduler.server.ha.standby import StandbyService
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow
 from tests.builders import a_core, a_job, a_node, a_tenant
@@ -153,7 +152,7 @@ def test_a_standby_that_cannot_work_out_a_plan_answers_all_the_same(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("gpu_scheduler.server.standby.decide", broken)
+    monkeypatch.setattr("gpu_scheduler.server.ha.standby.decide", broken)
     standby = a_standby(store)
     asyncio.run(standby.fresh())
     assert standby.last_plan == Plan()

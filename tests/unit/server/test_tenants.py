@@ -6,8 +6,8 @@ import pytest
 
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.server.tenants import set_up_tenants
-from gpu_scheduler.settings.access import TenantEntry
+from gpu_scheduler.server.from_settings import set_up_tenants
+from gpu_scheduler.settings.groups.network import TenantEntry
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.wire.tenants import TenantPatch
 from tests.builders import a_core

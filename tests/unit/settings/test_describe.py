@@ -5,18 +5,17 @@ from pathlib import Path
 
 import yaml
 
-from gpu_scheduler.engine.presets import PRESETS
+from gpu_scheduler.engine.policy import PRESETS
 from gpu_scheduler.settings import Settings, json_schema, load, reference_page, sample
-from gpu_scheduler.settings import policy as declared
-from gpu_scheduler.settings.catalogue import ITEMS
-from gpu_scheduler.settings.describe import plain_values
+from gpu_scheduler.settings.catalogue import ITEMS, plain_values
+from gpu_scheduler.settings.groups import policy as declared
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
 
 
 def test_the_page_is_made_from_the_code() -> None:
     assert PAGE.read_text() == reference_page(), (
-        "run 'python -m gpu_scheduler.settings.describe > docs/reference/settings.md'"
+        "run 'python -m gpu_scheduler.settings.catalogue > docs/reference/settings.md'"
     )
 
 

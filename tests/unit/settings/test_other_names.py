@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.cli.agent import _config
+from gpu_scheduler.cli.cluster.agent import _config
 from gpu_scheduler.cli.main import main
 from gpu_scheduler.model.errors import InvalidInput
-from gpu_scheduler.server.agent_config import node_name
+from gpu_scheduler.server.agent_process import node_name
 from gpu_scheduler.settings.sources import load
 
 FILE = """

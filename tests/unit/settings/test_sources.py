@@ -8,7 +8,7 @@ import pytest
 
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.settings import load
-from gpu_scheduler.settings.mistakes import SeveralMistakes
+from gpu_scheduler.settings.fields import SeveralMistakes
 from gpu_scheduler.settings.sources import config_file
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.model.errors import InvalidInput
-from gpu_scheduler.settings.trusted import read_trusted
+from gpu_scheduler.settings.trusted_files import read_trusted
 
 NOBODY = 65_534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")

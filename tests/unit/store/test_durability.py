@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.model.job import JobState
+from gpu_scheduler.store.contract import JobQuery
 from gpu_scheduler.store.rows import UsageRow
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.unit.store.writing_process import BATCH
 
 ROOT = Path(__file__).parents[3]

@@ -7,16 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.model.errors import (
-    InvalidInput,
-    StoreDamaged,
-    StoreTooNew,
-    StoreUnavailable,
-)
+from gpu_scheduler.model.errors import InvalidInput, StoreDamaged, StoreTooNew, StoreUnavailable
 from gpu_scheduler.server.storage import open_store, postgres_address
-from gpu_scheduler.settings.cluster import DatabaseSettings
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.settings.file_paths import Paths
+from gpu_scheduler.settings.groups.cluster import DatabaseSettings
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.postgres import schema
 from gpu_scheduler.store.postgres.connection import Connection, connect
 from gpu_scheduler.store.postgres.store import PostgresStore

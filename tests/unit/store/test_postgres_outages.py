@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from gpu_scheduler.model.errors import NotLeader, OutcomeUnknown, StoreTooNew, StoreUnavailable
-from gpu_scheduler.model.states import JobState
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.store.postgres.connection import Connection, connect
-from gpu_scheduler.store.postgres.link import ANSWERS, READER
+from gpu_scheduler.store.postgres.pool import ANSWERS, READER
 from gpu_scheduler.store.postgres.store import PostgresStore
 from gpu_scheduler.store.rows import EventRow, JobRow
 from tests.builders import a_job

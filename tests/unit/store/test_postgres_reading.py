@@ -5,12 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.finding import page_statement
-from gpu_scheduler.store.postgres.dialect import POSTGRES, prepared
-from gpu_scheduler.store.postgres.store import PostgresStore
-from gpu_scheduler.store.questions import JobQuery, Sight
+from gpu_scheduler.store.contract import JobQuery, Sight
+from gpu_scheduler.store.postgres.store import POSTGRES, PostgresStore, prepared
+from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import EventRow, JobRow, NewJobs, UsageRow
 from tests.builders import a_job, a_node, a_tenant, on, running
 from tests.postgres import address_of, shared_server

@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.model.intervals import IntervalSet
-from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.job import JobState, Pool
 from gpu_scheduler.model.launch import Launch
 from gpu_scheduler.model.snapshot import PoolQuota
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.dialect import SQLITE
-from gpu_scheduler.store.finding import page_statement
-from gpu_scheduler.store.queries import migrations, named_queries
-from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.store.contract import JobQuery
+from gpu_scheduler.store.reader import page_statement
 from gpu_scheduler.store.rows import AttemptRow, EventRow, JobRow, LaunchRow, UsageRow
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sql_files import SQLITE, migrations, named_queries
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job, a_node, a_tenant, on, running
 
 PENDING, RUNNING = JobState.PENDING, JobState.RUNNING
@@ -131,7 +129,7 @@ def test_a_list_is_read_along_an_index(
 def test_every_query_has_a_name_and_a_use() -> None:
     code = "\n".join(
         path.read_text(encoding="utf-8")
-        for path in (Path(__file__).parents[3] / "src" / "gpu_scheduler" / "store").glob("*.py")
+        for path in (Path(__file__).parents[3] / "src" / "gpu_scheduler" / "store").rglob("*.py")
     )
     for file in ("read.sql", "write.sql"):
         unused = [name for name in named_queries(file) if f'"{name}"' not in code]

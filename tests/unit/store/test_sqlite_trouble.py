@@ -19,12 +19,12 @@ from gpu_scheduler.model.errors import (
     StoreTooNew,
     StoreUnavailable,
 )
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.store.queries import migrations
-from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.store.contract import JobQuery
 from gpu_scheduler.store.rows import EnvironmentRow, EventRow, JobRow, LaunchRow
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job, a_node
 
 BIG = "x" * 200_000

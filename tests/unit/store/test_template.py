@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from gpu_scheduler.model.job import Job
-from gpu_scheduler.store.template import Template
+from gpu_scheduler.store.job_values import Template
 
 
 def test_a_copy_equals_what_replace_makes() -> None:

@@ -12,18 +12,24 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpu_scheduler.model.errors import AlreadyExists, InvalidRequest, StoreDamaged, StoreUnavailable
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.states import JobState
-from gpu_scheduler.server.database import Place, back_up, check, copy_between, place_of, upgrade
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.places import Paths
-from gpu_scheduler.store.contract import Store
+from gpu_scheduler.server.database_admin import (
+    Place,
+    back_up,
+    check,
+    copy_between,
+    place_of,
+    upgrade,
+)
+from gpu_scheduler.settings.file_paths import Paths
+from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.store.contract import AuditQuery, JobQuery, Store
+from gpu_scheduler.store.copy import copier, sqlite
 from gpu_scheduler.store.postgres.store import PostgresStore
-from gpu_scheduler.store.queries import migrations
-from gpu_scheduler.store.questions import AuditQuery, JobQuery
 from gpu_scheduler.store.rows import AuditRow, EventRow, JobRow, LaunchRow, Write
-from gpu_scheduler.store.sqlite import SqliteStore
-from gpu_scheduler.store.transfer import copying, sqlite_side
+from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job
 from tests.contract.row_strategies import ROWS
 from tests.postgres import address_of, shared_server
@@ -154,7 +160,7 @@ def test_a_copy_that_is_not_the_same_keeps_nothing(
     filled(store, [])
     store.close()
     target: Place = address_of(postgres) if to_postgres else tmp_path / "b.db"
-    read = sqlite_side.SqliteSide.rows
+    read = sqlite.SqliteSide.rows
     reads = iter(range(1_000))
 
     def changed(self: Any, table: str, columns: Any, order: str) -> Iterator[Any]:
@@ -163,7 +169,7 @@ def test_a_copy_that_is_not_the_same_keeps_nothing(
             rows = [(*rows[0][:-1], "[]"), *rows[1:]]
         return iter(rows)
 
-    monkeypatch.setattr(sqlite_side.SqliteSide, "rows", changed)
+    monkeypatch.setattr(sqlite.SqliteSide, "rows", changed)
     with pytest.raises(StoreDamaged, match="row 1 of history is not the same"):
         copy_between(tmp_path / "a.db", target)
     monkeypatch.undo()
@@ -175,11 +181,9 @@ def test_every_table_has_a_key_to_be_copied_by(tmp_path: Path, postgres: str) ->
     tables: set[str] = set()
     for place in (tmp_path / "a.db", address_of(postgres)):
         upgrade(place)
-        with (
-            sqlite_side.looking_side(place) if isinstance(place, Path) else _looking(place)
-        ) as side:
+        with sqlite.looking_side(place) if isinstance(place, Path) else _looking(place) as side:
             tables |= side.columns().keys()
-    assert tables - copying.OF_SERVERS == copying._KEYS.keys()
+    assert tables - copier.OF_SERVERS == copier._KEYS.keys()
 
 
 def test_what_is_not_there_is_not_checked_and_not_made(tmp_path: Path) -> None:
@@ -244,7 +248,7 @@ def test_somebody_elses_database_is_not_called_empty(postgres: str) -> None:
 
 
 def _looking(place: Any) -> Any:
-    from gpu_scheduler.store.postgres.side import looking_side
+    from gpu_scheduler.store.copy.postgres import looking_side
 
     return looking_side(place)
 
@@ -279,7 +283,7 @@ def test_a_backup_is_made_while_the_server_writes_and_can_be_started_from(tmp_pa
     assert numbers >= set(before)
     assert numbers <= set(written) | {902, 903}
     # What was submitted after the backup left logs under its numbers: nobody gets them again.
-    assert restored.next_number() == max(numbers) + 1 + sqlite_side.GAP
+    assert restored.next_number() == max(numbers) + 1 + sqlite.GAP
     restored.close()
     assert check(target).problems == ()
     with pytest.raises(AlreadyExists, match="is there already"):
@@ -293,10 +297,10 @@ def test_a_backup_of_postgresql_is_a_file_that_can_be_copied_back(
     filled(store, [])
     back_up(address_of(postgres), tmp_path / "backup.db")
     copy = SqliteStore(tmp_path / "backup.db")
-    assert copy.next_number() == store.next_number() + sqlite_side.GAP
+    assert copy.next_number() == store.next_number() + sqlite.GAP
     copy.close()
     with closing(sqlite3.connect(tmp_path / "backup.db")) as file, file:
-        file.execute("UPDATE meta SET next_number = next_number - ?", (sqlite_side.GAP,))
+        file.execute("UPDATE meta SET next_number = next_number - ?", (sqlite.GAP,))
     copy = SqliteStore(tmp_path / "backup.db")
     assert everything(copy) == everything(store)
     store.close()
@@ -339,7 +343,7 @@ def test_a_file_that_a_server_begins_to_write_while_it_is_read_is_not_called_dam
     stores = []
 
     def look() -> None:
-        with sqlite_side.looking_side(path):
+        with sqlite.looking_side(path):
             stores.append(SqliteStore(path))
             stores[0].commit([EventRow(at_ms=1, kind="submitted")])
             raise StoreDamaged("the disk image is malformed")
@@ -347,7 +351,7 @@ def test_a_file_that_a_server_begins_to_write_while_it_is_read_is_not_called_dam
     with pytest.raises(StoreUnavailable, match="began to write"):
         look()
     stores[0].close()
-    with sqlite_side.looking_side(path) as side:
+    with sqlite.looking_side(path) as side:
         assert side.counters()[2] == 1
 
 

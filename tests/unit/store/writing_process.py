@@ -7,10 +7,10 @@ each, and a row that counts batches.
 import os
 import sys
 
+from gpu_scheduler.model.job import JobState
 from gpu_scheduler.model.launch import Launch
-from gpu_scheduler.model.states import JobState
 from gpu_scheduler.store.rows import EventRow, JobRow, LaunchRow, UsageRow, Write
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from tests.builders import a_job
 
 BATCH = 10

@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.wire.names import read_job_name, read_tasks
+from gpu_scheduler.wire.jobs import read_job_name, read_tasks
 from gpu_scheduler.wire.times import read_time, write_time
 
 

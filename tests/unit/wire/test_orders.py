@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpu_scheduler.model.allocation import Allocation, Placement
 from gpu_scheduler.model.launch import Launch
+from gpu_scheduler.model.plan import Allocation, Placement
 from gpu_scheduler.wire.orders import start_order
 from tests.builders import a_job
 

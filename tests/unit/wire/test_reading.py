@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_scheduler.model.caller import Caller
 from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job, Pool
 from gpu_scheduler.model.launch import Launch, Mount, Runner, Terminal
 from gpu_scheduler.model.request import Topology
+from gpu_scheduler.wire.job_reader import JobReader, Submission, read_patch
 from gpu_scheduler.wire.jobs import JobPatch, JobRequest, TaskRequest
-from gpu_scheduler.wire.reading import JobReader, Submission, read_patch
 
 ADA = Caller(user="ada", uid=1000, gid=100)
 

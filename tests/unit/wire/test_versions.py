@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_scheduler.wire.versions import NoCommonProtocol, agreed_protocol
+from gpu_scheduler.wire.handshake import NoCommonProtocol, agreed_protocol
 
 
 @pytest.mark.parametrize(

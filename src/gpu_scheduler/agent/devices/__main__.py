@@ -9,7 +9,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from gpu_scheduler.agent.devices.detect import Wanted, detect
+from gpu_scheduler.agent.devices.discovery import Wanted, detect
 from gpu_scheduler.model.errors import SchedulerError
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.devices.inventory import (
+from gpu_scheduler.agent.devices.source import (
     DevicesUnreadable,
     Found,
     FoundDevice,
@@ -23,7 +23,7 @@ from gpu_scheduler.agent.devices.inventory import (
     Reading,
 )
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.gpu_models import MODELS, known_model
+from gpu_scheduler.model.node import MODELS, known_model
 
 EXAMPLE = "8xA100-80GB, or 4xH100-80GB,2xL4-24GB"
 CORES_PER_GPU = 8

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gpu_scheduler.agent.devices.inventory import Reading
+from gpu_scheduler.agent.devices.source import Reading
 
 APPLICATION_XIDS: dict[int, str] = {
     8: "the GPU stopped processing",

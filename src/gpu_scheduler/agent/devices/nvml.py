@@ -17,16 +17,17 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from gpu_scheduler.agent.devices.host import Host, plain_bus_id
-from gpu_scheduler.agent.devices.inventory import (
+from gpu_scheduler.agent.devices.source import (
     DevicesUnreadable,
     Found,
     FoundDevice,
     FoundSlice,
     Process,
     Reading,
+    join_islands,
+    link_gbps,
 )
-from gpu_scheduler.agent.devices.islands import join_islands, link_gbps
-from gpu_scheduler.model.gpu_models import short_model
+from gpu_scheduler.model.node import short_model
 
 MIB = 1024**2
 

@@ -15,16 +15,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.agent.devices.host import Host, cpu_list, plain_bus_id
-from gpu_scheduler.agent.devices.inventory import (
+from gpu_scheduler.agent.devices.source import (
     DevicesUnreadable,
     Found,
     FoundDevice,
     FoundSlice,
     Process,
     Reading,
+    join_islands,
+    link_gbps,
 )
-from gpu_scheduler.agent.devices.islands import join_islands, link_gbps
-from gpu_scheduler.model.gpu_models import MODELS, short_model
+from gpu_scheduler.model.node import MODELS, short_model
 
 MIG_MODE = "mig.mode.current"
 STATIC = ("index", "uuid", "name", "pci.bus_id", "memory.total", MIG_MODE)

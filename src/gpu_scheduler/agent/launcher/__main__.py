@@ -10,8 +10,8 @@ import os
 import sys
 import time
 
-from gpu_scheduler.agent.launcher import zygote
-from gpu_scheduler.agent.launcher.child import ignore_signals
+from gpu_scheduler.agent.spawn import fork_server
+from gpu_scheduler.agent.spawn.child import ignore_signals
 
 LOCK = "launcher.lock"
 LOCK_SECONDS = 5.0
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     os.chdir("/")
     ignore_signals()
     # The zygote is forked before anything else is loaded, because it must be small.
-    small = zygote.start()
+    small = fork_server.start()
     from gpu_scheduler.agent.launcher.service import serve  # noqa: PLC0415
 
     serve(directory, small)

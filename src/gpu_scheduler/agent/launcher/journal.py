@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from gpu_scheduler.agent.launcher.forms import Form, Key
+from gpu_scheduler.agent.launcher.messages import Form, Key
 
 Done = Callable[[str], None]
 """Called after a commit with "" or with what went wrong."""

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from gpu_scheduler.agent.launcher.own_log import own_log
+from gpu_scheduler.agent.launcher.logs import own_log
 
 Callback = Callable[[], None]
 LONGEST_WAIT_MS = 60_000

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-from gpu_scheduler.agent.launcher.forms import Key
+from gpu_scheduler.agent.launcher.messages import Key
 
 _PR_SET_CHILD_SUBREAPER = 36
 _ID = b"TGPU_ALLOCATION_ID="

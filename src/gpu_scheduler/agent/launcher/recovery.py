@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 
+from gpu_scheduler.agent.cgroups.groups import Group
 from gpu_scheduler.agent.launcher import journal, processes
-from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.forms import Form, Key, over_from, work_from
-from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.context import Kit
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.logs import own_log
 from gpu_scheduler.agent.launcher.loop import now_ms
-from gpu_scheduler.agent.launcher.own_log import own_log
+from gpu_scheduler.agent.launcher.messages import Form, Key, over_from, work_from
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
-from gpu_scheduler.agent.limits.groups import Group
-from gpu_scheduler.agent.runners.contract import Ending
+from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.work import NOT_BEGUN, Work
 
 RESTARTED = "the machine was restarted: exit code unknown"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 
-from gpu_scheduler.agent.launcher.door import Door
-from gpu_scheduler.agent.launcher.kit import Kit
-from gpu_scheduler.agent.launcher.own_log import own_log
+from gpu_scheduler.agent.launcher.context import Kit
+from gpu_scheduler.agent.launcher.logs import own_log
 from gpu_scheduler.agent.launcher.processes import become_subreaper
 from gpu_scheduler.agent.launcher.recovery import recover
+from gpu_scheduler.agent.launcher.rpc import Door
 from gpu_scheduler.agent.launcher.supervisor import Supervisor
-from gpu_scheduler.agent.launcher.zygote import Zygote
+from gpu_scheduler.agent.spawn.fork_server import Zygote
 
 LEFT_MS = 1_000
 """By then the children of a launcher that has died are gone as well."""

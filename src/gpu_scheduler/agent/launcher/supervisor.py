@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Callable
 
 from gpu_scheduler.agent.launcher import logs, processes, scratch
-from gpu_scheduler.agent.launcher.attempt import Attempt, Phase, concerned
-from gpu_scheduler.agent.launcher.closing import BROKEN, Closer
-from gpu_scheduler.agent.launcher.commits import prepared_report
-from gpu_scheduler.agent.launcher.forms import Form, Key, report_form
-from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.context import Kit
 from gpu_scheduler.agent.launcher.leases import LEASE, TOO_LATE
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase, concerned
+from gpu_scheduler.agent.launcher.lifecycle.cleanup import BROKEN, Closer
+from gpu_scheduler.agent.launcher.lifecycle.gang import prepared_report
+from gpu_scheduler.agent.launcher.lifecycle.start import Starter
+from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
 from gpu_scheduler.agent.launcher.loop import now_ms, wall_ms, write_down
-from gpu_scheduler.agent.launcher.saves import newly_saved, saved_report
-from gpu_scheduler.agent.launcher.spawn import Launch
-from gpu_scheduler.agent.launcher.starting import Starter
-from gpu_scheduler.agent.launcher.stopping import Stopper
+from gpu_scheduler.agent.launcher.messages import Form, Key, report_form
+from gpu_scheduler.agent.launcher.scratch import newly_saved, saved_report
+from gpu_scheduler.agent.spawn.spawner import Launch
 from gpu_scheduler.agent.work import Began, Over, Report, Work
 
 BATCH = 16

@@ -15,7 +15,7 @@ import resource
 import zlib
 from typing import Any, cast
 
-from gpu_scheduler.agent.runners.contract import Command, Ending, Runner
+from gpu_scheduler.agent.runners.interface import Command, Ending, Runner
 from gpu_scheduler.agent.work import Work
 
 ROOTFS = "rootfs:"

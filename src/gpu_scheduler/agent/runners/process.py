@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpu_scheduler.agent.runners.contract import Command, Runner
+from gpu_scheduler.agent.runners.interface import Command, Runner
 from gpu_scheduler.agent.work import Work
 
 

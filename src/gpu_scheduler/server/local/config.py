@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.settings.catalogue import ITEMS, unknown_key
-from gpu_scheduler.settings.describe import plain_values
-from gpu_scheduler.settings.groups import Settings
+from gpu_scheduler.settings.catalogue import ITEMS, plain_values, unknown_key
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.settings.sources import load
 
 

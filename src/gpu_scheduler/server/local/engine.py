@@ -18,43 +18,42 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler import __version__
-from gpu_scheduler.agent.building import as_configured, wanted_devices, watcher_of
-from gpu_scheduler.agent.devices.inventory import DeviceSource
-from gpu_scheduler.agent.devices.seeking import seek
+from gpu_scheduler.agent.devices.discovery import seek
+from gpu_scheduler.agent.devices.source import DeviceSource
 from gpu_scheduler.agent.launcher_client import Launcher
+from gpu_scheduler.agent.main import as_configured, wanted_devices, watcher_of
+from gpu_scheduler.agent.server_link import Stream
 from gpu_scheduler.agent.service import Agent
-from gpu_scheduler.agent.stream import Stream
-from gpu_scheduler.api.agents import Agents
-from gpu_scheduler.api.cluster import gpu_forms
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.service import ApiSettings
-from gpu_scheduler.api.views import JobViews
-from gpu_scheduler.control.clock import SteadyClock
+from gpu_scheduler.api.interfaces import ApiSettings
+from gpu_scheduler.api.nodes.protocol import Agents
+from gpu_scheduler.api.routes.cluster import gpu_forms
+from gpu_scheduler.api.routes.job_views import JobViews
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, Command, SetTenant, Submit
-from gpu_scheduler.model.caller import DEFAULT_TENANT, Caller, Role
+from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, SchedulerError, UnknownThing
+from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller, Role
 from gpu_scheduler.model.launch import Runner
 from gpu_scheduler.model.tenant import Tenant
 from gpu_scheduler.predict.history import History
-from gpu_scheduler.server.agent_config import agent_config_of
-from gpu_scheduler.server.directories import Lock, prepare
-from gpu_scheduler.server.housekeeping import keep_house
-from gpu_scheduler.server.job_logs import JobLogs
-from gpu_scheduler.server.patience import patience_of
-from gpu_scheduler.server.policy import limits_of, policy_of
+from gpu_scheduler.server.agent_process import agent_config_of
+from gpu_scheduler.server.background.housekeeping import keep_house
+from gpu_scheduler.server.background.job_logs import JobLogs
+from gpu_scheduler.server.from_settings import limits_of, patience_of, policy_of
 from gpu_scheduler.server.site_rules import SiteRules
-from gpu_scheduler.settings.groups import Settings
-from gpu_scheduler.settings.places import Paths
+from gpu_scheduler.server.state_directory import Lock, prepare
+from gpu_scheduler.settings.file_paths import Paths
+from gpu_scheduler.settings.schema import Settings
 from gpu_scheduler.store.contract import Store
 from gpu_scheduler.store.memory import MemoryStore
 from gpu_scheduler.store.rows import EnvironmentRow, JobRow
-from gpu_scheduler.store.sqlite import SqliteStore
+from gpu_scheduler.store.sqlite.store import SqliteStore
 from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.job_reader import JobReader
 from gpu_scheduler.wire.jobs import JobRequest
-from gpu_scheduler.wire.reading import JobReader
 
 FIRST_AGENT_S = 30.0
 LOOK_S = 0.02

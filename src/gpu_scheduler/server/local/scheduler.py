@@ -8,29 +8,32 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import os
 import shutil
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import structlog
 
 from gpu_scheduler import __version__
+from gpu_scheduler.client.environment import capture
 from gpu_scheduler.client.jobs_file import PRIORITIES, models_in, script_job
-from gpu_scheduler.client.llm_need import gpu_kinds
-from gpu_scheduler.client.surroundings import capture
+from gpu_scheduler.client.llm_sizing import gpu_kinds
 from gpu_scheduler.control.messages import Cancel, PauseDevice, ResumeDevice
-from gpu_scheduler.model.errors import ClusterError, InvalidRequest
-from gpu_scheduler.model.states import ENDED, JobState
+from gpu_scheduler.model.errors import ClusterError, InvalidInput, InvalidRequest
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.model.job import ENDED, JobState
+from gpu_scheduler.server.background.jobs_file import JobsFile
 from gpu_scheduler.server.local.config import SchedulerConfig
 from gpu_scheduler.server.local.engine import LocalEngine
-from gpu_scheduler.server.local.jobs import ProvidedJobsFile
-from gpu_scheduler.server.local.parts import (
+from gpu_scheduler.server.local.providers import (
     OK,
     FileSystemProvider,
     GPUProvider,
@@ -40,9 +43,110 @@ from gpu_scheduler.server.local.parts import (
     ProvidedDevices,
     RealFiles,
 )
-from gpu_scheduler.server.local.view import Job, JobStatus, job_of
-from gpu_scheduler.settings.places import paths
-from gpu_scheduler.store.questions import JobQuery
+from gpu_scheduler.settings.file_paths import paths
+from gpu_scheduler.settings.groups.operations import FileSettings
+from gpu_scheduler.store.contract import JobQuery
+
+# --- A watched jobs.txt that comes from a provider of files, and not from the disk itself.
+
+
+class ProvidedJobsFile(JobsFile):
+    """Its jobs are those of whoever runs the program."""
+
+    def __init__(
+        self, engine: LocalEngine, settings: FileSettings, files: FileSystemProvider
+    ) -> None:
+        """Nothing is read yet."""
+        super().__init__(engine.loop, settings, environment=os.environ)
+        self._caller = engine.caller
+        self._files = files
+        self._settings = settings
+
+    def _open(self) -> tuple[list[str], Caller] | None:
+        path = self._settings.jobs_file
+        if not self._files.exists(path):
+            return None
+        try:
+            return self._files.read_text(path).splitlines(), self._caller
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"cannot be read: {error}", file=path) from error
+
+    def _gpus_by_model(self) -> dict[str, Any]:
+        path = self._settings.llm_config_file
+        return models_in(self._files.read_text(path), path) if self._files.exists(path) else {}
+
+
+# --- A job as a program sees it: plain values, taken at one moment.
+
+JobStatus = JobState
+"""pending, scheduled, running, completed, failed, cancelled, preempted."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """What is known of a job. Changing it changes nothing but this object."""
+
+    script_path: str = ""
+    args: list[str] = field(default_factory=list)
+    priority: int = 1
+    job_id: str = ""
+    name: str = ""
+    status: JobStatus = JobStatus.PENDING
+    required_gpus: float = 0.0
+    gpu_ids: list[int] = field(default_factory=list)
+    reason: str = ""
+    attempt: int = 0
+    exit_code: int | None = None
+    signal: int | None = None
+    submitted_at: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+
+    def update_status(self, status: JobStatus | str) -> None:
+        """Set the status of this object, and the time that goes with it."""
+        self.status = JobStatus(status)
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if self.status is JobStatus.RUNNING:
+            self.started_at = now
+        elif self.is_over:
+            self.ended_at = now
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self.status in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return asdict(self) | {"status": self.status.value}
+
+
+def job_of(form: Mapping[str, Any]) -> Job:
+    """A job from the form in which the API shows it."""
+    command = list(form["command"])
+    is_python = len(command) > 1 and command[0].rpartition("/")[2].startswith("python")
+    script = command[1] if is_python else "".join(command[:1])
+    held = {gpu["index"] for place in form["allocation"] for gpu in place["gpus"]}
+    return Job(
+        job_id=form["id"],
+        name=form["name"],
+        script_path=script,
+        args=command[2:] if is_python else command[1:],
+        priority=form["priority"],
+        status=JobStatus(form["state"]),
+        required_gpus=form["gpu_count"],
+        gpu_ids=sorted(held),
+        reason=form["reason"],
+        attempt=form["attempt"],
+        exit_code=form["exit_code"],
+        signal=form["signal"],
+        submitted_at=form["submitted_at"],
+        started_at=form["started_at"],
+        ended_at=form["ended_at"],
+    )
+
+
+# --- `LocalScheduler`: a scheduler inside a Python program.
 
 T = TypeVar("T")
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpu_scheduler.simulator.columns import CLUSTER, JOBS, NOTHING, SERVICE, best_rows
-from gpu_scheduler.simulator.distribution import Distribution
-from gpu_scheduler.simulator.measures import GroupMeasures, Measures
-from gpu_scheduler.simulator.report.figure import Policy, swatch
-from gpu_scheduler.simulator.report.markup import Markup, joined, tag
-from gpu_scheduler.simulator.wording import (
+from gpu_scheduler.simulator.format import (
     count_text,
     duration_text,
     gpus_text,
     percent_text,
     ratio_text,
 )
+from gpu_scheduler.simulator.metric_defs import CLUSTER, JOBS, NOTHING, SERVICE, best_rows
+from gpu_scheduler.simulator.metrics import Distribution, GroupMeasures, Measures
+from gpu_scheduler.simulator.report.charts import Policy, swatch
+from gpu_scheduler.simulator.report.document import Markup, joined, tag
 
 MOST_ROWS = 100
 """Longer tables end with a line that says how much was left out."""

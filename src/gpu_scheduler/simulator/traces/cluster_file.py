@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpu_scheduler.model.errors import InvalidInput
-from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, nodes_of
 from gpu_scheduler.simulator.traces import helios, openb
-from gpu_scheduler.simulator.traces.files import head
-from gpu_scheduler.simulator.traces.node_fields import (
+from gpu_scheduler.simulator.traces.native_format import read_json_nodes
+from gpu_scheduler.simulator.traces.parsing import Layout, Row, head, header_of, read_rows
+from gpu_scheduler.simulator.traces.records import (
     NODE_COLUMNS,
     REQUIRED_NODE_COLUMNS,
     read_node_group,
 )
-from gpu_scheduler.simulator.traces.own_json import read_json_nodes
-from gpu_scheduler.simulator.traces.tables import Layout, Row, header_of, read_rows
+from gpu_scheduler.simulator.workload import Cluster, NodeGroup, nodes_of
 
 LAYOUT = Layout(
     name="a list of nodes in CSV",

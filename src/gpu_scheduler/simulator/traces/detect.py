@@ -9,18 +9,16 @@ from pathlib import Path
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.cluster import Cluster
-from gpu_scheduler.simulator.traces import cluster_file, helios, openb, own_csv, philly, swf
-from gpu_scheduler.simulator.traces.files import head
-from gpu_scheduler.simulator.traces.intake import Reading
-from gpu_scheduler.simulator.traces.own_json import (
+from gpu_scheduler.simulator.traces import cluster_file, helios, native_format, openb, philly, swf
+from gpu_scheduler.simulator.traces.collector import Reading
+from gpu_scheduler.simulator.traces.native_format import (
     read_json,
     read_json_lines,
     write_json,
     write_json_lines,
 )
-from gpu_scheduler.simulator.traces.tables import Layout, header_of
-from gpu_scheduler.simulator.workload import TraceJob
+from gpu_scheduler.simulator.traces.parsing import Layout, head, header_of
+from gpu_scheduler.simulator.workload import Cluster, TraceJob
 
 
 class TraceFormat(StrEnum):
@@ -36,7 +34,7 @@ class TraceFormat(StrEnum):
 
 
 _TABLES: tuple[tuple[TraceFormat, Layout, str], ...] = (
-    (TraceFormat.CSV, own_csv.LAYOUT, "run_s"),
+    (TraceFormat.CSV, native_format.LAYOUT, "run_s"),
     (TraceFormat.HELIOS, helios.LAYOUT, "job_id"),
     (TraceFormat.OPENB, openb.POD_LAYOUT, "num_gpu"),
     (TraceFormat.PHILLY, philly.LAYOUT, "gpu_num"),
@@ -72,7 +70,7 @@ def read_trace(
         return openb.read_openb(path, cluster)
     if found is TraceFormat.JSON_LINES:
         return read_json_lines(path, cluster)
-    return own_csv.read_csv(path, cluster)
+    return native_format.read_csv(path, cluster)
 
 
 def write_trace(
@@ -92,7 +90,7 @@ def write_trace(
     if name.endswith(".jsonl"):
         return write_json_lines(path, jobs)
     if name.endswith(".csv"):
-        return own_csv.write_csv(path, jobs)
+        return native_format.write_csv(path, jobs)
     raise InvalidRequest(
         f"the trace would be written to '{path.name}'; end the name in .csv, .json or .jsonl, "
         "each also with .gz"
@@ -122,7 +120,7 @@ def detect_format(path: Path) -> TraceFormat:
     if ".swf" in path.suffixes:
         return TraceFormat.SWF
     if ".csv" in path.suffixes:
-        own_csv.LAYOUT.check(header, path, 1)
+        native_format.LAYOUT.check(header, path, 1)
     raise InvalidInput(
         f"the format is not known; the first line is {first[:60]!r}, expected a trace in "
         f"{', '.join(TraceFormat)}",

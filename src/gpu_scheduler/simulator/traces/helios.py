@@ -14,12 +14,17 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Request
 from gpu_scheduler.model.tenant import Tenant
-from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, nodes_of
 from gpu_scheduler.simulator.fit import Fit
-from gpu_scheduler.simulator.traces.intake import Intake, Reading, tenants_named_in
-from gpu_scheduler.simulator.traces.tables import Layout, Row, read_rows
-from gpu_scheduler.simulator.traces.values import thousandths, unexpected, whole_number
-from gpu_scheduler.simulator.workload import Partition, TraceJob
+from gpu_scheduler.simulator.traces.collector import Intake, Reading, tenants_named_in
+from gpu_scheduler.simulator.traces.parsing import (
+    Layout,
+    Row,
+    read_rows,
+    thousandths,
+    unexpected,
+    whole_number,
+)
+from gpu_scheduler.simulator.workload import Cluster, NodeGroup, Partition, TraceJob, nodes_of
 
 LAYOUT = Layout(
     name="a Helios job log",

@@ -11,12 +11,18 @@ from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.node import Node
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, nodes_of
 from gpu_scheduler.simulator.fit import Fit
-from gpu_scheduler.simulator.traces.intake import Intake, Reading
-from gpu_scheduler.simulator.traces.tables import Layout, Row, read_rows
-from gpu_scheduler.simulator.traces.values import choices, thousandths, unexpected, whole_number
-from gpu_scheduler.simulator.workload import TraceJob
+from gpu_scheduler.simulator.traces.collector import Intake, Reading
+from gpu_scheduler.simulator.traces.parsing import (
+    Layout,
+    Row,
+    choices,
+    read_rows,
+    thousandths,
+    unexpected,
+    whole_number,
+)
+from gpu_scheduler.simulator.workload import Cluster, NodeGroup, TraceJob, nodes_of
 
 NODE_LAYOUT = Layout(
     name="an openb node list",

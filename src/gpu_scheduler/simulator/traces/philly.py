@@ -6,12 +6,10 @@ from pathlib import Path
 
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.cluster import Cluster, cluster_of
 from gpu_scheduler.simulator.fit import Fit
-from gpu_scheduler.simulator.traces.intake import Intake, Reading
-from gpu_scheduler.simulator.traces.tables import Layout, Row, read_rows
-from gpu_scheduler.simulator.traces.values import thousandths, whole_number
-from gpu_scheduler.simulator.workload import TraceJob
+from gpu_scheduler.simulator.traces.collector import Intake, Reading
+from gpu_scheduler.simulator.traces.parsing import Layout, Row, read_rows, thousandths, whole_number
+from gpu_scheduler.simulator.workload import Cluster, TraceJob, cluster_of
 
 LAYOUT = Layout(
     name="a Philly job table",

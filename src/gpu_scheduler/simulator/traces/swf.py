@@ -11,12 +11,10 @@ from pathlib import Path
 from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, NeverFits
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.request import Request
-from gpu_scheduler.simulator.cluster import Cluster, NodeGroup, nodes_of
 from gpu_scheduler.simulator.fit import Fit
-from gpu_scheduler.simulator.traces.files import text_lines
-from gpu_scheduler.simulator.traces.intake import Intake, Reading
-from gpu_scheduler.simulator.traces.values import thousandths, unexpected, whole_number
-from gpu_scheduler.simulator.workload import TraceJob
+from gpu_scheduler.simulator.traces.collector import Intake, Reading
+from gpu_scheduler.simulator.traces.parsing import text_lines, thousandths, unexpected, whole_number
+from gpu_scheduler.simulator.workload import Cluster, NodeGroup, TraceJob, nodes_of
 
 _Read = Callable[[str, str], int]
 FIELDS = 18

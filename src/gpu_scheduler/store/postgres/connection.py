@@ -9,16 +9,126 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
-from psycopg import pq
+from psycopg import Cursor, errors, pq
+from psycopg.adapt import AdaptersMap
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.postgres import types
+from psycopg.types.string import StrBinaryDumper, StrDumper
 
-from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.store.postgres.adapting import adapt
-from gpu_scheduler.store.postgres.address import Address
+from gpu_scheduler.model.errors import (
+    InternalError,
+    InvalidRequest,
+    SchedulerError,
+    StoreDamaged,
+    StoreUnavailable,
+)
+
+# --- Where a PostgreSQL is, and how patient to be with it.
+
+Parameters = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The parameters of a connection as libpq names them, and the limits of ours."""
+
+    parameters: Parameters = field(repr=False)
+    pool_min: int = 1
+    pool_max: int = 8
+    connect_timeout_s: float = 5.0
+    statement_timeout_s: float = 30.0
+
+    def __str__(self) -> str:
+        """For people: which database and where, without any password."""
+        host = self.parameters.get("host") or "the local socket"
+        port = self.parameters.get("port") or 5432
+        return f"'{self.parameters.get('dbname', '')}' at {host}:{port}"
+
+
+# --- How texts travel to PostgreSQL and back.
+#
+# PostgreSQL keeps every character but NUL. The two smallest characters are therefore kept as pairs
+# that begin with the second smallest, which leaves the order of texts as it was. Hardly any text
+# has
+# either of them, so looking for them is all it costs.
+
+MARK = "\x01"
+TEXT_OID = types["text"].oid
+_PAIRS = {0: "\x01\x01", 1: "\x01\x02"}
+_COPY = _PAIRS | {
+    ord("\\"): "\\\\",
+    ord("\t"): "\\t",
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+}
+
+
+def kept(text: str) -> str:
+    """A text as PostgreSQL keeps it."""
+    return text.translate(_PAIRS) if "\0" in text or MARK in text else text
+
+
+def copied(text: str) -> str:
+    """A text as it stands in the rows of a COPY."""
+    if text.isprintable() and "\\" not in text:
+        return text
+    return text.translate(_COPY)
+
+
+def read(text: str) -> str:
+    """A text as it was before."""
+    if MARK not in text:
+        return text
+    return text.replace("\x01\x01", "\0").replace("\x01\x02", MARK)
+
+
+class TextDumper(StrDumper):
+    """Writes texts in the form in which PostgreSQL keeps every character."""
+
+    def dump(self, obj: str) -> Any:
+        """The bytes of a text."""
+        return super().dump(kept(obj))
+
+
+class BinaryTextDumper(StrBinaryDumper):
+    """Writes texts in arrays, which then need no quotes."""
+
+    def dump(self, obj: str) -> Any:
+        """The bytes of a text."""
+        return super().dump(kept(obj))
+
+
+def adapt(adapters: AdaptersMap) -> None:
+    """Make a connection write texts in this way."""
+    adapters.register_dumper(str, BinaryTextDumper)
+    adapters.register_dumper(str, TextDumper)
+
+
+def rows_of(cursor: Cursor[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a cursor with their texts as they were before."""
+    places = [
+        place
+        for place, column in enumerate(cursor.description or ())
+        if column.type_code == TEXT_OID
+    ]
+    for row in cursor.fetchall():
+        for place in places:
+            text = row[place]
+            if text is not None and MARK in text:
+                yield tuple([read(value) if isinstance(value, str) else value for value in row])
+                break
+        else:
+            yield row
+
+
+# --- One connection to PostgreSQL that gives up in time.
 
 R = TypeVar("R")
 
@@ -104,3 +214,69 @@ def parameters_in(url: str) -> dict[str, str]:
             "postgresql://user@host:port/database?sslmode=..., with %-codes for special characters "
             "in a password"
         ) from error
+
+
+# --- What PostgreSQL says when something goes wrong, as errors of ours that say what to do.
+
+_AWAY = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    errors.ReadOnlySqlTransaction,
+)
+"""It may work later, or elsewhere: connections, shutdowns, disks, locks, time."""
+_REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
+    (errors.DiskFull, "its disk is full; make room there, nothing was half-written"),
+    (errors.ReadOnlySqlTransaction, "it is a standby and cannot be written to; name the primary"),
+    (errors.InvalidPassword, "it refused the password; check database.user and the password"),
+    (errors.InvalidAuthorizationSpecification, "it refused the role; check database.user"),
+    (errors.InvalidCatalogName, "there is no such database; make it with 'createdb'"),
+    (errors.InsufficientPrivilege, "the role may not do that; make it the owner of the database"),
+    (errors.TooManyConnections, "it has no connection left; lower database.pool_max"),
+    (errors.CannotConnectNow, "it is starting or stopping"),
+    (errors.AdminShutdown, "it is being stopped, or somebody ended our connection"),
+    (errors.ConnectionTimeout, "it does not answer"),
+)
+
+
+def is_away(error: BaseException) -> bool:
+    """Tell whether the database, and not what was asked of it, is the trouble."""
+    return isinstance(error, _AWAY)
+
+
+@contextmanager
+def said_plainly(address: Address) -> Iterator[None]:
+    """Raise our errors in place of those of PostgreSQL."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise of_postgres(error, address) from error
+
+
+@contextmanager
+def understood(address: Address) -> Iterator[None]:
+    """While rows are made from what is stored: what makes no sense is damage."""
+    try:
+        with said_plainly(address):
+            yield
+    except (msgspec.MsgspecError, InvalidRequest, KeyError, ValueError) as error:
+        raise StoreDamaged(
+            f"the database {address} is damaged: a row cannot be understood ({error}). Nothing was "
+            "changed; look at it with psql, or restore a backup"
+        ) from error
+
+
+def of_postgres(error: psycopg.Error, address: Address) -> SchedulerError:
+    """The error of ours for one of PostgreSQL's."""
+    found = said(error)
+    for kind, remedy in _REMEDIES:
+        if isinstance(error, kind):
+            return StoreUnavailable(f"the database {address} is not available: {remedy} ({found})")
+    if is_away(error):
+        return StoreUnavailable(f"the database {address} is not available: {found}")
+    return InternalError(f"the database {address} refused a statement: {found}")
+
+
+def said(error: psycopg.Error) -> str:
+    """The first line of what PostgreSQL said."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -7,10 +7,9 @@ a lock keeps two servers that start at once from doing it twice.
 from __future__ import annotations
 
 from gpu_scheduler.model.errors import StoreDamaged, StoreTooNew, StoreUnavailable
-from gpu_scheduler.store.files import Steps
-from gpu_scheduler.store.postgres.address import Address
-from gpu_scheduler.store.postgres.connection import LEAST_VERSION, Connection
-from gpu_scheduler.store.queries import migrations
+from gpu_scheduler.store.postgres.connection import LEAST_VERSION, Address, Connection
+from gpu_scheduler.store.sql_files import migrations
+from gpu_scheduler.store.sqlite.files import Steps
 
 LOCK = 0x74677075
 """`tgpu`: the advisory lock for changes of the form."""

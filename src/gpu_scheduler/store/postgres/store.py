@@ -8,22 +8,108 @@ known, and is used again as soon as it is back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 
-from gpu_scheduler.store.files import Steps
+from gpu_scheduler.store.contract import Cutoffs
 from gpu_scheduler.store.postgres import schema
-from gpu_scheduler.store.postgres.adapting import rows_of
-from gpu_scheduler.store.postgres.address import Address
-from gpu_scheduler.store.postgres.connection import Connection, connect
-from gpu_scheduler.store.postgres.dialect import POSTGRES, prepared
-from gpu_scheduler.store.postgres.faults import said_plainly
-from gpu_scheduler.store.postgres.link import Link
-from gpu_scheduler.store.postgres.moment import one_moment
+from gpu_scheduler.store.postgres.connection import (
+    Address,
+    Connection,
+    connect,
+    rows_of,
+    said_plainly,
+)
+from gpu_scheduler.store.postgres.pool import Link
 from gpu_scheduler.store.postgres.writer import Guard, Writer
-from gpu_scheduler.store.questions import Cutoffs
-from gpu_scheduler.store.reading import NOTHING, SqlReads, Values
+from gpu_scheduler.store.reader import NOTHING, SqlReads, Values
 from gpu_scheduler.store.rows import Write
+from gpu_scheduler.store.sql_files import Dialect
+from gpu_scheduler.store.sqlite.files import Steps
+
+# --- The SQL of PostgreSQL where it differs from that of SQLite.
+
+_VALUE = re.compile(r"(?<!:):(\w+)")
+
+
+class PostgresDialect(Dialect):
+    """Names are lists, and the planner knows how large tables are."""
+
+    same = "IS NOT DISTINCT FROM"
+    in_names = "= ANY(:names)"
+
+    def along(self, index: str) -> str:
+        """The planner finds the index by itself."""
+        del index
+        return ""
+
+    def unindexed(self, column: str) -> str:
+        """The planner knows when an index is of no use."""
+        return column
+
+    def listed(self, names: Iterable[str | int]) -> Any:
+        """Names or numbers as an array."""
+        return list(names)
+
+
+@lru_cache(maxsize=1024)
+def prepared(statement: str) -> bytes:
+    """A statement with its values marked as psycopg wants them."""
+    return _VALUE.sub(r"%(\1)s", statement).encode()
+
+
+POSTGRES = PostgresDialect("read.sql", "postgres/read.sql")
+
+
+# --- All tables as they were at one moment, while somebody else goes on writing to them.
+#
+# What is read table by table would not fit together: a job that ended between two of them would
+# hold
+# devices and not be there.
+
+LONGEST_PAUSE = "10min"
+"""Between two tables; a reader that is frozen must not hold back the vacuum for ever."""
+
+
+class Moment(SqlReads):
+    """Reads on one connection, within one transaction that sees no later commit."""
+
+    _dialect = POSTGRES
+
+    def __init__(self, connection: Connection) -> None:
+        """Make it with `one_moment`."""
+        self._connection = connection
+
+    def _rows(self, make: Callable[[Any], T], statement: str, values: Values = NOTHING) -> list[T]:
+        return [make(row) for row in self._connection.execute(prepared(statement), values)]
+
+    def _row(self, statement: str, values: Values = NOTHING) -> Any:
+        return self._connection.execute(prepared(statement), values).fetchone()
+
+    def _scan(
+        self, statement: str, values: Values, read: Callable[[Iterator[tuple[Any, ...]]], T]
+    ) -> T:
+        with self._connection.cursor() as cursor:
+            return read(iter(cursor.execute(prepared(statement), values)))
+
+
+@contextmanager
+def one_moment(connection: Connection) -> Iterator[Moment]:
+    """The database as it is now, for as long as the block lasts."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    # Much may be made of a table before the next is read; nobody waits for who only reads.
+    connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{LONGEST_PAUSE}'")
+    try:
+        yield Moment(connection)
+    finally:
+        if not connection.closed:
+            connection.execute("ROLLBACK")
+
+
+# --- The store on PostgreSQL: for clusters, where several servers share one database.
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ import pytest
 
 from gpu_scheduler.agent.devices.declared import DeclaredSource, parse_declared
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.devices.inventory import DevicesUnreadable
+from gpu_scheduler.agent.devices.source import DevicesUnreadable
 from gpu_scheduler.model.errors import InvalidRequest
-from gpu_scheduler.model.gpu_models import known_model, short_model
+from gpu_scheduler.model.node import known_model, short_model
 
 SMALL = Host(root=Path("/nowhere"), cores=2)
 

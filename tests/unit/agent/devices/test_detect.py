@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.devices.detect import Wanted, detect
+from gpu_scheduler.agent.devices.discovery import Wanted, detect
 from gpu_scheduler.agent.devices.host import Host
 from gpu_scheduler.model.errors import InvalidRequest
 from tests.fakes.nvml import FakeNvml

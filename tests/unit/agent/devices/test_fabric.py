@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpu_scheduler.agent.devices.fabric import Fabric, find_fabric
+from gpu_scheduler.agent.devices.host import Fabric, find_fabric
 from gpu_scheduler.model.node import Adapter
 
 

@@ -13,7 +13,7 @@ from gpu_scheduler.agent.devices.health import (
     after_look,
     is_fatal,
 )
-from gpu_scheduler.agent.devices.inventory import Reading
+from gpu_scheduler.agent.devices.source import Reading
 
 RULE = Recovery(after_fault_s=60, after_error_s=600, most_s=2000, forget_s=86_400)
 

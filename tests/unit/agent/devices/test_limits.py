@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from gpu_scheduler.agent.devices.breaker import Breaker, BreakerState
-from gpu_scheduler.agent.devices.deadline import Bounded
-from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, Found, Reading
+from gpu_scheduler.agent.devices.discovery import Bounded
+from gpu_scheduler.agent.devices.monitor import Breaker, BreakerState
 from gpu_scheduler.agent.devices.nvml import NvmlSource
+from gpu_scheduler.agent.devices.source import DevicesUnreadable, Found, Reading
 from tests.fakes.nvml import FakeNvml
 
 

@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, Found, FoundSlice
+from gpu_scheduler.agent.devices.monitor import Rescan, Watcher
 from gpu_scheduler.agent.devices.nvml import NvmlSource
-from gpu_scheduler.agent.devices.rescan import Rescan
-from gpu_scheduler.agent.devices.watch import Watcher
+from gpu_scheduler.agent.devices.source import DevicesUnreadable, Found, FoundSlice
 from tests.fakes.nvml import FakeNvml
 
 NOT_SUPPORTED, GPU_IS_LOST, DRIVER_NOT_LOADED, FUNCTION_NOT_FOUND, UNKNOWN = 3, 15, 9, 13, 999

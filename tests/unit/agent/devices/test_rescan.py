@@ -1,7 +1,7 @@
 """Devices that come and go while an agent runs."""
 
-from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, Found, FoundDevice
-from gpu_scheduler.agent.devices.rescan import Rescan
+from gpu_scheduler.agent.devices.monitor import Rescan
+from gpu_scheduler.agent.devices.source import DevicesUnreadable, Found, FoundDevice
 
 
 def found(*uuids: str) -> Found:

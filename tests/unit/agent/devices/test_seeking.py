@@ -5,10 +5,9 @@ import threading
 import pytest
 
 from gpu_scheduler.agent.devices.declared import DeclaredSource
-from gpu_scheduler.agent.devices.detect import NoDevices, Wanted, detect
+from gpu_scheduler.agent.devices.discovery import NoDevices, Seeking, Wanted, detect, seek
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.devices.inventory import DevicesUnreadable
-from gpu_scheduler.agent.devices.seeking import Seeking, seek
+from gpu_scheduler.agent.devices.source import DevicesUnreadable
 from tests.fakes.nvml import FakeNvml
 
 HOST = Host(cores=4)

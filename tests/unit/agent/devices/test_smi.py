@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.devices.host import Host
-from gpu_scheduler.agent.devices.inventory import DevicesUnreadable, FoundSlice
 from gpu_scheduler.agent.devices.smi import SmiSource, number, parse_rows, parse_topology
+from gpu_scheduler.agent.devices.source import DevicesUnreadable, FoundSlice
 from tests.fakes.smi import FakeSmi
 
 

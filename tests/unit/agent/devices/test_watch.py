@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import gpu_scheduler
-from gpu_scheduler.agent.devices.foreign import Attribution, ForeignRule
-from gpu_scheduler.agent.devices.inventory import (
+from gpu_scheduler.agent.devices.monitor import Watcher, WatchSettings, since_boot
+from gpu_scheduler.agent.devices.processes import Attribution, ForeignRule
+from gpu_scheduler.agent.devices.source import (
     DevicesUnreadable,
     Found,
     FoundDevice,
     Process,
     Reading,
 )
-from gpu_scheduler.agent.devices.watch import Watcher, WatchSettings, since_boot
 from gpu_scheduler.agent.launcher.processes import start_ticks
-from gpu_scheduler.model.readings import DeviceProcess, DeviceReading, NodeReadings
+from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading, NodeReadings
 
 NOBODY = 2**22 + 1
 """No process has this number."""

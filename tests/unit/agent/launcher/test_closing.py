@@ -5,10 +5,10 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent.launcher.attempt import Attempt
-from gpu_scheduler.agent.launcher.closing import Closer
-from gpu_scheduler.agent.launcher.kit import Kit
-from gpu_scheduler.agent.runners.contract import Ending
+from gpu_scheduler.agent.launcher.context import Kit
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
+from gpu_scheduler.agent.launcher.lifecycle.cleanup import Closer
+from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.work import Report, Work
 
 

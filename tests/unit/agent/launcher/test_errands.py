@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from gpu_scheduler.agent.launcher.errands import Errands
+from gpu_scheduler.agent.launcher.context import Errands
 from gpu_scheduler.agent.launcher.loop import Loop
-from gpu_scheduler.agent.launcher.spawn import Launch, Spawner
+from gpu_scheduler.agent.spawn.spawner import Launch, Spawner
 
 
 def test_a_helper_that_cannot_be_started_for_want_of_descriptors_is_told_as_failed(

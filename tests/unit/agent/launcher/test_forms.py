@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpu_scheduler.agent.launcher.forms import (
+from gpu_scheduler.agent.launcher.messages import (
     line,
     over_from,
     parsed,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from gpu_scheduler.agent.launcher.attempt import Attempt
-from gpu_scheduler.agent.launcher.gangs import Gangs
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
+from gpu_scheduler.agent.launcher.lifecycle.gang import Gangs
 from gpu_scheduler.agent.work import Work
 
 

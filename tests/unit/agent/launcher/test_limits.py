@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.agent.limits import device_program
-from gpu_scheduler.agent.limits.groups import Group, Limits
-from gpu_scheduler.agent.limits.hierarchies import make_v2, mounts, own_groups, place_v2
+from gpu_scheduler.agent.cgroups import device_filter
+from gpu_scheduler.agent.cgroups.groups import Group, Limits
+from gpu_scheduler.agent.cgroups.hierarchies import make_v2, mounts, own_groups, place_v2
 from gpu_scheduler.agent.work import Work
 
 HYBRID = """\
@@ -166,12 +166,12 @@ def test_processes_are_found_in_groups_inside(tmp_path: Path) -> None:
 def test_only_device_nodes_have_numbers(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     paths = ["/dev/null", "/dev/zero", str(tmp_path / "file"), str(tmp_path / "none"), "/dev/null"]
-    assert device_program.devices(paths) == [("c", 1, 3), ("c", 1, 5)]
+    assert device_filter.devices(paths) == [("c", 1, 3), ("c", 1, 5)]
 
 
 def test_the_program_refuses_the_closed_and_allows_the_rest() -> None:
     """Run it by hand: the few instructions that it uses."""
-    code = device_program.instructions([("c", 195, 0), ("c", 195, 3), ("b", 8, 0)])
+    code = device_filter.instructions([("c", 195, 0), ("c", 195, 3), ("b", 8, 0)])
 
     def allowed(kind: int, major: int, minor: int) -> bool:
         memory = struct.pack("<III", 6 << 16 | kind, major, minor)
@@ -203,14 +203,14 @@ def test_the_program_refuses_the_closed_and_allows_the_rest() -> None:
 
 def test_the_kernel_takes_the_program(tmp_path: Path) -> None:
     tree = mounts(Path("/proc/self/mountinfo").read_text(encoding="utf-8")).v2
-    if os.geteuid() != 0 or not tree or not device_program.available():
+    if os.geteuid() != 0 or not tree or not device_filter.available():
         pytest.skip("needs root, a v2 tree and leave to load programs")
     group = Path(tree) / f"tgpu-test-{os.getpid()}"
     group.mkdir()
     node = tmp_path / "node"
     os.mknod(node, 0o666 | 0o020000, os.makedev(1, 3))
     try:
-        device_program.close_devices(str(group), [("c", 1, 3)])
+        device_filter.close_devices(str(group), [("c", 1, 3)])
         child = os.fork()
         if child == 0:
             status = 9

@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.agent.launcher import journal, removals
-from gpu_scheduler.agent.launcher.attempt import Attempt
+from gpu_scheduler.agent.launcher import journal
+from gpu_scheduler.agent.launcher.context import Kit
 from gpu_scheduler.agent.launcher.journal import Journal
-from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.lifecycle import containers
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt
+from gpu_scheduler.agent.launcher.lifecycle.containers import FOR_MS, LONGEST_PAUSE_MS, Removals
 from gpu_scheduler.agent.launcher.loop import Timer
-from gpu_scheduler.agent.launcher.removals import FOR_MS, LONGEST_PAUSE_MS, Removals
 from gpu_scheduler.agent.work import Over, Work
 
 SILENT = "it took longer than 30 s"
@@ -24,8 +25,8 @@ class Node:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
         self.now_ms = 1_000_000
-        monkeypatch.setattr(removals, "now_ms", lambda: self.now_ms)
-        monkeypatch.setattr(removals, "wall_ms", lambda: self.now_ms)
+        monkeypatch.setattr(containers, "now_ms", lambda: self.now_ms)
+        monkeypatch.setattr(containers, "wall_ms", lambda: self.now_ms)
         self.path = directory / "attempts"
         self.path.mkdir()
         self.attempts: dict[tuple[str, int], Attempt] = {}
@@ -184,7 +185,7 @@ def test_a_record_that_a_full_disk_refused_is_written_later(
         full.setattr(Journal, "_write", lambda *_: "cannot write: No space left on device")
         node.left("a")
     assert not node.records()
-    node.passes(removals.WRITE_AGAIN_MS)
+    node.passes(containers.WRITE_AGAIN_MS)
     node.passes(0)
     assert [record["kind"] for record in node.records()] == ["container"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpu_scheduler.agent.runners import container
-from gpu_scheduler.agent.runners.all import attach_command, runners
 from gpu_scheduler.agent.runners.container import NOT_UNDERSTOOD, ContainerRunner, container_name
-from gpu_scheduler.agent.runners.contract import Ending
+from gpu_scheduler.agent.runners.interface import Ending
 from gpu_scheduler.agent.runners.process import interpreter
+from gpu_scheduler.agent.runners.registry import attach_command, runners
 from gpu_scheduler.agent.runners.session import session_name
 from gpu_scheduler.agent.work import Work, WorkDevice
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from gpu_scheduler.agent.launcher.spawn import Launch, Spawned, Spawner
-from gpu_scheduler.agent.launcher.zygote import Zygote
+from gpu_scheduler.agent.spawn.fork_server import Zygote
+from gpu_scheduler.agent.spawn.spawner import Launch, Spawned, Spawner
 
 
 class Forks(Zygote):

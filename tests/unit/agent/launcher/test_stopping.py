@@ -5,17 +5,17 @@ from typing import cast
 
 import pytest
 
-from gpu_scheduler.agent.launcher import stopping
-from gpu_scheduler.agent.launcher.attempt import Attempt, Phase
-from gpu_scheduler.agent.launcher.kit import Kit
+from gpu_scheduler.agent.launcher.context import Kit
+from gpu_scheduler.agent.launcher.lifecycle import stop
+from gpu_scheduler.agent.launcher.lifecycle.attempt import Attempt, Phase
+from gpu_scheduler.agent.launcher.lifecycle.stop import Stopper
 from gpu_scheduler.agent.launcher.loop import Loop
-from gpu_scheduler.agent.launcher.stopping import Stopper
 from gpu_scheduler.agent.work import Work
 
 
 def test_a_process_that_cannot_be_killed_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may keep it for weeks, as over a file server that is gone."""
-    monkeypatch.setattr(stopping, "KILL_AGAIN_MS", 0)
+    monkeypatch.setattr(stop, "KILL_AGAIN_MS", 0)
     looks: list[Attempt] = []
 
     def tree(attempt: Attempt) -> set[int]:

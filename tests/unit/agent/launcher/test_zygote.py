@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpu_scheduler.agent.launcher import zygote
+from gpu_scheduler.agent.spawn import fork_server
 
 PLAIN = 56
 PID = 4242
@@ -28,7 +28,7 @@ def answers(
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)]
             ours.sendmsg([bytes([2 * has_group])], rights)
         ours.shutdown(socket.SHUT_WR)
-        zygote._serve(its, PLAIN)
+        fork_server._serve(its, PLAIN)
         return [pid for (pid,) in struct.iter_unpack("=i", ours.recv(4096))]
 
 

@@ -1,0 +1,1 @@
+"""What the agent does for the jobs of its node: orders, environment, probes, logs, terminals."""

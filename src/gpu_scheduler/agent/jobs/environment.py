@@ -1,0 +1,278 @@
+"""The variables that a job sees: its submitter's, and over them those that only we can know."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from gpu_scheduler.agent.accounts import Login, looked
+from gpu_scheduler.agent.devices.source import FoundDevice
+from gpu_scheduler.agent.work import WorkDevice
+from gpu_scheduler.wire import agent_pb2 as pb
+
+# --- What a member of a gang is told of the others: variables and files, for what people train
+# with.
+#
+# The same names are set when a member is prepared and when it is committed; only then are all
+# values
+# final. RANK and its like are for one process per member; PET_* are torchrun's own names for its
+# options, with a member as what torchrun calls a node.
+
+HOSTFILE = "hostfile"
+MACHINEFILE = "machinefile"
+RENDEZVOUS_NAMES = (
+    *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    *("NODE_RANK", "NNODES", "PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE"),
+    *("PET_MASTER_ADDR", "PET_MASTER_PORT", "TGPU_NODELIST", "TGPU_HOSTFILE", "TGPU_MACHINEFILE"),
+)
+LOOPBACK = "127.0.0.1"
+
+
+class Adapter(Protocol):
+    """A network adapter that NCCL can use, such as mlx5_0."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def numa_node(self) -> int: ...
+    @property
+    def active(self) -> bool: ...
+
+
+def rendezvous_environment(
+    rendezvous: pb.Rendezvous, port: int, scratch_dir: str
+) -> dict[str, str]:
+    """Who the member is, how many there are, and where they meet."""
+    places = list(rendezvous.nodes) or list(rendezvous.hosts)
+    rank, size = rendezvous.rank, rendezvous.world_size
+    here = places[rank] if rank < len(places) else ""
+    nodes = list(dict.fromkeys(places))
+    address = LOOPBACK if len(nodes) <= 1 else rendezvous.master_address
+    master_port = str(rendezvous.master_port or port)
+    gpus = rendezvous.gpus[rank] if rank < len(rendezvous.gpus) else 0
+    return {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": master_port,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(places[:rank].count(here)),
+        "LOCAL_WORLD_SIZE": str(places.count(here) or 1),
+        "NODE_RANK": str(nodes.index(here) if here in nodes else 0),
+        "NNODES": str(len(nodes) or 1),
+        "PET_NNODES": str(size),
+        "PET_NODE_RANK": str(rank),
+        "PET_NPROC_PER_NODE": str(gpus or 1),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": master_port,
+        "TGPU_NODELIST": ",".join(dict.fromkeys(rendezvous.hosts)),
+        "TGPU_HOSTFILE": f"{scratch_dir}/{HOSTFILE}",
+        "TGPU_MACHINEFILE": f"{scratch_dir}/{MACHINEFILE}",
+    }
+
+
+def rendezvous_files(rendezvous: pb.Rendezvous) -> dict[str, str]:
+    """The hosts with their slots: as Open MPI and DeepSpeed read them, and as MPICH does.
+
+    A slot is a GPU; a member without one has one slot.
+    """
+    slots: dict[str, int] = {}
+    for rank, host in enumerate(rendezvous.hosts):
+        gpus = rendezvous.gpus[rank] if rank < len(rendezvous.gpus) else 0
+        slots[host] = slots.get(host, 0) + (gpus or 1)
+    return {
+        HOSTFILE: "".join(f"{host} slots={count}\n" for host, count in slots.items()),
+        MACHINEFILE: "".join(f"{host}:{count}\n" for host, count in slots.items()),
+    }
+
+
+def nccl_hints(
+    adapters: Sequence[Adapter], near: Iterable[int], interface: str = ""
+) -> dict[str, str]:
+    """Which adapters and which interface NCCL should use.
+
+    Those on the NUMA nodes of the member's devices, or all that are active if none of these is.
+    """
+    hints: dict[str, str] = {}
+    numa = {node for node in near if node >= 0}
+    active = [adapter for adapter in adapters if adapter.active]
+    chosen = [adapter for adapter in active if adapter.numa_node in numa] or active
+    if chosen:
+        names = sorted({f"{adapter.name}:{adapter.port or 1}" for adapter in chosen})
+        # The sign says that names are meant exactly: mlx5_1 is not mlx5_10.
+        hints["NCCL_IB_HCA"] = "=" + ",".join(names)
+    if interface:
+        hints["NCCL_SOCKET_IFNAME"] = f"={interface}"
+        hints["GLOO_SOCKET_IFNAME"] = interface
+    return hints
+
+
+# --- The variables that a job sees: its submitter's, and over them those that only we can know.
+
+PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+WHOLE_MILLI = 1000
+NEVER_PASSED = (
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"),
+    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+    *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "TGPU_GPU_SHARING"),
+    *("TGPU_JOB_ID", "TGPU_ARRAY_INDEX", "TGPU_ATTEMPT", "TGPU_GPU_SHARE", "TGPU_ALLOCATION_ID"),
+    *RENDEZVOUS_NAMES,
+    "TGPU_SERVICE_PORT",
+)
+"""A job that is submitted from within a job must not inherit the outer one's devices."""
+
+
+def job_environment(
+    order: pb.Order,
+    login: Login,
+    devices: tuple[WorkDevice, ...],
+    scratch_dir: str,
+    master_port: int,
+) -> dict[str, str]:
+    """All variables of one member."""
+    start = order.start
+    variables = _login(login, start.user)
+    if start.captured:
+        # Whoever takes only some variables along still has a home and finds programs.
+        del variables["LANG"]
+    variables |= {
+        name: value for name, value in start.environment.items() if name not in NEVER_PASSED
+    }
+    variables |= _devices(devices)
+    variables |= {
+        "TGPU_JOB_ID": start.job_id,
+        "TGPU_ATTEMPT": str(start.attempt),
+        "TGPU_ALLOCATION_ID": order.allocation_id,
+        "TGPU_CHECKPOINT_FILE": f"{scratch_dir}/checkpoint",
+        "TGPU_STOP_FILE": f"{scratch_dir}/stop-reason",
+    }
+    if start.HasField("task"):
+        variables["TGPU_ARRAY_INDEX"] = str(start.task)
+    if start.HasField("rendezvous"):
+        variables |= rendezvous_environment(start.rendezvous, master_port, scratch_dir)
+    return variables
+
+
+def work_devices(
+    held: Mapping[int, pb.HeldDevice], found: Mapping[int, FoundDevice], mig: dict[int, str]
+) -> tuple[WorkDevice, ...]:
+    """The devices of a member, with what only this node knows of them."""
+    devices = []
+    for index, share in sorted(held.items()):
+        device = found.get(index, FoundDevice(index=index))
+        devices.append(
+            WorkDevice(
+                index=index,
+                uuid=device.uuid,
+                path=device.path,
+                share_milli=share.share_milli,
+                memory_mb=share.memory_mb,
+                mig_uuid=mig.get(index, ""),
+            )
+        )
+    return tuple(devices)
+
+
+def home_in(environment: Mapping[str, str]) -> str:
+    """The user's home, if there is one; service accounts often have none."""
+    home = environment.get("HOME", "")
+    # A name that cannot even be looked up is none; pathlib would raise.
+    is_there = bool(home) and looked(home, lambda: os.path.isdir(home), True)  # noqa: PTH112
+    return home if is_there else "/"
+
+
+def _login(login: Login, user: str) -> dict[str, str]:
+    """What a fresh login would have."""
+    name = login.name or user
+    return {
+        "PATH": PLAIN_PATH,
+        "USER": name,
+        "LOGNAME": name,
+        "HOME": login.home,
+        "SHELL": login.shell,
+        "LANG": "C.UTF-8",
+    }
+
+
+def _devices(devices: tuple[WorkDevice, ...]) -> dict[str, str]:
+    """Exactly the devices that were given; no GPU asked, none visible."""
+    if not devices:
+        return {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
+    names = [device.mig_uuid or str(device.index) for device in devices]
+    variables = {
+        "CUDA_VISIBLE_DEVICES": ",".join(names),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "NVIDIA_VISIBLE_DEVICES": ",".join(
+            device.mig_uuid or device.uuid or name
+            for device, name in zip(devices, names, strict=True)
+        ),
+    }
+    parts = [device for device in devices if device.share_milli < WHOLE_MILLI]
+    total = sum(device.share_milli for device in devices)
+    variables["TGPU_GPU_SHARE"] = f"{total / WHOLE_MILLI:g}"
+    if parts and not any(device.mig_uuid for device in devices):
+        # One number for the whole process; the smallest share keeps within all of them.
+        least = min(device.share_milli for device in parts)
+        if least:
+            variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{least / 10:g}"
+        limits = [
+            f"{place}={device.memory_mb}M"
+            for place, device in enumerate(devices)
+            if device in parts and device.memory_mb
+        ]
+        if limits:
+            variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
+    return variables
+
+
+# --- Entering a conda environment: a start and its variables come in, the command to run comes out.
+#
+# As a rule it is the submitter's own conda that knows where an environment is. Where the rules of a
+# site have named conda and environment, nothing of the submitter's conda counts any more: not its
+# variables, by which another environment would be left first, with scripts of its own, and no
+# program that its PATH finds before those of the system.
+
+CONDA_PLACES = (
+    *("~/miniconda3", "~/miniforge3", "~/mambaforge", "~/anaconda3"),
+    *("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3"),
+)
+"""Where conda is when nothing says where: a file of jobs has no shell that has set it up."""
+OF_CONDA = ("CONDA", "_CONDA", "_CE_", "MAMBA", "_MAMBA")
+"""How the names of variables begin that tell conda what is active, and where things are."""
+
+
+def in_conda(start: pb.Start, environment: dict[str, str]) -> tuple[str, ...]:
+    """The command, inside its conda environment if it has one; `environment` is made to fit."""
+    argv = tuple(start.argv)
+    if not start.conda:
+        return argv
+    search = environment.setdefault("PATH", PLAIN_PATH)
+    conda = start.conda_exe
+    if conda:
+        for name in [name for name in environment if name.startswith(OF_CONDA)]:
+            del environment[name]
+        if search != PLAIN_PATH:
+            environment["PATH"] = f"{PLAIN_PATH}:{search}"
+    else:
+        conda = _conda(environment)
+    where = "-p" if "/" in start.conda else "-n"
+    return (conda, "run", "--no-capture-output", where, start.conda, *argv)
+
+
+def _conda(environment: dict[str, str]) -> str:
+    """As the submitter's shell names it, on the PATH, else where its installers put it."""
+    named = environment.get("CONDA_EXE", "")
+    if named:
+        return named
+    path, home = environment["PATH"], home_in(environment)
+    places = [place.replace("~", home, 1) + "/bin/conda" for place in CONDA_PLACES]
+
+    def find() -> str:
+        if shutil.which("conda", path=path):
+            return "conda"
+        return next((place for place in places if os.access(place, os.X_OK)), "conda")
+
+    return looked(f"{path} {home}", find, "conda")

@@ -1,0 +1,1 @@
+"""Starting processes: the fork server, pre-forked children, and a child until its exec."""

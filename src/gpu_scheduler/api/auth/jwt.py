@@ -1,0 +1,227 @@
+"""JWTs of an issuer whom the settings name: a text comes in, a caller or a refusal goes out.
+
+The algorithm is pinned by the settings and never taken from the token; issuer, audience and times
+are always checked. Keys are read again when their file changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+import structlog
+
+from gpu_scheduler.api.auth.accounts import ROOT, Account, Directory
+from gpu_scheduler.api.auth.tokens import confined_caller
+from gpu_scheduler.api.http.errors import BadToken, WrongTenant
+from gpu_scheduler.model.errors import InvalidInput, SchedulerError
+from gpu_scheduler.model.identity import Caller, Role
+
+LEAST_SECRET_BYTES = 32
+LOOK_AT_FILE_AFTER_S = 5.0
+VIA = "jwt"
+KEY_TYPES = {"HS256": "oct", "RS256": "RSA", "ES256": "EC"}
+log = structlog.get_logger("api")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issuer:
+    """Who signs, how that is checked, and what the claims mean."""
+
+    algorithm: str
+    issuer: str
+    audience: str
+    leeway_s: float = 30.0
+    user_claim: str = "sub"
+    tenant_claim: str = "tenant"
+    role_claim: str = "role"
+    roles: Mapping[str, Role]
+    default_role: Role = Role.USER
+
+
+class Keys:
+    """The keys in a file: one, or a JWKS with ids."""
+
+    def __init__(
+        self,
+        file: str,
+        read: Callable[[str], bytes],
+        algorithm: str,
+        *,
+        is_set: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read them, or say why they cannot be; `read` refuses files that are not trusted."""
+        self._file = file
+        self._read = read
+        self._algorithm = algorithm
+        self._is_set = is_set
+        self._clock = clock
+        self._stamp = self._current_stamp()
+        self._keys = self._load()
+        self._look_again = clock() + LOOK_AT_FILE_AFTER_S
+
+    def key_for(self, key_id: str | None) -> Any:
+        """The key of this id; without ids, the only one."""
+        self._refresh()
+        if not self._is_set:
+            return self._keys[""]
+        if key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        key = self._keys.get(key_id or "")
+        if key is None:
+            raise BadToken(
+                "the token is signed with a key that is not known here", code="token_unknown"
+            )
+        return key
+
+    def _refresh(self) -> None:
+        if self._clock() < self._look_again:
+            return
+        self._look_again = self._clock() + LOOK_AT_FILE_AFTER_S
+        stamp = self._current_stamp()
+        if stamp == self._stamp:
+            return
+        try:
+            self._keys = self._load()
+        except SchedulerError as error:
+            log.warning("the new keys are not used", file=self._file, error=str(error))
+        self._stamp = stamp
+
+    def _current_stamp(self) -> tuple[int, int]:
+        try:
+            status = Path(self._file).stat()
+        except OSError:
+            return (0, 0)
+        return (status.st_mtime_ns, status.st_ino)
+
+    def _load(self) -> dict[str, Any]:
+        data = self._read(self._file)
+        try:
+            return self._read_set(data) if self._is_set else {"": self._read_one(data)}
+        except (ValueError, TypeError, jwt.PyJWTError) as error:
+            raise InvalidInput(
+                f"holds no key for {self._algorithm}: {error}", file=self._file
+            ) from None
+
+    def _read_one(self, data: bytes) -> Any:
+        algorithm = jwt.get_algorithm_by_name(self._algorithm)
+        if self._algorithm != "HS256":
+            key = algorithm.prepare_key(data)
+            if not hasattr(key, "verify"):
+                raise ValueError("give the public key, not the private one")
+            return key
+        secret = data.strip()
+        if len(secret) < LEAST_SECRET_BYTES:
+            raise ValueError(f"a secret needs at least {LEAST_SECRET_BYTES} bytes")
+        return algorithm.prepare_key(secret)
+
+    def _read_set(self, data: bytes) -> dict[str, Any]:
+        wanted = KEY_TYPES[self._algorithm]
+        found = jwt.PyJWKSet.from_json(data.decode()).keys
+        keys = {key.key_id or "": key.key for key in found if key.key_type == wanted}
+        if not keys:
+            raise ValueError(f"there is no key of type {wanted} in it")
+        return keys
+
+
+class JwtVerifier:
+    """Believes one issuer."""
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        keys: Keys,
+        people: Directory,
+        tenant_of: Callable[[str], str],
+    ) -> None:
+        """`tenant_of` turns the id or name of a tenant into its id, or refuses."""
+        self._issuer = issuer
+        self._keys = keys
+        self._people = people
+        self._tenant_of = tenant_of
+
+    def caller(self, text: str, origin: str) -> Caller:
+        """Who the issuer says that this is."""
+        claims = self._claims(text)
+        account = self._account(claims)
+        role = self._role(claims)
+        tenant = claims.get(self._issuer.tenant_claim)
+        if isinstance(tenant, str) and tenant:
+            return confined_caller(account, role, self._tenant(tenant), origin, VIA)
+        known = self._people.caller(account.uid)
+        return Caller(
+            user=account.name,
+            uid=account.uid,
+            gid=account.gid,
+            role=role,
+            tenant=known.tenant,
+            tenants=known.tenants,
+            administers=known.administers if role is Role.TENANT_ADMIN else frozenset(),
+            origin=origin,
+            via=VIA,
+        )
+
+    def _claims(self, text: str) -> dict[str, Any]:
+        issuer = self._issuer
+        try:
+            key_id = jwt.get_unverified_header(text).get("kid")
+            claims: dict[str, Any] = jwt.decode(
+                text,
+                self._keys.key_for(key_id if isinstance(key_id, str) else None),
+                algorithms=[issuer.algorithm],
+                audience=issuer.audience,
+                issuer=issuer.issuer,
+                leeway=issuer.leeway_s,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.ExpiredSignatureError:
+            raise BadToken("the token has expired; get another", code="token_expired") from None
+        except jwt.ImmatureSignatureError:
+            raise BadToken(
+                "the token is not valid yet; is a clock wrong?", code="token_not_yet_valid"
+            ) from None
+        except jwt.InvalidIssuerError:
+            raise BadToken("the token is of another issuer", code="token_wrong_issuer") from None
+        except jwt.InvalidAudienceError:
+            raise BadToken(
+                "the token is for another service", code="token_wrong_audience"
+            ) from None
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise BadToken(f"the token is not believed: {error}", code="token_invalid") from None
+        return claims
+
+    def _account(self, claims: Mapping[str, Any]) -> Account:
+        name = claims.get(self._issuer.user_claim)
+        account = self._people.named(name) if isinstance(name, str) and name else None
+        if account is None:
+            raise BadToken(
+                f"the token's '{self._issuer.user_claim}' names no account of this machine",
+                code="token_without_user",
+            )
+        if account.uid == ROOT:
+            raise BadToken("no issuer can make root", code="token_without_user")
+        return account
+
+    def _tenant(self, named: str) -> str:
+        try:
+            return self._tenant_of(named)
+        except SchedulerError:
+            raise WrongTenant(
+                f"the token is for tenant '{named[:80]}', which is not known"
+            ) from None
+
+    def _role(self, claims: Mapping[str, Any]) -> Role:
+        """The highest role that the claim names."""
+        given = claims.get(self._issuer.role_claim, [])
+        words = given if isinstance(given, list) else [given]
+        roles = [
+            self._issuer.roles[word]
+            for word in words
+            if isinstance(word, str) and word in self._issuer.roles
+        ]
+        return max(roles, key=lambda role: role.rank, default=self._issuer.default_role)

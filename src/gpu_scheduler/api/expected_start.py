@@ -1,0 +1,258 @@
+"""When a job should start and end, and how that is known; also for jobs that are not queued yet.
+
+A time is told only if something vouches for it. Where nothing does, it is said why not: no time is
+better than a wrong one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from gpu_scheduler.api.explainer import Explainer, Outlook, ran_so_far_ms
+from gpu_scheduler.api.interfaces import Service
+from gpu_scheduler.control.job_record import JobLife
+from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
+from gpu_scheduler.engine.forecast import MOST_GUESSES, guesses_ahead, rough_start_ms
+from gpu_scheduler.engine.placement.capacity import open_room
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.model.job import Dependency, Job, called
+from gpu_scheduler.model.node import NodeState
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.service import BEYOND_MS
+from gpu_scheduler.model.snapshot import Running, Waiting
+from gpu_scheduler.predict.interface import is_guess
+
+RESERVED = "reserved"
+FORECAST = "forecast"
+ROUGH = "rough"
+KNOWN = "known"
+DEPENDENCY = "dependency"
+LONGEST_CHAIN = 20
+"""So many jobs that wait for one another are followed."""
+MOST_NAMED = 3
+NOT_KNOWN = "has no time limit of its own and no history"
+SELF_EVIDENT = frozenset({ReasonCode.NO_NODES, ReasonCode.NODES_CLOSED, ReasonCode.NO_RUNNER})
+"""Reasons that also say why there is no time."""
+
+
+class Foreseen(NamedTuple):
+    """A moment and its basis, one of the words above; or nothing, and why not."""
+
+    at_ms: int | None
+    basis: str = ""
+    why_not: str = ""
+
+
+NOTHING = Foreseen(None)
+
+
+class Expected(NamedTuple):
+    """What a new job may expect: start, end, and its place in line if it would queue at once."""
+
+    start: Foreseen
+    end: Foreseen
+    place: int | None
+
+
+def foreseen(service: Service, explainer: Explainer, job_id: str, depth: int = 0) -> Foreseen:
+    """When a living job that does not run should start."""
+    life = service.core.book.lives.get(job_id)
+    if life is None:
+        return NOTHING
+    if not life.queued:
+        return _of_what_it_waits_for(service, explainer, life, depth)
+    reason = explainer.reason(job_id)
+    if reason is not None and reason.code is ReasonCode.BUDGET:
+        return _next_budget(reason)
+    if reason is not None and reason.code in SELF_EVIDENT:
+        return NOTHING
+    return of_queued(service, explainer, service.core.book.picture.queue.entries[life.job.number])
+
+
+def of_queued(service: Service, explainer: Explainer, entry: Entry) -> Foreseen:
+    """When a queued job should start."""
+    return _told(service, explainer, entry, explainer.outlook(entry.number))
+
+
+def of_new(service: Service, explainer: Explainer, job: Job) -> Expected:
+    """When a job that is not there yet should start and end, if it were submitted now."""
+    book = service.core.book
+    now_ms = service.now_ms()
+    obstacle = _before_the_queue(service, explainer, job)
+    if obstacle is not None:
+        end = NOTHING
+        if explainer.is_guess(job):
+            end = Foreseen(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
+        elif obstacle.at_ms is not None:
+            end = Foreseen(obstacle.at_ms + book.predictor.expect(job, now_ms), obstacle.basis)
+        return Expected(obstacle, end, None)
+    number = book.next_number
+    waiting = Waiting(
+        job=replace(job, id=f"job-{number}", number=number, submit_ms=now_ms),
+        expected_ms=book.predictor.expect(job, now_ms),
+        tasks=None if job.array is None else job.array.tasks,
+        since_ms=now_ms,
+    )
+    outlook, place = explainer.outlook_if_queued(waiting)
+    entry = book.picture.enqueue(waiting)
+    try:
+        start = _told(service, explainer, entry, outlook)
+        return Expected(start, end_of_queued(explainer, entry, start), place)
+    finally:
+        book.picture.dequeue(number)
+
+
+def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> Foreseen | None:
+    """What keeps a new job from the queue: a hold, a begin time, other jobs; None for nothing."""
+    if job.hold:
+        return Foreseen(None, "", "it is held until somebody releases it")
+    found = []
+    if job.begin_ms > service.now_ms():
+        found.append(Foreseen(job.begin_ms, KNOWN))
+    for dependency in job.dependencies:
+        if dependency.job_id in service.core.book.lives:
+            end = _end_of(service, explainer, dependency.job_id, 0)
+            if end.at_ms is None:
+                return end
+            found.append(Foreseen(end.at_ms, DEPENDENCY))
+    return max(found, key=lambda one: one.at_ms or 0) if found else None
+
+
+def _told(service: Service, explainer: Explainer, entry: Entry, outlook: Outlook) -> Foreseen:
+    picture = service.core.book.picture
+    if outlook.guesses:
+        return Foreseen(None, "", _hangs_on(service, outlook.guesses))
+    if outlook.start_ms is not None:
+        return Foreseen(outlook.start_ms, RESERVED if outlook.is_reserved else FORECAST)
+    if not open_room(picture, entry.shape):
+        return Foreseen(None, "", _too_few_open(entry))
+    if outlook.is_never:
+        return Foreseen(None, "", "nothing that is expected to end lets it start")
+    guesses = guesses_ahead(picture, entry.number, service.now_ms(), explainer.is_guess)
+    if guesses:
+        return Foreseen(None, "", _hangs_on(service, guesses, sampled=True))
+    rough_ms = rough_start_ms(picture, entry.number, service.now_ms())
+    if rough_ms is None or rough_ms - service.now_ms() >= BEYOND_MS:
+        return NOTHING
+    return Foreseen(max(rough_ms, explainer.foreseen_until_ms()), ROUGH)
+
+
+def end_of_queued(explainer: Explainer, entry: Entry, start: Foreseen) -> Foreseen:
+    """When a queued job should end, if it starts then."""
+    waiting = entry.waiting
+    if waiting.job.service:
+        return Foreseen(None, "", "a service runs until somebody ends it")
+    if explainer.is_guess(waiting.job, waiting.attained_ms):
+        return Foreseen(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
+    if start.at_ms is None:
+        return NOTHING
+    return Foreseen(start.at_ms + max(1, waiting.expected_ms - waiting.attained_ms), start.basis)
+
+
+def end_of_running(service: Service, running: Running) -> Foreseen:
+    """When something that runs should end."""
+    job = running.job
+    if job.service:
+        return Foreseen(None, "", "a service runs until somebody ends it")
+    if not _is_heard_of(service, running):
+        return Foreseen(None, "", "nothing is heard of its node")
+    now_ms = service.now_ms()
+    predictor = service.core.book.predictor
+    if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):
+        return Foreseen(None, "", f"it {NOT_KNOWN}")
+    return Foreseen(max(now_ms, expected_end_ms(predictor, running, now_ms)), FORECAST)
+
+
+def _is_heard_of(service: Service, running: Running) -> bool:
+    """Tell whether all nodes of an allocation answer."""
+    by_id = service.core.book.picture.index.by_id
+    slots = [by_id.get(placement.node_id) for placement in running.allocation.placements]
+    return all(slot is None or slot.node.state is not NodeState.LOST for slot in slots)
+
+
+def _hangs_on(service: Service, numbers: frozenset[int], *, sampled: bool = False) -> str:
+    """Name the jobs of which nobody knows when they end."""
+    entries = service.core.book.picture.queue.entries
+    running = {
+        entry.running.job.number: entry.running.job
+        for entry in service.core.book.picture.running.values()
+        if entry.running.job.number in numbers
+    }
+    jobs: list[Job] = [
+        entries[number].waiting.job if number in entries else running[number]
+        for number in sorted(numbers)
+        if number in entries or number in running
+    ]
+    if len(jobs) == 1:
+        return f"{called(jobs[0].id)} comes before it and {NOT_KNOWN}"
+    named = ", ".join(job.id.removeprefix("job-") for job in jobs[:MOST_NAMED])
+    named += ", ..." if len(jobs) > MOST_NAMED else ""
+    is_least = sampled or len(numbers) >= MOST_GUESSES
+    count = f"{len(numbers)} or more" if is_least else str(len(numbers))
+    return f"{count} jobs before it ({named}) have no time limits of their own and no history"
+
+
+def _too_few_open(entry: Entry) -> str:
+    """Nothing that ends is enough: nodes or devices have to come back."""
+    members = entry.shape.min_members
+    if members == 1:
+        return "no node that could run it takes work now"
+    rack = " in one rack" * entry.shape.same_rack
+    return (
+        f"the nodes that take work now could not hold {members} members{rack} even if they were "
+        "empty"
+    )
+
+
+def _next_budget(reason: Reason) -> Foreseen:
+    """A budget that is used up begins anew at a known time."""
+    turns_ms = reason.get("turns_ms")
+    return Foreseen(turns_ms, KNOWN) if isinstance(turns_ms, int) else NOTHING
+
+
+def _of_what_it_waits_for(
+    service: Service, explainer: Explainer, life: JobLife, depth: int
+) -> Foreseen:
+    """The latest of all begin times, pauses and ends of other jobs; nothing for a hold."""
+    found: list[int] = []
+    basis = KNOWN
+    for obstacle, reason in (life.waiting_on or {}).items():
+        at_ms: int | None = None
+        if isinstance(obstacle, Dependency):
+            end = _end_of(service, explainer, obstacle.job_id, depth)
+            if end.at_ms is None:
+                return end
+            at_ms = end.at_ms
+            basis = DEPENDENCY
+        else:
+            value = reason.get("begin_ms") or reason.get("until_ms")
+            at_ms = value if isinstance(value, int) else None
+        if at_ms is None:
+            return NOTHING
+        found.append(at_ms)
+    return Foreseen(max(found), basis) if found else NOTHING
+
+
+def _end_of(service: Service, explainer: Explainer, job_id: str, depth: int) -> Foreseen:
+    """When another job should have ended."""
+    book = service.core.book
+    life = book.lives.get(job_id)
+    if life is None or depth >= LONGEST_CHAIN:
+        return NOTHING
+    ends = [
+        end_of_running(service, book.picture.running[task.allocation_id].running)
+        for task in (life.only_task, *life.tasks.values())
+        if task is not None and task.allocation_id in book.picture.running
+    ]
+    unknown = [end for end in ends if end.at_ms is None]
+    if unknown or explainer.is_guess(life.job):
+        why = unknown[0].why_not.removeprefix("it ") if unknown else NOT_KNOWN
+        return Foreseen(None, "", f"{called(job_id)}, which it waits for, {why}")
+    if ends and not life.pending:
+        return max(ends, key=lambda end: end.at_ms or 0)
+    start = foreseen(service, explainer, job_id, depth + 1)
+    if start.at_ms is None:
+        return start
+    expected_ms = life.expected_ms or book.predictor.expect(life.job, service.now_ms())
+    return Foreseen(start.at_ms + max(1, expected_ms), DEPENDENCY)

@@ -1,0 +1,148 @@
+"""Terminals of jobs are on the nodes; this joins people to them through the agents' streams.
+
+Neither side sends more than the other has said it takes. So a person who reads slowly, or a program
+that reads nothing, costs a little memory here and holds up nobody else on the same stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+
+from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
+from gpu_scheduler.wire import agent_pb2 as pb
+from gpu_scheduler.wire.handshake import TERMINALS
+
+CHUNKS_AHEAD = 8
+OPENS_S = 15.0
+"""A little longer than an agent waits for the socket of a job that has just begun."""
+
+Item = bytes | int | None
+
+
+class Visit:
+    """One person at one terminal: pieces of output and credits for input come out, in order."""
+
+    def __init__(self, node: str, number: int, send: Callable[[pb.ServerMessage], object]) -> None:
+        """`send` brings a message to the node."""
+        self.node = node
+        self.problem = ""
+        self._number = number
+        self._send = send
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._pieces = 0
+        self._may_put = 0
+
+    async def begun(self) -> None:
+        """Return when the terminal is joined; raises why it is not."""
+        try:
+            async with asyncio.timeout(OPENS_S):
+                first = await self._items.get()
+        except TimeoutError:
+            raise ClusterError(
+                f"node '{self.node}' does not answer, so the terminal is out of reach; try again"
+            ) from None
+        if first is None:
+            raise ClusterError(self.problem or "its terminal was closed at once; has it ended?")
+        self._items.put_nowait(first)
+
+    async def items(self) -> AsyncIterator[bytes | int]:
+        """Output, and how many pieces more the program takes; ends with the terminal.
+
+        A piece makes room for another when the next item is asked for. `problem` says why it ended,
+        if it is not simply over.
+        """
+        while (item := await self._items.get()) is not None:
+            yield item
+            if isinstance(item, bytes):
+                self._pieces -= 1
+                credit = pb.TerminalCredit(terminal_id=self._number, chunks=1)
+                self._send(pb.ServerMessage(terminal_credit=credit))
+
+    def put(self, data: bytes) -> None:
+        """Pass on what the person says; only for a credit."""
+        if not self._may_put:
+            raise InvalidRequest("more was sent to the terminal than it takes; wait for credit")
+        self._may_put -= 1
+        piece = pb.TerminalData(terminal_id=self._number, data=data)
+        self._send(pb.ServerMessage(terminal_data=piece))
+
+    def hear(self, message: pb.AgentMessage) -> None:
+        """The node says something about this terminal."""
+        match message.WhichOneof("message"):
+            case "terminal_data" if self._pieces < CHUNKS_AHEAD:
+                self._pieces += 1
+                self._items.put_nowait(message.terminal_data.data)
+            case "terminal_data":
+                self.end(f"node '{self.node}' sent more than was asked for")
+            case "terminal_credit":
+                self._may_put += message.terminal_credit.chunks
+                self._items.put_nowait(message.terminal_credit.chunks)
+            case "terminal_close":
+                self.end(message.terminal_close.problem)
+
+    def end(self, problem: str) -> None:
+        """Nothing more comes; what has come is still handed out."""
+        self.problem = self.problem or problem
+        self._items.put_nowait(None)
+
+
+class NodeTerminals:
+    """All that are open, by number."""
+
+    def __init__(
+        self,
+        send: Callable[[str, pb.ServerMessage], bool],
+        introduced: Callable[[str], pb.Hello | None],
+    ) -> None:
+        """`introduced` is how the agent of a node has introduced itself, None if it is away."""
+        self._send = send
+        self._introduced = introduced
+        self._numbers = count(1)
+        self._visits: dict[int, Visit] = {}
+
+    @asynccontextmanager
+    async def open(self, node_id: str, asked: pb.TerminalOpen) -> AsyncIterator[Visit]:
+        """Join the terminal that is asked for, until the end of the block."""
+        self._check(node_id)
+        asked.terminal_id = number = next(self._numbers)
+        asked.chunks = CHUNKS_AHEAD
+        visit = self._visits[number] = Visit(
+            node_id, number, lambda message: self._send(node_id, message)
+        )
+        try:
+            self._send(node_id, pb.ServerMessage(terminal_open=asked))
+            await visit.begun()
+            yield visit
+        finally:
+            del self._visits[number]
+            close = pb.TerminalClose(terminal_id=number)
+            self._send(node_id, pb.ServerMessage(terminal_close=close))
+
+    def _check(self, node_id: str) -> None:
+        hello = self._introduced(node_id)
+        if hello is None:
+            raise ClusterError(
+                f"node '{node_id}' is not connected, so its terminals are out of reach; what runs "
+                "there goes on"
+            )
+        if TERMINALS not in hello.abilities:
+            raise WrongState(
+                f"the agent of node '{node_id}' (version {hello.version}) is too old to bring "
+                "terminals here; log in to that machine, or update gpu-scheduler there"
+            )
+
+    def hear(self, node_id: str, message: pb.AgentMessage) -> None:
+        """A node says something; dropped if it is not about a terminal that is open there."""
+        kind = str(message.WhichOneof("message"))
+        visit = self._visits.get(getattr(message, kind).terminal_id)
+        if visit is not None and visit.node == node_id:
+            visit.hear(message)
+
+    def node_gone(self, node_id: str) -> None:
+        """Nothing more comes from this node."""
+        for visit in self._visits.values():
+            if visit.node == node_id:
+                visit.end(f"node '{node_id}' was disconnected")

@@ -1,0 +1,1 @@
+"""One module for each REST resource: handlers that parse, call one function and render."""

@@ -1,0 +1,252 @@
+"""Tokens: make, list, revoke. The record of changes. And who the caller is taken for."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import msgspec
+
+from gpu_scheduler.api.auth.accounts import ROOT, Account
+from gpu_scheduler.api.auth.tokens import PREFIX, hash_of
+from gpu_scheduler.api.context import Context, expect_admin
+from gpu_scheduler.api.http.operations import V1, Operation, Parameter, a_number
+from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.control.access.permissions import sees_token
+from gpu_scheduler.control.messages import MakeToken, RevokeToken
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
+from gpu_scheduler.model.identity import Role, Token
+from gpu_scheduler.store.contract import AuditQuery
+from gpu_scheduler.store.rows import AuditRow
+from gpu_scheduler.wire.access import (
+    AuditForm,
+    AuditPage,
+    Myself,
+    NewToken,
+    TokenForm,
+    TokenList,
+    TokenRequest,
+)
+from gpu_scheduler.wire.answers import Removed
+from gpu_scheduler.wire.times import read_time, write_time
+
+_REQUEST = msgspec.json.Decoder(TokenRequest)
+SECRET_BYTES = 32
+DAY_S = 86_400
+DEFAULT_PAGE = 100
+
+
+async def create_token(context: Context, call: Call) -> Answer:
+    """A new token. Its secret is in this answer and nowhere else."""
+    caller = call.caller
+    asked = await call.read(_REQUEST, context.settings.bounds.body_bytes)
+    if caller.via:
+        raise Forbidden(
+            "whoever calls with a token cannot make another; do that on the machine itself"
+        )
+    if not asked.name.isprintable():
+        raise InvalidRequest("the token's name holds a control character; remove it")
+    most_days = context.settings.max_token_days
+    if asked.expires_in_seconds > most_days * DAY_S:
+        raise InvalidRequest(
+            f"the token would be good for {asked.expires_in_seconds / DAY_S:g} days; at most "
+            f"{most_days:g} are allowed (auth.max_token_days)"
+        )
+    people = context.people
+    account = await people.when_known(lambda: _account(context, call, asked))
+    tenant = context.own_tenant(caller, asked.tenant_id)
+    if not asked.tenant_id and account.uid != caller.uid:
+        tenant = (await people.when_known(lambda: people.caller(account.uid))).tenant
+    now_ms = context.service.now_ms()
+    secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+    token = Token(
+        id=f"tok-{secrets.token_hex(4)}",
+        secret_hash=hash_of(secret),
+        name=asked.name,
+        user=account.name,
+        uid=account.uid,
+        tenant=tenant,
+        role=asked.role,
+        created_by=caller.user,
+        created_ms=now_ms,
+        expires_ms=now_ms + round(asked.expires_in_seconds * 1000),
+    )
+    await context.service.apply(MakeToken(token), caller)
+    shown = msgspec.structs.asdict(_form(token, now_ms))
+    return answer(NewToken(**shown, token=secret), status=201)
+
+
+def _account(context: Context, call: Call, asked: TokenRequest) -> Account:
+    """Whose jobs will run with the token; never root's by chance."""
+    caller = call.caller
+    if caller.uid == ROOT and not asked.user:
+        raise InvalidRequest(
+            "whose token should it be? jobs sent with it run as that user; name one with --user, "
+            "and only if you mean it, root"
+        )
+    name = asked.user or caller.user
+    account = context.people.named(name)
+    if account is None:
+        raise InvalidRequest(f"there is no account '{name[:80]}' on this machine")
+    if account.uid == ROOT and caller.uid != ROOT:
+        raise Forbidden("only root can make a token of root")
+    server_uid = context.settings.server_uid
+    if server_uid not in {ROOT, account.uid} and asked.role is not Role.VIEWER:
+        raise Forbidden(
+            f"this server does not run as root, so it runs jobs only as uid {server_uid}, and "
+            f"'{account.name}' has uid {account.uid}; only a viewer's token is possible"
+        )
+    return account
+
+
+async def list_tokens(context: Context, call: Call) -> Answer:
+    """The caller's tokens; for admins all."""
+    context.query(call)
+    caller = call.caller
+    now_ms = context.service.now_ms()
+    seen = [token for token in context.service.store.tokens() if sees_token(caller, token)]
+    seen.sort(key=lambda token: (-token.created_ms, token.id))
+    return answer(TokenList([_form(token, now_ms) for token in seen]))
+
+
+async def revoke_token(context: Context, call: Call) -> Answer:
+    """Believe a token no more, from now on."""
+    context.query(call)
+    token_id = call.params["token_id"]
+    if len(token_id) > 64 or not token_id.isprintable():
+        raise UnknownThing("that is the id of no token; 'tgpu token list' shows yours")
+    await context.service.apply(RevokeToken(token_id), call.caller)
+    return answer(Removed(id=token_id, message="Token revoked", status="revoked"))
+
+
+def _form(token: Token, now_ms: int) -> TokenForm:
+    state = "expired" if token.expires_ms <= now_ms else "active"
+    return TokenForm(
+        id=token.id,
+        name=token.name,
+        user=token.user,
+        tenant_id=token.tenant,
+        role=token.role.value,
+        state="revoked" if token.revoked_ms else state,
+        created_by=token.created_by,
+        created_at=write_time(token.created_ms),
+        expires_at=write_time(token.expires_ms),
+        last_used_at=write_time(token.last_used_ms or None),
+        revoked_at=write_time(token.revoked_ms or None),
+    )
+
+
+async def list_audit(context: Context, call: Call) -> Answer:
+    """Who changed what, or tried to, the newest first."""
+    expect_admin(call.caller, "read the record of changes")
+    query = context.query(call, "user", "action", "outcome", "since", "before", "limit")
+    since = query.text("since")
+    limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
+    asked = AuditQuery(
+        user=query.text("user"),
+        action=query.text("action"),
+        outcome=query.text("outcome"),
+        since_ms=read_time(since, "since") if since else 0,
+        before=query.optional("before"),
+        limit=limit,
+    )
+    # There may be millions of records and no index: the loop does not wait while they are read.
+    found = await asyncio.to_thread(context.service.store.audit, asked)
+    more = found[-1][0] if len(found) == limit else None
+    return answer(AuditPage([_record(number, row) for number, row in found], more))
+
+
+def _record(number: int, row: AuditRow) -> AuditForm:
+    return AuditForm(
+        number=number,
+        at=write_time(row.at_ms) or "",
+        user=row.user,
+        origin=row.origin,
+        via=row.via,
+        action=row.action,
+        target=row.target,
+        outcome=row.outcome,
+        code=row.code,
+        detail=row.detail,
+        count=row.times,
+    )
+
+
+async def who_am_i(context: Context, call: Call) -> Answer:
+    """Who the server takes the caller for."""
+    context.query(call)
+    caller = call.caller
+    return answer(
+        Myself(
+            user=caller.user,
+            uid=caller.uid,
+            role=caller.role.value,
+            tenant_id=caller.tenant,
+            tenants=sorted(caller.tenants),
+            administers=sorted(caller.administers),
+            via=caller.via,
+        )
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{V1}/tokens",
+        handler=create_token,
+        name="create_token",
+        summary="Make a token for callers from elsewhere; its secret is told this once.",
+        tag="access",
+        body=TokenRequest,
+        answer=NewToken,
+        status=201,
+        errors=(403, 404, 413, 415, 503),
+        example={"tenant_id": "vision", "role": "user", "expires_in_seconds": 2592000},
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/tokens",
+        handler=list_tokens,
+        name="list_tokens",
+        summary="Your tokens (admins: all), without their secrets.",
+        tag="access",
+        answer=TokenList,
+    ),
+    Operation(
+        method="DELETE",
+        path=f"{V1}/tokens/{{token_id}}",
+        handler=revoke_token,
+        name="revoke_token",
+        summary="Revoke a token; who shows it from now on is refused.",
+        tag="access",
+        answer=Removed,
+        errors=(403, 404, 409, 503),
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/audit",
+        handler=list_audit,
+        name="list_audit",
+        summary="Who changed what, and what was refused, the newest first (for admins).",
+        tag="access",
+        answer=AuditPage,
+        query=(
+            Parameter(name="user", description="Only of this user."),
+            Parameter(name="action", description="Only this, such as submit or cancel."),
+            Parameter(name="outcome", description="done or refused."),
+            Parameter(name="since", description="At this time or later."),
+            a_number("before", "`next_before` of the page before."),
+            a_number("limit", "How many records at most.", least=1, most=1000),
+        ),
+        errors=(403,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/me",
+        handler=who_am_i,
+        name="who_am_i",
+        summary="Who the server takes you for, and which tenants you may submit to.",
+        tag="access",
+        answer=Myself,
+    ),
+)

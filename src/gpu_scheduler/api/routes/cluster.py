@@ -1,0 +1,411 @@
+"""The cluster as a whole: status, devices, nodes, health, and how GPUs are divided.
+
+Everybody may see what runs where and for whom; what exactly it runs, only its owner and admins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+
+from gpu_scheduler.api.context import Context, expect_admin
+from gpu_scheduler.api.http.operations import V1, Operation, a_flag
+from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
+from gpu_scheduler.control.state import Book
+from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.model.job import NORMAL_PRIORITY, JobState, Pool
+from gpu_scheduler.model.measurements import DeviceProcess, DeviceReading
+from gpu_scheduler.model.node import Device, Health, NodeState, trouble_of, trouble_of_node
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.wire.answers import (
+    ClusterStatus,
+    GpuChanged,
+    GpuForm,
+    GpuList,
+    GpuProcess,
+    PoolUse,
+    QuotaForm,
+)
+from gpu_scheduler.wire.tenants import QuotaRequest, per
+
+# --- What the two kinds of work, online and batch, hold of all GPUs, and what each is sure of.
+
+
+def pool_uses(book: Book) -> list[PoolUse]:
+    """Both pools, online first."""
+    picture = book.picture
+    runs = dict.fromkeys(Pool, 0)
+    for entry in picture.running.values():
+        runs[entry.running.job.pool] += 1
+    waits = dict.fromkeys(Pool, 0)
+    for (_, _, pool), group in list(picture.queue.groups.items()):
+        waits[pool] += group.size
+    found = []
+    dues = picture.dues()
+    for pool in Pool:
+        quota = picture.pools.get(pool)
+        held_milli = picture.holdings.pools.get(pool, 0)
+        due_milli = dues.get(pool)
+        borrowed = 0 if due_milli is None else max(0, held_milli - due_milli)
+        found.append(
+            PoolUse(
+                pool=pool.value,
+                percent=None if quota is None else quota.percent,
+                elastic=quota is None or quota.elastic,
+                held_gpus=held_milli / WHOLE_MILLI,
+                sure_of_gpus=None if due_milli is None else due_milli / WHOLE_MILLI,
+                borrowed_gpus=borrowed / WHOLE_MILLI,
+                running_jobs=runs[pool],
+                waiting_jobs=waits[pool],
+            )
+        )
+    return found
+
+
+# --- The cluster as a whole: status, devices, nodes, health, and how GPUs are divided.
+
+_QUOTA = msgspec.json.Decoder(QuotaRequest)
+MOST_TROUBLES = 20
+WHOLE = 100
+
+
+@dataclass(slots=True)
+class Use:
+    """What is given out of one device, and to whom."""
+
+    share_milli: int = 0
+    memory_mb: int = 0
+    jobs: list[str] = field(default_factory=list)
+    users: list[str] = field(default_factory=list)
+
+
+def uses(context: Context) -> dict[tuple[str, int], Use]:
+    """What is given out, by node and index."""
+    found: dict[tuple[str, int], Use] = {}
+    for allocation_id, entry in context.service.core.book.picture.running.items():
+        running = entry.running
+        name = allocation_id.rpartition(".")[0]
+        for placement in running.allocation.placements:
+            for share in placement.devices:
+                use = found.setdefault((placement.node_id, share.index), Use())
+                use.share_milli += share.share_milli
+                use.memory_mb += share.memory_mb
+                use.jobs.append(name)
+                if running.job.user not in use.users:
+                    use.users.append(running.job.user)
+    return found
+
+
+def slots(context: Context) -> list[Slot]:
+    """All nodes with what is free of them, by name; n2 stands before n10."""
+    by_id = context.service.core.book.picture.index.by_id
+    return sorted(by_id.values(), key=lambda slot: natural_key(slot.node.id))
+
+
+def natural_key(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sorts numbers inside names by their size."""
+    parts = enumerate(re.split(r"([0-9]+)", name))
+    return [(int(part), "") if place % 2 else (-1, part) for place, part in parts], name
+
+
+def free_gpus(slot: Slot) -> int:
+    """Devices of a node that are wholly free and take work."""
+    return slot.free_mask.bit_count() if slot.node.takes_work else 0
+
+
+async def cluster_status(context: Context, call: Call) -> Answer:
+    """The cluster in numbers."""
+    detailed = context.query(call, "detailed").flag("detailed")
+    counts = context.service.store.count_states()
+    nodes = slots(context)
+    online = [slot for slot in nodes if slot.node.state is NodeState.ONLINE]
+    book = context.service.core.book
+    users: dict[str, float] = {}
+    for entry in book.picture.running.values():
+        gpus = entry.running.allocation.gpu_milli / WHOLE_MILLI
+        users[entry.running.job.user] = users.get(entry.running.job.user, 0) + gpus
+    status = ClusterStatus(
+        total_nodes=len(nodes),
+        online_nodes=len(online),
+        total_gpus=sum(slot.node.gpu_count for slot in nodes),
+        available_gpus=sum(map(free_gpus, nodes)),
+        total_jobs=sum(counts.values()),
+        running_jobs=counts.get(JobState.RUNNING, 0),
+        pending_jobs=counts.get(JobState.PENDING, 0) + counts.get(JobState.PREEMPTED, 0),
+        scheduled_jobs=counts.get(JobState.SCHEDULED, 0),
+        completed_jobs=counts.get(JobState.COMPLETED, 0),
+        failed_jobs=counts.get(JobState.FAILED, 0),
+        cancelled_jobs=counts.get(JobState.CANCELLED, 0),
+        queued_tasks=book.queued_tasks,
+        allocated_gpus=sum(users.values()),
+        usable_gpus=sum(slot.usable.bit_count() for slot in online),
+        users=dict(sorted(users.items())),
+        pending_by_priority=_by_priority(context) if detailed else None,
+        pools=pool_uses(book),
+    )
+    return answer(status)
+
+
+def _by_priority(context: Context) -> dict[str, int]:
+    """Jobs that wait, by how urgent they are."""
+    found = {"high": 0, "normal": 0, "low": 0}
+    for life in context.service.core.book.lives.values():
+        if life.queued or life.waiting_on:
+            priority = life.job.priority
+            urgent = "high" if priority > NORMAL_PRIORITY else "low"
+            found["normal" if priority == NORMAL_PRIORITY else urgent] += 1
+    return found
+
+
+# --- devices and nodes
+
+
+async def list_gpus(context: Context, call: Call) -> Answer:
+    """All devices, with what runs on them and what was measured."""
+    context.query(call)
+    return answer(GpuList(list(gpu_forms(context, call.caller))))
+
+
+def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
+    """One form for each device."""
+    given = uses(context)
+    running = context.service.core.book.picture.running
+
+    def sees(process: DeviceProcess) -> bool:
+        """What strangers run is nobody's secret here; what a job runs is its owner's."""
+        if not process.allocation_id:
+            return True
+        entry = running.get(process.allocation_id)
+        return caller.may_see(process.user, "" if entry is None else entry.running.job.tenant)
+
+    for slot in slots(context):
+        node_id = slot.node.id
+        found = context.service.telemetry.get(node_id)
+        readings = {} if found is None else {reading.index: reading for reading in found.readings}
+        for device in slot.node.devices:
+            use = given.get((node_id, device.index), Use())
+            form = GpuForm(
+                node=node_id,
+                index=device.index,
+                uuid=device.uuid,
+                model=device.model,
+                memory_mb=device.memory_mb,
+                state=_device_state(device, use),
+                allocated_share=per(use.share_milli, WHOLE_MILLI) or 0,
+                allocated_memory_mb=use.memory_mb,
+                jobs=use.jobs,
+                users=use.users,
+                paused=device.paused,
+                why=trouble_of(device) or trouble_of_node(slot.node),
+                mig=[f"{count} x {profile}" for profile, count in device.mig_slices],
+            )
+            _add_reading(form, readings.get(device.index), sees, running)
+            load = context.service.tallies.loads.get((node_id, device.index))
+            if load is not None:
+                form.utilisation_mean_percent = round(load.mean_percent, 1)
+                form.utilisation_peak_percent = load.most_percent
+            yield form
+
+
+def _device_state(device: Device, use: Use) -> str:
+    if device.quarantined:
+        return "quarantined"
+    if device.health is not Health.HEALTHY:
+        return "unhealthy"
+    if device.paused:
+        return "paused"
+    if use.jobs:
+        is_whole = use.share_milli >= WHOLE_MILLI and len(use.jobs) == 1
+        return "used" if is_whole else "shared"
+    if device.foreign is not None:
+        return "leaking" if device.foreign.leaked else "foreign"
+    return "hot" if device.hot else "free"
+
+
+def _add_reading(
+    form: GpuForm,
+    reading: DeviceReading | None,
+    sees: Callable[[DeviceProcess], bool],
+    held: Container[str],
+) -> None:
+    if reading is None:
+        return
+    if reading.load_percent is not None or reading.utilisation_percent:
+        form.utilisation_percent = reading.utilisation_percent
+    form.memory_used_mb = reading.memory_used_mb
+    form.temperature_c = reading.temperature_c
+    form.power_watts = round(reading.power_mw / 1000, 1)
+    form.processes = [
+        GpuProcess(
+            pid=process.pid,
+            user=process.user,
+            memory_mb=process.memory_mb,
+            job_id=process.allocation_id.rpartition(".")[0],
+            command=process.command if sees(process) else "",
+            leaked=bool(process.allocation_id) and process.allocation_id not in held,
+        )
+        for process in reading.processes
+    ]
+
+
+async def pause_gpu(context: Context, call: Call) -> Answer:
+    """Give out a device no more."""
+    return await _set_paused(context, call, paused=True)
+
+
+async def resume_gpu(context: Context, call: Call) -> Answer:
+    """Give out a device again."""
+    return await _set_paused(context, call, paused=False)
+
+
+async def _set_paused(context: Context, call: Call, *, paused: bool) -> Answer:
+    done = "paused" if paused else "resumed"
+    expect_admin(call.caller, f"have a GPU {done}")
+    context.query(call)
+    node_id = call.params.get("node") or _only_node(context)
+    text = call.params["index"]
+    if not (text.isascii() and text.isdigit() and len(text) < 6):
+        raise UnknownThing(f"GPU '{text[:40]}' is not known; name it by its number")
+    index = int(text)
+    message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
+    await context.service.apply(message, call.caller)
+    told = f"GPU {index} of {node_id} is {done}"
+    if paused:
+        told += "; what runs there goes on"
+    elif context.service.core.book.picture.index.slot(node_id).node.state is not NodeState.ONLINE:
+        told += "; its node is away, and is told when it comes back"
+    return answer(GpuChanged(node=node_id, index=index, paused=paused, message=told))
+
+
+def _only_node(context: Context) -> str:
+    nodes = slots(context)
+    if len(nodes) != 1:
+        raise InvalidRequest(
+            f"there are {len(nodes)} nodes, so a number alone names no GPU; write NODE:INDEX, as "
+            "'tgpu gpus' shows it (in REST: /gpus/NODE/INDEX)"
+        )
+    return nodes[0].node.id
+
+
+# --- quota
+
+
+def troubles(context: Context) -> dict[str, str]:
+    """Why devices take no work, by node and index; of many, the first ones."""
+    found = (
+        (f"{slot.node.id}:{device.index}", trouble)
+        for slot in slots(context)
+        for device in slot.node.devices
+        if (trouble := trouble_of(device))
+    )
+    return dict(islice(found, MOST_TROUBLES))
+
+
+async def get_quota(context: Context, call: Call) -> Answer:
+    """How the GPUs are divided between online and batch work."""
+    context.query(call)
+    return answer(_quota(context))
+
+
+async def put_quota(context: Context, call: Call) -> Answer:
+    """Divide the GPUs anew."""
+    expect_admin(call.caller, "change the quota")
+    asked = await call.read(_QUOTA, context.settings.bounds.body_bytes)
+    batch = (
+        WHOLE - asked.online_percent
+        if asked.batch_percent is msgspec.UNSET
+        else asked.batch_percent
+    )
+    is_undivided = asked.online_percent == batch == WHOLE
+    if asked.online_percent + batch > WHOLE and not is_undivided:
+        raise InvalidRequest(
+            f"online_percent {asked.online_percent} and batch_percent {batch} are more than 100; "
+            "with 100 for both, nothing is divided"
+        )
+    elastic = _quota(context).elastic if asked.elastic is msgspec.UNSET else asked.elastic
+    parts = ((Pool.ONLINE, asked.online_percent), (Pool.BATCH, batch))
+    quotas = tuple(PoolQuota(pool=pool, percent=part, elastic=elastic) for pool, part in parts)
+    await context.service.apply(SetPools(quotas), call.caller)
+    return answer(_quota(context))
+
+
+def _quota(context: Context) -> QuotaForm:
+    """Where nothing was set, each kind of work may have everything."""
+    known = {quota.pool: quota for quota in context.service.store.pools()}
+    online = known.get(Pool.ONLINE, PoolQuota(pool=Pool.ONLINE, percent=100))
+    batch = known.get(Pool.BATCH, PoolQuota(pool=Pool.BATCH, percent=100))
+    return QuotaForm(
+        online_percent=online.percent,
+        batch_percent=batch.percent,
+        elastic=online.elastic and batch.elastic,
+    )
+
+
+_CHANGE = (403, 404, 409, 503)
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=f"{V1}/cluster/status",
+        handler=cluster_status,
+        name="cluster_status",
+        summary="The cluster in numbers.",
+        tag="cluster",
+        query=(a_flag("detailed", "Also how many wait by priority."),),
+        answer=ClusterStatus,
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/gpus",
+        handler=list_gpus,
+        name="list_gpus",
+        summary="All GPUs: what is given out of them, and what was measured on them.",
+        tag="cluster",
+        answer=GpuList,
+    ),
+    *(
+        Operation(
+            method="POST",
+            path=f"{V1}/gpus/{place}/{verb}",
+            handler=handler,
+            name=f"{verb}_{name}",
+            summary=summary,
+            tag="cluster",
+            answer=GpuChanged,
+            errors=_CHANGE,
+        )
+        for place, name in (("{node}/{index}", "gpu_of_node"), ("{index}", "gpu"))
+        for verb, handler, summary in (
+            ("pause", pause_gpu, "Give out a GPU no more; what runs there goes on (for admins)."),
+            ("resume", resume_gpu, "Give out a GPU again (for admins)."),
+        )
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/quota",
+        handler=get_quota,
+        name="get_quota",
+        summary="How the GPUs are divided between online and batch work.",
+        tag="cluster",
+        answer=QuotaForm,
+    ),
+    Operation(
+        method="PUT",
+        path=f"{V1}/quota",
+        handler=put_quota,
+        name="put_quota",
+        summary="Divide the GPUs between online and batch work (for admins).",
+        tag="cluster",
+        body=QuotaRequest,
+        answer=QuotaForm,
+        errors=(403, 413, 415, 503),
+        example={"online_percent": 30, "elastic": True},
+    ),
+)

@@ -1,0 +1,186 @@
+"""History as it happens: a WebSocket that resumes behind any sequence number, and pages of it.
+
+Old events come from the store and new ones from the loop, without a gap and without repetition.
+Callers who are not admins get events of the jobs that they may see in full, and of nodes and
+devices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.http.operations import V1, Operation, a_number
+from gpu_scheduler.api.http.rate_limit import Slots
+from gpu_scheduler.api.http.request import Answer, Call, answer, encode
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.store.rows import EventRow
+from gpu_scheduler.wire.answers import EventForm, EventPage
+from gpu_scheduler.wire.times import write_time
+
+PATH = f"{V1}/events"
+TOO_SLOW = 1013
+"""The close code for "try again later": the reason names the number to resume behind."""
+NOT_UNDERSTOOD = 1003
+CLOSE_S = 5.0
+DEFAULT_PAGE = 100
+MOST_SCANNED = 20_000
+SCANNED_AT_ONCE = 1_000
+REMEMBERED_JOBS = 10_000
+
+Send = Callable[[Any], Awaitable[None]]
+Receive = Callable[[], Awaitable[Any]]
+
+
+class Sight:
+    """What of the history one caller may see."""
+
+    def __init__(self, context: Context, caller: Caller) -> None:
+        """Jobs are looked up, once, only where an event does not say enough about them."""
+        self._store = context.service.store
+        self._caller = caller
+        self._seen: OrderedDict[str, bool] = OrderedDict()
+
+    def __call__(self, event: EventRow) -> bool:
+        """Tell whether the caller may see the event."""
+        caller = self._caller
+        if caller.is_admin:
+            return True
+        if not event.job_id:
+            return event.user in {"", caller.user}
+        if event.user and not caller.administers:
+            if event.user != caller.user:
+                return False
+            if not caller.confined:
+                return True
+        return self._may_see_job(event.job_id)
+
+    def _may_see_job(self, job_id: str) -> bool:
+        seen = self._seen.get(job_id)
+        if seen is None:
+            row = self._store.job(job_id)
+            seen = row is not None and self._caller.may_see(row.job.user, row.job.tenant)
+            self._seen[job_id] = seen
+            if len(self._seen) > REMEMBERED_JOBS:
+                self._seen.popitem(last=False)
+        return seen
+
+
+def form(sequence: int, event: EventRow) -> EventForm:
+    """One line of history."""
+    return EventForm(
+        sequence=sequence,
+        at=write_time(event.at_ms) or "",
+        kind=event.kind,
+        job_id=event.job_id or None,
+        task=event.task,
+        data=dict(event.data),
+        user=event.user,
+    )
+
+
+async def list_events(context: Context, call: Call) -> Answer:
+    """A page of history; go on with `after` = `last`."""
+    query = context.query(call, "after", "limit")
+    limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
+    last = query.number("after", 0)
+    sees = Sight(context, call.caller)
+    found: list[EventForm] = []
+    scanned = 0
+    while len(found) < limit and scanned < MOST_SCANNED:
+        page = await asyncio.to_thread(context.service.store.events, last, SCANNED_AT_ONCE)
+        for sequence, event in page:
+            last = sequence
+            if sees(event):
+                found.append(form(sequence, event))
+                if len(found) == limit:
+                    break
+        scanned += len(page)
+        if len(page) < SCANNED_AT_ONCE:
+            break
+    return answer(EventPage(found, last))
+
+
+class EventSockets:
+    """All open WebSockets: so many for each user. `cut_off` counts those that were too slow."""
+
+    def __init__(self, context: Context) -> None:
+        """None is open."""
+        self._context = context
+        self._slots = Slots(context.settings.bounds.sockets_per_user, "event streams")
+        self.cut_off = 0
+
+    async def serve(self, call: Call, receive: Receive, send: Send) -> None:
+        """Accept a connection and feed it until one side has enough."""
+        after = self._context.query(call, "after").optional("after")
+        with self._slots.one_of(call.caller.user):
+            await receive()
+            await send({"type": "websocket.accept"})
+            await self._feed(call.caller, after, receive, send)
+
+    async def _feed(self, caller: Caller, after: int | None, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_until_gone(receive))
+        feeding = asyncio.ensure_future(self._send_all(caller, after, send))
+        try:
+            await asyncio.wait({gone, feeding}, return_when=asyncio.FIRST_COMPLETED)
+            if feeding.done():
+                last = feeding.result()
+                self.cut_off += 1
+                await _close(send, TOO_SLOW, f"resume with after={last}")
+            elif gone.result():
+                await _close(send, NOT_UNDERSTOOD, "this stream takes no messages")
+        finally:
+            for task in (gone, feeding):
+                task.cancel()
+            await asyncio.gather(gone, feeding, return_exceptions=True)
+
+    async def _send_all(self, caller: Caller, after: int | None, send: Send) -> int:
+        """Send until the subscriber is too slow; returns the last number that was sent."""
+        service = self._context.service
+        sees = Sight(self._context, caller)
+        last = service.store.last_event() if after is None else after
+        patience = self._context.settings.bounds.send_seconds
+        events: AsyncIterator[tuple[int, EventRow]] = service.subscribe(last)
+        async with aclosing(events) as stream:  # type: ignore[type-var]
+            async for sequence, event in stream:
+                if sees(event):
+                    text = encode(form(sequence, event)).decode()
+                    try:
+                        async with asyncio.timeout(patience):
+                            await send({"type": "websocket.send", "text": text})
+                    except TimeoutError:
+                        return last
+                last = sequence
+        return last
+
+
+async def _until_gone(receive: Receive) -> bool:
+    """Wait for the end of the connection; True if a message came, which nobody asked for."""
+    message = await receive()
+    return bool(message["type"] == "websocket.receive")
+
+
+async def _close(send: Send, code: int, reason: str) -> None:
+    async with asyncio.timeout(CLOSE_S):
+        await send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        handler=list_events,
+        name="list_events",
+        summary="A page of history. As a WebSocket: all that happens, from behind `after` on.",
+        tag="events",
+        answer=EventPage,
+        query=(
+            a_number("after", "Behind this sequence number."),
+            a_number("limit", "How many events at most.", least=1, most=1000),
+        ),
+    ),
+)

@@ -1,0 +1,279 @@
+"""Whether the scheduler is well, and if not: what is wrong, and what to do about it.
+
+Healthy, degraded (it works, but not all of it) or unhealthy. What is found comes from the state of
+the cluster here, and from `ApiSettings.vitals` for what only the server can see of itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from gpu_scheduler.api.auth.peer_credentials import UNKNOWN
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.routes.cluster import slots
+from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Finding
+from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.model.errors import SchedulerError
+from gpu_scheduler.model.node import Device, Health, NodeState, trouble_of
+from gpu_scheduler.wire.answers import Health as HealthForm
+from gpu_scheduler.wire.answers import HealthReason, LeadershipForm, leadership_form
+
+CHECKS = ("store", "disk", "nodes", "gpus", "queue", "notifications", "clock", "logs")
+NEARLY_FULL = 0.9
+LATE_MS = 15 * 60_000
+"""A notification that waits for longer is a backlog."""
+MOST_TOLD = 3
+
+
+async def health(context: Context, call: Call) -> Answer:
+    """Whether the scheduler works; 503 if it does not."""
+    context.query(call)
+    found = list(findings(context))
+    status = worst(found)
+    code = 503 if status == UNHEALTHY else 200
+    if not call.scope.get("state", {}).get("peer", UNKNOWN).local:
+        # Whoever shows nothing learns nothing more.
+        return answer(
+            HealthForm(status=status, version="", uptime_seconds=0, checks={}), status=code
+        )
+    checks = dict.fromkeys(CHECKS, "ok")
+    if context.settings.standing is not None:
+        checks["leadership"] = "ok"
+    for finding in found:
+        told = checks[finding.check]
+        checks[finding.check] = finding.detail if told == "ok" else f"{told}; {finding.detail}"
+    if context.settings.warnings:
+        checks["settings"] = "; ".join(context.settings.warnings)
+    form = HealthForm(
+        status=status,
+        version=context.settings.version,
+        uptime_seconds=round(time.monotonic() - context.started, 3),
+        checks=checks,
+        reasons=[
+            HealthReason(one.check, one.status, one.detail, one.remedy)
+            for one in sorted(found, key=lambda one: one.status != UNHEALTHY)
+        ],
+        leadership=_leadership(context),
+    )
+    return answer(form, status=code)
+
+
+def worst(found: Sequence[Finding]) -> str:
+    """The status as a whole."""
+    statuses = {finding.status for finding in found}
+    return next((status for status in (UNHEALTHY, DEGRADED) if status in statuses), HEALTHY)
+
+
+def findings(context: Context) -> Iterator[Finding]:
+    """All that is wrong."""
+    yield from _store(context)
+    yield from _lead(context)
+    nodes = slots(context)
+    yield from _nodes(nodes)
+    yield from _gpus(context, nodes)
+    yield from _queue(context)
+    yield from _notifications(context)
+    if context.settings.vitals is not None:
+        yield from context.settings.vitals()
+
+
+def _store(context: Context) -> Iterator[Finding]:
+    try:
+        context.service.store.last_event()
+    except SchedulerError as error:
+        if away := context.service.away:
+            yield Finding(
+                "store",
+                DEGRADED,
+                away,
+                "bring the database back; until then requests are refused, running jobs go on, "
+                "nothing that was acknowledged is lost, and it goes on by itself",
+            )
+            return
+        yield Finding(
+            "store",
+            UNHEALTHY,
+            f"the database cannot be read ({error.code})",
+            "see the server's log, and docs/reference/database.md for what to do",
+        )
+        return
+    if context.service.trouble:
+        yield Finding(
+            "store",
+            DEGRADED,
+            f"changes cannot be written: {context.service.trouble}",
+            "make room on the disk of the state directory; nothing that was acknowledged is lost, "
+            "and it goes on by itself",
+        )
+
+
+def _leadership(context: Context) -> LeadershipForm | None:
+    standing = context.settings.standing
+    if standing is None:
+        return None
+    return leadership_form(
+        standing.me,
+        standing.lead,
+        term=standing.term,
+        is_held=standing.is_held,
+        trouble=standing.trouble,
+    )
+
+
+def _lead(context: Context) -> Iterator[Finding]:
+    """Whether somebody leads, and this server knows it."""
+    standing = context.settings.standing
+    if standing is None:
+        return
+    if not standing.lead.is_held:
+        why = standing.trouble or "none of the servers has taken the lead yet"
+        yield Finding(
+            "leadership",
+            DEGRADED,
+            f"no server is known to lead: {why}",
+            "nothing is decided until one does, and jobs run on; look after the database",
+        )
+    elif standing.trouble:
+        yield Finding(
+            "leadership", DEGRADED, standing.trouble, "look after the database; it is asked again"
+        )
+
+
+def _nodes(nodes: list[Slot]) -> Iterator[Finding]:
+    remedy = (
+        "on that machine, look at agent/agent.log in the state directory; the server starts its "
+        "own agent again by itself, and jobs run on meanwhile"
+    )
+    lost = [slot.node.id for slot in nodes if slot.node.state is not NodeState.ONLINE]
+    if not nodes:
+        remedy = (
+            "none has joined yet: make a token with 'tgpu node token create', and start 'tgpu "
+            "agent' with it on each machine"
+        )
+    if len(lost) == len(nodes):
+        yield Finding("nodes", DEGRADED, "no node is online", remedy)
+    elif lost:
+        online = len(nodes) - len(lost)
+        detail = f"{online} of {len(nodes)} nodes are online; away: {', '.join(lost[:MOST_TOLD])}"
+        yield Finding("nodes", DEGRADED, detail, remedy)
+    yield from _set_aside(nodes)
+
+
+def _set_aside(nodes: list[Slot]) -> Iterator[Finding]:
+    """What a hook wrote may be meant for admins only, so that it is not told here."""
+    faulty = [slot.node.id for slot in nodes if slot.node.closed and slot.node.closed.is_fault]
+    for node_id in faulty[:MOST_TOLD]:
+        yield Finding(
+            "nodes",
+            DEGRADED,
+            f"node {node_id} was set aside, as a prolog or epilog failed there",
+            f"'tgpu nodes show {node_id}' says how it failed; mend that, then use the node again "
+            f"with 'tgpu nodes uncordon {node_id}'",
+        )
+    if len(faulty) > MOST_TOLD:
+        more = f"{len(faulty) - MOST_TOLD} further nodes were set aside"
+        yield Finding("nodes", DEGRADED, more, "'tgpu nodes' shows all of them")
+
+
+def _gpus(context: Context, nodes: list[Slot]) -> Iterator[Finding]:
+    for node_id, found in sorted(context.service.telemetry.items()):
+        if found.problem:
+            yield Finding(
+                "gpus",
+                DEGRADED,
+                found.problem if len(nodes) == 1 else f"{node_id}: {found.problem}",
+                "run nvidia-smi there; if that hangs or fails, the driver needs a restart. Until "
+                "then GPUs are used as they were last seen",
+            )
+    grave = [
+        (device, f"GPU {device.index} of {slot.node.id}: {trouble_of(device)}")
+        for slot in nodes
+        for device in slot.node.devices
+        if _is_grave(device)
+    ]
+    for device, told in grave[:MOST_TOLD]:
+        yield Finding("gpus", DEGRADED, told, _remedy_of(device))
+    if len(grave) > MOST_TOLD:
+        more = f"{len(grave) - MOST_TOLD} further GPUs have trouble"
+        yield Finding("gpus", DEGRADED, more, "'tgpu gpus' shows all of them")
+
+
+def _is_grave(device: Device) -> bool:
+    """Somebody should look after it; what others run or heat ends by itself."""
+    is_leaking = device.foreign is not None and device.foreign.leaked
+    return device.health is not Health.HEALTHY or device.quarantined or is_leaking
+
+
+def _remedy_of(device: Device) -> str:
+    index = device.index
+    if device.health is not Health.HEALTHY:
+        return (
+            f"look for XID or ECC errors with 'nvidia-smi -q -i {index}' and dmesg; it comes back "
+            f"when the driver says so, or by 'tgpu resume-gpu {index}'"
+        )
+    if device.quarantined:
+        return (
+            "jobs of several commands died on it at once; look at their logs, then use it again "
+            f"with 'tgpu resume-gpu {index}'"
+        )
+    pid = device.foreign.pid if device.foreign is not None else 0
+    end_it = f"end process {pid}" if pid else f"reset it with 'nvidia-smi --gpu-reset -i {index}'"
+    return f"{end_it}; it is given out again as soon as its memory is free"
+
+
+def _queue(context: Context) -> Iterator[Finding]:
+    book = context.service.core.book
+    most = book.limits.max_queued_tasks
+    if book.queued_tasks >= most:
+        yield Finding(
+            "queue",
+            DEGRADED,
+            f"the queue is full: {book.queued_tasks:,} tasks wait",
+            "submissions are refused until some have run; cancel what is not needed, or raise "
+            "scheduler.max_queue_size",
+        )
+    elif book.queued_tasks >= NEARLY_FULL * most:
+        yield Finding(
+            "queue",
+            DEGRADED,
+            f"the queue is nearly full: {book.queued_tasks:,} of {most:,} tasks",
+            "beyond that submissions are refused; cancel what is not needed, or raise "
+            "scheduler.max_queue_size",
+        )
+
+
+def _notifications(context: Context) -> Iterator[Finding]:
+    notifications = context.settings.notifications
+    if notifications is None:
+        return
+    now_ms = context.service.now_ms()
+    for name, lane in notifications.lanes.items():
+        oldest_ms = lane.oldest_ms
+        if oldest_ms is not None and now_ms - oldest_ms > LATE_MS:
+            minutes = (now_ms - oldest_ms) // 60_000
+            yield Finding(
+                "notifications",
+                DEGRADED,
+                f"{len(lane.waiting):,} notifications wait for {name}, for up to {minutes} minutes",
+                f"'tgpu notify' shows the last error, 'tgpu notify test {name}' tries it now",
+            )
+
+
+OPERATIONS = tuple(
+    Operation(
+        method="GET",
+        path=path,
+        handler=health,
+        name=name,
+        summary="Whether the scheduler works: healthy, degraded or unhealthy (503), and why.",
+        tag="cluster",
+        answer=HealthForm,
+        errors=(503,),
+        public=True,
+        public_everywhere=True,
+    )
+    for path, name in ((f"{V1}/health", "health"), ("/health", "plain_health"))
+)

@@ -1,0 +1,467 @@
+"""Rows of jobs become the forms that people read. Only committed rows are shown.
+
+Values of captured environments are never shown, and of named variables only those that do not look
+like secrets, and only to the job's owner. Whoever may not see a job in full gets a form that has
+nothing but what everybody may know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, cast, get_args, get_origin
+
+from msgspec import structs
+
+from gpu_scheduler.api.expected_start import end_of_running
+from gpu_scheduler.api.explainer import sentence
+from gpu_scheduler.api.ha.gate import note_gap
+from gpu_scheduler.api.interfaces import Attach, Service
+from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
+from gpu_scheduler.engine.explain import Reasons
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import ENDED, HOLDING, Job, JobState
+from gpu_scheduler.model.launch import Launch, Runner
+from gpu_scheduler.model.measurements import AttemptMeasure, Measure
+from gpu_scheduler.model.plan import Placement, Plan
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
+from gpu_scheduler.wire.answers import (
+    ArrayForm,
+    ArrayTask,
+    AttemptForm,
+    DependencyForm,
+    HeldGpu,
+    JobForm,
+    JobLine,
+    MeasureForm,
+    Place,
+    SnapshotForm,
+)
+from gpu_scheduler.wire.tenants import per
+from gpu_scheduler.wire.times import write_time
+
+HIDDEN = "***"
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.IGNORECASE)
+MOST_PLACES = 1000
+MINUTE_MS = 60_000
+FOR_EVERYBODY = frozenset(
+    (
+        *("id", "job_id", "number", "tenant_id", "user", "state", "submitted_at", "started_at"),
+        *("gpu_count", "gpu_memory_mb", "cpu_cores", "memory_mb", "members", "min_members"),
+    )
+)
+"""What of a job everybody may see, besides where it runs and when it should end."""
+_NO_LAUNCH = Launch(argv=("",))
+
+
+def _empty(kind: Any) -> Callable[[], Any]:
+    """Makes what says nothing in a field of that type, whatever stood there."""
+    if type(None) in get_args(kind):
+        return lambda: None
+    return cast("Callable[[], Any]", get_origin(kind) or kind)
+
+
+_EMPTY = {
+    field.name: _empty(field.type)
+    for field in structs.fields(JobForm)
+    if field.name not in FOR_EVERYBODY
+}
+"""How all other fields are emptied."""
+
+
+class JobViews:
+    """Makes the forms of jobs for one caller."""
+
+    def __init__(self, service: Service, caller: Caller, attach: Attach | None = None) -> None:
+        """The caller decides what is redacted."""
+        self._attach = attach
+        self._service = service
+        self._store = service.store
+        self._caller = caller
+        self._reasons: Reasons | None = None
+
+    def job(self, row: JobRow) -> JobForm:
+        """A job, or an array as a whole."""
+        job = row.job
+        if not self._caller.may_see(job.user, job.tenant):
+            return self._of_somebody_else(row)
+        launch = self._store.launch(job.id) or _NO_LAUNCH
+        form = self._form(row, job, launch)
+        form.allocation = self._places(row)
+        form.placed_members = _placed(job, form.allocation)
+        form.expected_end = self._expected_end(row)
+        form.measured = self.measured(row)
+        if job.array is None and row.state is JobState.RUNNING:
+            form.attach = self._way_in(job, launch, f"{job.id}.{row.attempt}")
+        return form
+
+    def line(self, row: JobRow) -> JobLine:
+        """A job in one line; of others only what everybody may know."""
+        job = row.job
+        sees = self._caller.may_see(job.user, job.tenant)
+        held = self._places(row) if row.state in HOLDING else []
+        members = job.members[: _placed(job, held)]
+        return JobLine(
+            id=job.id,
+            name=job.name if sees else "",
+            user=job.user,
+            tenant_id=job.tenant,
+            state=row.state.value,
+            reason=(row.reason or self._why_it_waits(row)) if sees else "",
+            gpus=per(sum(member.gpu_milli for member in members), WHOLE_MILLI) or 0,
+            members=len(members),
+            priority=job.priority if sees else 0,
+            interactive=job.interactive and sees,
+            hold=job.hold and sees,
+            tasks="" if job.array is None or not sees else str(job.array.tasks),
+            submitted_at=write_time(job.submit_ms),
+            started_at=write_time(row.start_ms),
+            max_runtime_minutes=(per(job.max_runtime_ms, MINUTE_MS) or None) if sees else None,
+            places=_short_places(held),
+            may_change=self._caller.may_touch(job.user, job.tenant),
+            expected_end=self._expected_end(row),
+        )
+
+    def _of_somebody_else(self, row: JobRow) -> JobForm:
+        """Only that it is there, whose, how large, where, and until when.
+
+        All other fields are emptied, also those that somebody adds later.
+        """
+        form = self._form(row, row.job, _NO_LAUNCH)
+        for name, empty in _EMPTY.items():
+            setattr(form, name, empty())
+        form.allocation = self._places(row)
+        form.placed_members = _placed(row.job, form.allocation)
+        for place in form.allocation:
+            place.task = None
+        if row.job.array is not None:
+            count = len(row.job.array.tasks)
+            form.array = ArrayForm(tasks="", count=count, max_running=0, states={})
+        form.expected_end = self._expected_end(row)
+        form.redacted = True
+        return form
+
+    def _expected_end(self, row: JobRow) -> str | None:
+        """When what runs should end, if anything vouches for that; an array, with its last task."""
+        if row.state not in HOLDING:
+            return None
+        names = [f"{row.job.id}.{row.attempt}"]
+        if row.job.array is not None:
+            life = self._service.core.book.lives.get(row.job.id)
+            if life is None or life.pending:
+                return None
+            names = [task.allocation_id for task in life.tasks.values()]
+        return self._end_of(names)
+
+    def _end_of(self, names: list[str]) -> str | None:
+        """When the last of these attempts should end, if that is known of all of them."""
+        held = self._service.core.book.picture.running
+        if not names or not all(name in held for name in names):
+            return None
+        ends = [end_of_running(self._service, held[name].running).at_ms for name in names]
+        known = [end_ms for end_ms in ends if end_ms is not None]
+        return write_time(max(known)) if len(known) == len(ends) else None
+
+    def measured(self, row: JobRow, task: int | None = None) -> MeasureForm | None:
+        """What was measured on all attempts of the job, or of one of its tasks, until now."""
+        job_id = row.job.id
+        if not row.attempt and not row.tasks:
+            return None
+        if row.job.array is not None and task is None:
+            found = self._store.job_measures([job_id]).get(job_id)
+            return None if found is None else measure_form(found)
+        attempts = {one.allocation_id: one for one in self._store.attempt_measures(job_id, task)}
+        start = f"{job_id}." if task is None else f"{job_id}_{task}."
+        name = f"{start}{self._attempt(row, task)}"
+        gauge = self._service.core.book.gauges.attempts.get(name)
+        entry = self._service.core.book.picture.running.get(name)
+        if gauge is not None and entry is not None and gauge.says_something:
+            attempts[name] = gauge.row(entry.running.allocation)
+        if not attempts:
+            return None
+        total = Measure()
+        for one in attempts.values():
+            total = total.and_also(one.measure)
+        return measure_form(total, next(reversed(attempts.values())).warning)
+
+    def _attempt(self, row: JobRow, task: int | None) -> int:
+        """The number of the last attempt."""
+        if task is None:
+            return row.attempt
+        tasks = self._store.tasks(row.job.id, only=IntervalSet.of([task]))
+        return tasks[0].attempt if tasks else 0
+
+    def _way_in(self, job: Job, launch: Launch, allocation_id: str) -> list[str]:
+        """What enters the session of a job that runs in one."""
+        running = self._service.core.book.picture.running.get(allocation_id)
+        if self._attach is None or running is None or launch.runner is Runner.PROCESS:
+            return []
+        return list(self._attach(job, launch, running.running.allocation))
+
+    def task(self, row: JobRow, number: int) -> JobForm:
+        """One task of an array, in the form of a job."""
+        form = self.job(row)
+        if form.redacted:
+            return form
+        form.id = form.job_id = f"{row.job.id}_{number}"
+        form.task = number
+        form.array = None
+        form.measured = self.measured(row, number)
+        form.state = task_state(row, number).value
+        form.allocation = [place for place in form.allocation if place.task == number]
+        form.placed_members = len(form.allocation) if row.job.is_gang and form.allocation else None
+        form.attempt = form.preemptions = 0
+        form.started_at = form.ended_at = form.exit_code = form.signal = form.expected_end = None
+        for task in self._store.tasks(row.job.id, only=IntervalSet.of([number])):
+            form.attempt, form.preemptions = task.attempt, task.preemptions
+            form.started_at, form.ended_at = write_time(task.start_ms), write_time(task.end_ms)
+            form.exit_code, form.signal = task.exit_code, task.signal
+            if task.state is JobState.RUNNING:
+                launch = self._store.launch(row.job.id) or _NO_LAUNCH
+                allocation_id = f"{row.job.id}_{number}.{task.attempt}"
+                form.expected_end = self._end_of([allocation_id])
+                form.attach = self._way_in(row.job, launch, allocation_id)
+                form.reason = form.reason or self._warned(allocation_id)
+        return form
+
+    def _form(self, row: JobRow, job: Job, launch: Launch) -> JobForm:
+        members = job.members
+        return JobForm(
+            id=job.id,
+            job_id=job.id,
+            number=job.number,
+            name=job.name,
+            tenant_id=job.tenant,
+            user=job.user,
+            state=row.state.value,
+            reason=row.reason or self._why_it_waits(row),
+            priority=job.priority,
+            gpu_count=per(job.gpu_milli, WHOLE_MILLI) or 0,
+            gpu_memory_mb=sum(member.gpu_memory_total_mb for member in members),
+            cpu_cores=per(sum(member.cpu_milli for member in members), 1000) or 0,
+            memory_mb=sum(member.memory_mb for member in members),
+            command=list(job.command),
+            image=launch.image,
+            working_directory=launch.workdir,
+            environment=self._shown(job, launch),
+            pool=job.pool.value,
+            interactive=job.interactive,
+            preemptible=job.preemptible,
+            gang_scheduling=job.is_gang or job.gpu_milli > WHOLE_MILLI,
+            members=len(members),
+            min_members=job.min_members,
+            max_runtime_minutes=per(job.max_runtime_ms, MINUTE_MS) or None,
+            submitted_at=write_time(job.submit_ms),
+            started_at=write_time(row.start_ms),
+            ended_at=write_time(row.end_ms),
+            attempt=row.attempt,
+            preemptions=row.preemptions,
+            exit_code=row.exit_code,
+            signal=row.signal,
+            array=_array(row),
+            allocation=[],
+            dependencies=[DependencyForm(d.kind.value, d.job_id) for d in job.dependencies],
+            hold=job.hold,
+            retries=job.retries,
+            deadline=write_time(job.deadline_ms or None),
+            begin_at=write_time(job.begin_ms or None),
+            runner=launch.runner.value,
+            gpu_models=sorted({model for member in members for model in member.gpu_models}),
+            output=launch.output,
+            **self._belonging(job, launch),
+            allow_idle=job.allow_idle,
+            time_limit_minutes=self._time_limit(job),
+        )
+
+    def _time_limit(self, job: Job) -> float | None:
+        """The limit in force: its own, or that of the settings; a service has none."""
+        limit_ms = 0 if job.service else self._service.core.book.picture.limit_ms(job)
+        return per(limit_ms, MINUTE_MS) or None
+
+    def _belonging(self, job: Job, launch: Launch) -> dict[str, Any]:
+        """Sweep, snapshot and whom to tell, for the owner."""
+        if self._caller.user != job.user:
+            return {}
+        shot = launch.snapshot
+        return {
+            "notify": list(map(str, job.notify)),
+            "sweep": launch.sweep,
+            "params": dict(launch.params),
+            "snapshot": None
+            if shot is None
+            else SnapshotForm(shot.path, shot.source, shot.tree, shot.commit, shot.dirty),
+        }
+
+    def _why_it_waits(self, row: JobRow) -> str:
+        """Why a queued job has not started, as the last cycle saw it.
+
+        Of one that runs: that its node is lost, or that it was warned.
+        """
+        book = self._service.core.book
+        life = book.lives.get(row.job.id)
+        if life is None and row.state not in ENDED:
+            note_gap(row.job.id)
+        if row.state in HOLDING and life is not None:
+            lost = sentence(on_lost_node(book, life))[1]
+            return lost or self._warned(f"{row.job.id}.{row.attempt}")
+        if row.state is not JobState.PENDING or life is None or not life.queued:
+            return ""
+        if self._reasons is None:
+            self._reasons = Reasons(book.picture, self._service.last_plan or Plan())
+        return sentence(self._reasons.brief(row.job.number))[1]
+
+    def _warned(self, allocation_id: str) -> str:
+        gauge = self._service.core.book.gauges.attempts.get(allocation_id)
+        text = "" if gauge is None else gauge.standing_warning
+        return f"warned: {text}" if text else ""
+
+    def _shown(self, job: Job, launch: Launch) -> dict[str, str]:
+        is_owner = self._caller.user == job.user
+        return {
+            name: value if is_owner and not SECRET.search(name) else HIDDEN
+            for name, value in launch.environment
+        }
+
+    def _places(self, row: JobRow) -> list[Place]:
+        """What the job holds; once it has ended, what its last attempt held."""
+        job = row.job
+        if job.array is not None:
+            return self._places_of_tasks(row)
+        if row.state in HOLDING:
+            return self._held(f"{job.id}.{row.attempt}", None)
+        if row.attempt == 0 or row.state is JobState.PENDING:
+            return []
+        attempts = self._store.attempts(job.id)
+        return places(attempts[-1].placements) if attempts else []
+
+    def _places_of_tasks(self, row: JobRow) -> list[Place]:
+        held = IntervalSet()
+        for state, numbers in row.tasks:
+            if state in HOLDING:
+                held = held.union(numbers)
+        if not held:
+            return []
+        found: list[Place] = []
+        for task in self._store.tasks(row.job.id, only=held):
+            if len(found) >= MOST_PLACES:
+                break
+            found += self._held(f"{row.job.id}_{task.task}.{task.attempt}", task.task)
+        return found
+
+    def _held(self, allocation_id: str, task: int | None) -> list[Place]:
+        entry = self._service.core.book.picture.running.get(allocation_id)
+        if entry is None:
+            note_gap(allocation_id)
+            return []
+        return places(entry.running.allocation.placements, task)
+
+
+def places(placements: tuple[Placement, ...], task: int | None = None) -> list[Place]:
+    """Where the members are."""
+    return [
+        Place(
+            node=placement.node_id,
+            gpus=[
+                HeldGpu(
+                    index=share.index,
+                    share=per(share.share_milli, WHOLE_MILLI) or 0,
+                    memory_mb=share.memory_mb,
+                    mig_profile=share.mig_profile,
+                )
+                for share in placement.devices
+            ],
+            member=placement.member,
+            task=task,
+            cpu_cores=per(placement.cpu_milli, 1000) or 0,
+            memory_mb=placement.memory_mb,
+        )
+        for placement in placements
+    ]
+
+
+def _placed(job: Job, held: list[Place]) -> int | None:
+    """How many members of a gang have a place; tasks of an array may differ in that."""
+    return len(held) if job.is_gang and job.array is None and held else None
+
+
+def _short_places(held: list[Place]) -> list[str]:
+    """One text for each node: `box[0,1]`."""
+    devices: dict[str, set[int]] = {}
+    for place in held:
+        devices.setdefault(place.node, set()).update(gpu.index for gpu in place.gpus)
+    return [
+        f"{node}[{','.join(map(str, sorted(indices)))}]" if indices else node
+        for node, indices in devices.items()
+    ]
+
+
+def task_state(row: JobRow, number: int) -> JobState:
+    """The state of one task of an array."""
+    for state, numbers in row.tasks:
+        if number in numbers:
+            return state
+    return row.state
+
+
+def states_of(row: JobRow) -> dict[str, str]:
+    """The task numbers in each state."""
+    return {state.value: str(numbers) for state, numbers in row.tasks if numbers}
+
+
+def _array(row: JobRow) -> ArrayForm | None:
+    array = row.job.array
+    if array is None:
+        return None
+    return ArrayForm(
+        tasks=str(array.tasks),
+        count=len(array.tasks),
+        max_running=array.max_running,
+        states=states_of(row),
+    )
+
+
+def measure_form(measure: Measure, warning: str = "") -> MeasureForm:
+    """What was measured, in the units that people use."""
+    energy_wh, mean = measure.energy_wh, measure.mean_percent
+    return MeasureForm(
+        energy_wh=None if energy_wh is None else round(energy_wh, 3),
+        utilisation_percent=None if mean is None else round(mean, 1),
+        peak_utilisation_percent=None if mean is None else measure.peak_percent,
+        peak_memory_mb=measure.peak_memory_mb,
+        warning=warning,
+    )
+
+
+def attempt_form(row: AttemptRow, measured: AttemptMeasure | None = None) -> AttemptForm:
+    """An attempt that is over."""
+    return AttemptForm(
+        id=row.allocation_id,
+        job_id=row.job_id,
+        task=row.task,
+        attempt=row.attempt,
+        state=row.state.value,
+        started_at=write_time(row.start_ms),
+        ended_at=write_time(row.end_ms),
+        exit_code=row.exit_code,
+        signal=row.signal,
+        detail=row.detail,
+        allocation=places(row.placements, row.task),
+        measured=None if measured is None else measure_form(measured.measure, measured.warning),
+    )
+
+
+def task_form(row: TaskRow) -> ArrayTask:
+    """One task of an array."""
+    return ArrayTask(
+        id=f"{row.job_id}_{row.task}",
+        task=row.task,
+        state=row.state.value,
+        attempt=row.attempt,
+        preemptions=row.preemptions,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        started_at=write_time(row.start_ms),
+        ended_at=write_time(row.end_ms),
+    )

@@ -1,0 +1,315 @@
+"""Metrics for Prometheus, made when somebody asks, from what the loop counts anyway.
+
+Labels are bounded: states, nodes, devices, tenants and the API's own paths. Users and jobs are no
+labels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.http.operations import Operation
+from gpu_scheduler.api.http.request import Answer, Call
+from gpu_scheduler.api.interfaces import Service
+from gpu_scheduler.api.routes.cluster import free_gpus, pool_uses, slots, uses
+from gpu_scheduler.api.routes.health import CHECKS, findings, worst
+from gpu_scheduler.api.routes.services import shown_state
+from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Histogram
+from gpu_scheduler.model.job import JobState
+from gpu_scheduler.model.node import Device, Health, NodeState
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+# --- Metrics of services and pools, read at the moment of a scrape.
+
+MOST_SERVICES = 500
+STATES = ("ready", "starting", "failing", "degraded", "updating", "stopped", "ended", "deleting")
+COUNTED = (
+    ("service_restarts", "Ends of replicas that were followed by a restart.", "service_restart"),
+    ("service_not_ready", "Times that a replica could not be used any more.", "service_not_ready"),
+)
+
+
+def service_metrics(scheduler: Service) -> Iterator[Metric]:
+    """How many services there are, and how many replicas of each can be used."""
+    services = list(scheduler.core.book.services.values())
+    by_state = Counter(shown_state(scheduler.core.book, service) for service in services)
+    states = GaugeMetricFamily(f"{PREFIX}services", "Services by state.", labels=["state"])
+    for state in STATES:
+        states.add_metric([state], by_state[state])
+    yield states
+    labels = ["tenant", "service"]
+    wanted = GaugeMetricFamily(
+        f"{PREFIX}service_replicas", "Replicas that a service should have.", labels=labels
+    )
+    ready = GaugeMetricFamily(
+        f"{PREFIX}service_replicas_ready", "Replicas of it that can be used.", labels=labels
+    )
+    for service in sorted(services, key=lambda service: service.number)[:MOST_SERVICES]:
+        wanted.add_metric([service.tenant, service.name], service.replicas)
+        ready.add_metric([service.tenant, service.name], service.ready_count)
+    yield wanted
+    yield ready
+    for name, text, kind in COUNTED:
+        count = scheduler.tallies.jobs.get(kind, 0)
+        yield CounterMetricFamily(f"{PREFIX}{name}", text, value=count)
+
+
+def pool_metrics(scheduler: Service) -> Iterator[Metric]:
+    """What online and batch work hold, and what they are sure of."""
+    held = GaugeMetricFamily(f"{PREFIX}pool_gpus", "GPUs that a pool holds.", labels=["pool"])
+    sure = GaugeMetricFamily(
+        f"{PREFIX}pool_gpus_sure", "GPUs that a pool is sure of, if it has a part.", labels=["pool"]
+    )
+    borrowed = GaugeMetricFamily(
+        f"{PREFIX}pool_gpus_borrowed", "GPUs that it holds beyond that.", labels=["pool"]
+    )
+    for use in pool_uses(scheduler.core.book):
+        held.add_metric([use.pool], use.held_gpus)
+        borrowed.add_metric([use.pool], use.borrowed_gpus)
+        if use.sure_of_gpus is not None:
+            sure.add_metric([use.pool], use.sure_of_gpus)
+    yield from (held, sure, borrowed)
+
+
+# --- Metrics for Prometheus, made when somebody asks, from what the loop counts anyway.
+
+MEDIA = b"text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "gpu_scheduler_"
+MOST_TENANTS = 1000
+MB = 1 << 20
+UJ_PER_JOULE = 10**6
+Requests = dict[tuple[str, str, int], int]
+
+
+class SchedulerCollector(Collector):
+    """Reads everything at the moment of a scrape."""
+
+    def __init__(self, context: Context, requests: Requests) -> None:
+        """`requests` are the API's own counts by method, path and status."""
+        self._context = context
+        self._requests = requests
+
+    def collect(self) -> Iterable[Metric]:
+        """All metrics."""
+        yield from self._jobs()
+        yield from self._work()
+        yield from self._nodes()
+        yield from self._devices()
+        yield self._energy()
+        yield from self._health()
+        yield from self._notifications()
+        yield self._http()
+        yield from service_metrics(self._context.service)
+        yield from pool_metrics(self._context.service)
+
+    def _jobs(self) -> Iterator[Metric]:
+        service = self._context.service
+        book = service.core.book
+        counted = dict(service.tallies.jobs)
+        counted[JobState.PENDING.value] = counted.get("submitted", 0) + counted.get("retried", 0)
+        total = _counter("jobs", "Jobs and tasks that entered a state since the start.", "state")
+        current = _gauge("jobs_current", "Jobs by state now; an array counts once.", "state")
+        now = service.store.count_states()
+        for state in JobState:
+            total.add_metric([state.value], counted.get(state.value, 0))
+            current.add_metric([state.value], now.get(state, 0))
+        yield total
+        yield current
+        yield _gauge("queue_size", "Tasks that wait.", value=book.queued_tasks)
+        by_tenant = _gauge("queue_jobs", "Jobs that could start, by tenant.", "tenant")
+        sizes: dict[str, int] = {}
+        for (tenant, _, _), group in list(book.picture.queue.groups.items()):
+            sizes[tenant] = sizes.get(tenant, 0) + group.size
+        for tenant, size in sorted(sizes.items())[:MOST_TENANTS]:
+            by_tenant.add_metric([tenant], size)
+        yield by_tenant
+
+    def _work(self) -> Iterator[Metric]:
+        tallies = self._context.service.tallies
+        for name, text, value in (
+            ("submissions", "Jobs that were accepted.", tallies.submissions),
+            ("preemptions", "Attempts that were preempted.", tallies.preemptions),
+            ("messages", "Commands and facts that were handled.", tallies.messages),
+            ("refusals", "Commands that were refused.", tallies.refusals),
+            ("cycles", "Decisions that were made.", sum(tallies.cycle_seconds.counts)),
+            ("commits", "Commits to the store.", sum(tallies.commit_seconds.counts)),
+            ("commit_failures", "Commits that failed.", tallies.failed_commits),
+        ):
+            yield _counter(name, text, value=value)
+        for name, text, found in (
+            ("scheduling_latency", "Seconds a decision took.", tallies.cycle_seconds),
+            ("commit_latency", "Seconds a commit took.", tallies.commit_seconds),
+            ("wait_time", "Seconds jobs waited before they ran.", tallies.wait_seconds),
+        ):
+            yield _histogram(name, text, found)
+
+    def _nodes(self) -> Iterator[Metric]:
+        nodes = slots(self._context)
+        connected = _gauge("agent_connected", "Whether a node's agent is heard (1) or not.", "node")
+        for slot in nodes:
+            connected.add_metric([slot.node.id], slot.node.state is NodeState.ONLINE)
+        yield connected
+        total = sum(slot.node.gpu_count for slot in nodes)
+        yield _gauge("gpus", "All GPUs.", value=total)
+        free = sum(map(free_gpus, nodes))
+        yield _gauge("gpus_free", "GPUs that are wholly free and take work.", value=free)
+
+    def _devices(self) -> Iterator[Metric]:
+        labels = ("node", "gpu")
+        share = _gauge("gpu_allocated", "The part of a GPU that is given out, 0 to 1.", *labels)
+        usable = _gauge("gpu_usable", "Whether a GPU takes work (1) or not.", *labels)
+        busy = _gauge("gpu_utilization", "How busy a GPU is, 0 to 1.", *labels)
+        memory = _gauge("gpu_memory_used_bytes", "Memory in use on a GPU.", *labels)
+        size = _gauge("gpu_memory_bytes", "Memory of a GPU.", *labels)
+        heat = _gauge("gpu_temperature_celsius", "Temperature of a GPU.", *labels)
+        power = _gauge("gpu_power_watts", "Power that a GPU draws.", *labels)
+        state = _gauge(
+            "gpu_condition",
+            "Whether a GPU is hot, unhealthy, paused, quarantined, foreign or leaking (1) or not.",
+            *labels,
+            "condition",
+        )
+        given = uses(self._context)
+        for slot in slots(self._context):
+            node = slot.node
+            for device in node.devices:
+                place = [node.id, str(device.index)]
+                use = given.get((node.id, device.index))
+                share.add_metric(place, 0 if use is None else use.share_milli / WHOLE_MILLI)
+                usable.add_metric(place, device.takes_work)
+                size.add_metric(place, device.memory_mb * MB)
+                for name, holds in _conditions(device).items():
+                    state.add_metric([*place, name], holds)
+            found = self._context.service.telemetry.get(node.id)
+            for reading in () if found is None else found.readings:
+                place = [node.id, str(reading.index)]
+                busy.add_metric(place, reading.utilisation_percent / 100)
+                memory.add_metric(place, reading.memory_used_mb * MB)
+                heat.add_metric(place, reading.temperature_c)
+                power.add_metric(place, reading.power_mw / 1000)
+        yield from (share, usable, busy, memory, size, heat, power, state, self._gpu_events())
+
+    def _gpu_events(self) -> Metric:
+        family = _counter("gpu_events", "What happened to GPUs: hot, cool, leak and so on.", "kind")
+        tallies = self._context.service.tallies
+        for kind, count in sorted({**tallies.others, **tallies.jobs}.items()):
+            if kind.startswith("gpu_"):
+                family.add_metric([kind.removeprefix("gpu_")], count)
+        return family
+
+    def _energy(self) -> Metric:
+        family = _counter("gpu_energy_joules", "Energy that a GPU has drawn.", "node", "gpu")
+        gauges = self._context.service.core.book.gauges
+        for (node_id, index), energy_uj in sorted(gauges.energy_uj.items()):
+            family.add_metric([node_id, str(index)], energy_uj / UJ_PER_JOULE)
+        return family
+
+    def _health(self) -> Iterator[Metric]:
+        found = list(findings(self._context))
+        now = worst(found)
+        status = _gauge("health", "1 for the status that the scheduler has now.", "status")
+        for name in (HEALTHY, DEGRADED, UNHEALTHY):
+            status.add_metric([name], name == now)
+        yield status
+        wrong = {finding.check for finding in found}
+        checks = _gauge("health_check", "Whether a part is well (1) or not.", "check")
+        for check in CHECKS:
+            checks.add_metric([check], check not in wrong)
+        yield checks
+
+    def _notifications(self) -> Iterator[Metric]:
+        notifications = self._context.settings.notifications
+        lanes = {} if notifications is None else notifications.lanes
+        now_ms = self._context.service.now_ms()
+        waiting = _gauge("notifications_waiting", "Notifications to be delivered.", "target")
+        oldest = _gauge(
+            "notifications_oldest_seconds", "How long the oldest of them waits.", "target"
+        )
+        sent = _counter("notifications_delivered", "Notifications that arrived.", "target")
+        failed = _counter("notifications_failed_tries", "Tries that failed.", "target")
+        dropped = _counter("notifications_given_up", "Notifications that were given up.", "target")
+        for name, lane in list(lanes.items()):
+            waiting.add_metric([name], len(lane.waiting))
+            since_ms = lane.oldest_ms
+            oldest.add_metric([name], 0 if since_ms is None else (now_ms - since_ms) / 1000)
+            sent.add_metric([name], lane.delivered)
+            failed.add_metric([name], lane.failures)
+            dropped.add_metric([name], lane.given_up)
+        yield from (waiting, oldest, sent, failed, dropped)
+
+    def _http(self) -> Metric:
+        family = _counter("http_requests", "Answers of the API.", "method", "path", "status")
+        for (method, path, status), count in sorted(self._requests.items()):
+            family.add_metric([method, path, str(status)], count)
+        return family
+
+
+class Metrics:
+    """The text that Prometheus reads."""
+
+    def __init__(self, context: Context, requests: Requests) -> None:
+        """A registry of its own, so that nothing else gets in."""
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(SchedulerCollector(context, requests))
+
+    def text(self) -> bytes:
+        """All metrics as of now."""
+        return generate_latest(self._registry)
+
+    async def answer(self, context: Context, call: Call) -> Answer:
+        """The text, as an answer."""
+        context.query(call)
+        return Answer(self.text(), media=MEDIA)
+
+    def operation(self) -> Operation:
+        """GET /metrics."""
+        return Operation(
+            method="GET",
+            path="/metrics",
+            handler=self.answer,
+            name="metrics",
+            summary="Metrics for Prometheus.",
+            tag="cluster",
+            media="text/plain",
+            public=True,
+        )
+
+
+def _conditions(device: Device) -> dict[str, bool]:
+    use = device.foreign
+    return {
+        "hot": device.hot,
+        "unhealthy": device.health is not Health.HEALTHY,
+        "paused": device.paused,
+        "quarantined": device.quarantined,
+        "foreign": use is not None and not use.leaked,
+        "leaking": use is not None and use.leaked,
+    }
+
+
+def _counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    return CounterMetricFamily(PREFIX + name, text, labels=labels or None, value=value)
+
+
+def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, text, labels=labels or None, value=value)
+
+
+def _histogram(name: str, text: str, found: Histogram) -> HistogramMetricFamily:
+    buckets: list[tuple[str, float]] = []
+    seen = 0
+    for bound, number in zip((*found.bounds, float("inf")), found.counts, strict=True):
+        seen += number
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), seen))
+    return HistogramMetricFamily(PREFIX + name, text, buckets=buckets, sum_value=found.total)

@@ -1,0 +1,299 @@
+"""Nodes: list and look at them; cordon, drain, label and remove them (for admins)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gpu_scheduler.api.context import Context, expect_admin
+from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.request import JSON, Answer, Asked, Call, answer, decode
+from gpu_scheduler.api.routes.cluster import free_gpus, slots
+from gpu_scheduler.control.messages import (
+    ConfirmDead,
+    Cordon,
+    Drain,
+    LabelNode,
+    RemoveNode,
+    Uncordon,
+)
+from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
+from gpu_scheduler.model.node import Node, NodeState
+from gpu_scheduler.wire.nodes import (
+    AdapterForm,
+    ClosedForm,
+    CordonRequest,
+    DrainRequest,
+    NodeDetail,
+    NodeForm,
+    NodeList,
+    NodePatch,
+    NodeRemoved,
+)
+from gpu_scheduler.wire.tenants import per
+from gpu_scheduler.wire.times import write_time
+
+_CORDON = msgspec.json.Decoder(CordonRequest)
+_DRAIN = msgspec.json.Decoder(DrainRequest)
+_PATCH = msgspec.json.Decoder(NodePatch)
+
+
+async def list_nodes(context: Context, call: Call) -> Answer:
+    """All nodes, with what is free of them."""
+    context.query(call)
+    return answer(NodeList([NodeForm(**_fields(context, slot)) for slot in slots(context)]))
+
+
+async def get_node(context: Context, call: Call) -> Answer:
+    """One node, with what runs there."""
+    context.query(call)
+    return _detail(context, call)
+
+
+async def cordon_node(context: Context, call: Call) -> Answer:
+    """Give a node no new work."""
+    expect_admin(call.caller, "have a node cordoned")
+    asked = await _read(context, call, _CORDON)
+    reason = _plain(asked.reason)
+    await context.service.apply(Cordon(call.params["node"], call.caller.user, reason), call.caller)
+    return _detail(context, call)
+
+
+async def drain_node(context: Context, call: Call) -> Answer:
+    """Let a node become empty."""
+    expect_admin(call.caller, "have a node drained")
+    asked = await _read(context, call, _DRAIN)
+    seconds = asked.deadline_seconds
+    if asked.requeue:
+        if seconds:
+            raise InvalidRequest(
+                f"requeue stops jobs at once, and deadline_seconds is {seconds:g}; leave out one"
+            )
+        seconds = 0
+    within_ms = None if seconds is None else round(seconds * 1000)
+    message = Drain(call.params["node"], call.caller.user, _plain(asked.reason), within_ms)
+    await context.service.apply(message, call.caller)
+    return _detail(context, call)
+
+
+async def uncordon_node(context: Context, call: Call) -> Answer:
+    """Give a node work again."""
+    expect_admin(call.caller, "have a node uncordoned")
+    context.query(call)
+    await context.service.apply(Uncordon(call.params["node"]), call.caller)
+    return _detail(context, call)
+
+
+async def confirm_dead(context: Context, call: Call) -> Answer:
+    """Say that a node is dead, so that its jobs can run elsewhere."""
+    expect_admin(call.caller, "have a node taken for dead")
+    context.query(call)
+    message = ConfirmDead(call.params["node"], call.caller.user)
+    await context.service.apply(message, call.caller)
+    return _detail(context, call)
+
+
+async def patch_node(context: Context, call: Call) -> Answer:
+    """Set labels of a node, or take them away."""
+    expect_admin(call.caller, "change the labels of a node")
+    asked = await call.read(_PATCH, context.settings.bounds.body_bytes)
+    labels = tuple(sorted(asked.labels.items()))
+    await context.service.apply(LabelNode(call.params["node"], labels), call.caller)
+    return _detail(context, call)
+
+
+async def remove_node(context: Context, call: Call) -> Answer:
+    """Forget a node."""
+    expect_admin(call.caller, "have a node removed")
+    context.query(call)
+    node_id = call.params["node"]
+    await context.service.apply(RemoveNode(node_id), call.caller)
+    return answer(NodeRemoved(id=node_id, message=f"node {node_id} is forgotten"))
+
+
+async def _read(context: Context, call: Call, decoder: msgspec.json.Decoder[Asked]) -> Asked:
+    """The body as a form; none is an empty one."""
+    data = await call.body(context.settings.bounds.body_bytes)
+    if data.strip():
+        call.expect_media(JSON)
+    return decode(decoder, data.strip() or b"{}")
+
+
+def _plain(reason: str) -> str:
+    if not reason.isprintable():
+        raise InvalidRequest("the reason holds a control character; remove it")
+    return reason
+
+
+def _detail(context: Context, call: Call) -> Answer:
+    node_id = call.params["node"]
+    slot = context.service.core.book.picture.index.by_id.get(node_id)
+    if slot is None:
+        known = ", ".join(slot.node.id for slot in slots(context)[:20]) or "none"
+        raise UnknownThing(f"node '{node_id[:63]}' is not known; known: {known}")
+    held = context.service.core.book.picture.by_node.get(slot.ordinal, {})
+    islands: dict[int, list[int]] = {}
+    for device in slot.node.devices:
+        islands.setdefault(device.island, []).append(device.index)
+    return answer(
+        NodeDetail(
+            **_fields(context, slot),
+            jobs=sorted(allocation_id.rpartition(".")[0] for allocation_id in held),
+            islands=[indices for _, indices in sorted(islands.items())],
+            numa_nodes=slot.node.numa_nodes,
+            direct_storage=slot.node.direct_storage,
+            adapters=[
+                AdapterForm(
+                    name=adapter.name,
+                    port=adapter.port,
+                    link=adapter.link,
+                    rate_gbps=adapter.rate_gbps,
+                    numa_node=adapter.numa_node,
+                    active=adapter.active,
+                )
+                for adapter in slot.node.adapters
+            ],
+        )
+    )
+
+
+def _fields(context: Context, slot: Slot) -> dict[str, Any]:
+    """What every form of a node has."""
+    node = slot.node
+    found = context.service.telemetry.get(node.id)
+    running = len(context.service.core.book.picture.by_node.get(node.ordinal, ()))
+    return {
+        "id": node.id,
+        "state": shown_state(node, running),
+        "gpus": node.gpu_count,
+        "free_gpus": free_gpus(slot),
+        "cpu_cores": per(node.cpu_milli, 1000) or 0,
+        "free_cpu_cores": per(slot.free_cpu, 1000) or 0,
+        "memory_mb": node.memory_mb,
+        "free_memory_mb": slot.free_memory,
+        "gpu_models": sorted({device.model for device in node.devices}),
+        "labels": dict(node.labels),
+        "rack": node.rack,
+        "running": running,
+        "problem": "" if found is None else found.problem,
+        "closed": _closed(node),
+        "address": node.address,
+        "version": node.version,
+        "silent_since": write_time(node.silent_ms or None),
+    }
+
+
+def shown_state(node: Node, running: int) -> str:
+    """One word for people: whether it is there comes first, then what was decided about it."""
+    if node.state is not NodeState.ONLINE or node.closed is None:
+        return node.state.value
+    if not node.closed.drains:
+        return "cordoned"
+    return "draining" if running else "drained"
+
+
+def _closed(node: Node) -> ClosedForm | None:
+    closed = node.closed
+    if closed is None:
+        return None
+    return ClosedForm(
+        by=closed.by,
+        reason=closed.reason,
+        since=write_time(closed.since_ms),
+        drains=closed.drains,
+        requeue_at=write_time(closed.requeue_ms),
+        is_fault=closed.is_fault,
+    )
+
+
+_ONE = f"{V1}/nodes/{{node}}"
+_CHANGE = (403, 404, 413, 415, 503)
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=f"{V1}/nodes",
+        handler=list_nodes,
+        name="list_nodes",
+        summary="All nodes, with what is free of them.",
+        tag="nodes",
+        answer=NodeList,
+    ),
+    Operation(
+        method="GET",
+        path=_ONE,
+        handler=get_node,
+        name="get_node",
+        summary="One node, with what runs there and its inventory.",
+        tag="nodes",
+        answer=NodeDetail,
+        errors=(404,),
+    ),
+    Operation(
+        method="PATCH",
+        path=_ONE,
+        handler=patch_node,
+        name="patch_node",
+        summary="Set labels of a node, or take them away with null (for admins).",
+        tag="nodes",
+        body=NodePatch,
+        answer=NodeDetail,
+        errors=_CHANGE,
+        example={"labels": {"zone": "b", "old": None}},
+    ),
+    Operation(
+        method="POST",
+        path=f"{_ONE}/cordon",
+        handler=cordon_node,
+        name="cordon_node",
+        summary="Give a node no new work; what runs there goes on (for admins).",
+        tag="nodes",
+        body=CordonRequest,
+        answer=NodeDetail,
+        errors=_CHANGE,
+        example={"reason": "a fan is loud"},
+    ),
+    Operation(
+        method="POST",
+        path=f"{_ONE}/drain",
+        handler=drain_node,
+        name="drain_node",
+        summary="Let a node become empty, by its jobs' ends or by a deadline (for admins).",
+        tag="nodes",
+        body=DrainRequest,
+        answer=NodeDetail,
+        errors=_CHANGE,
+        example={"reason": "new driver", "deadline_seconds": 3600},
+    ),
+    Operation(
+        method="POST",
+        path=f"{_ONE}/uncordon",
+        handler=uncordon_node,
+        name="uncordon_node",
+        summary="Give a node work again that was cordoned or drained (for admins).",
+        tag="nodes",
+        answer=NodeDetail,
+        errors=(403, 404, 503),
+    ),
+    Operation(
+        method="POST",
+        path=f"{_ONE}/confirm-dead",
+        handler=confirm_dead,
+        name="confirm_dead",
+        summary="Say that a silent node is dead: its jobs may run elsewhere (for admins).",
+        tag="nodes",
+        answer=NodeDetail,
+        errors=(403, 404, 409, 503),
+    ),
+    Operation(
+        method="DELETE",
+        path=_ONE,
+        handler=remove_node,
+        name="remove_node",
+        summary="Forget a node that is empty and whose agent has gone (for admins).",
+        tag="nodes",
+        answer=NodeRemoved,
+        errors=(403, 404, 409, 503),
+    ),
+)

@@ -1,0 +1,105 @@
+"""Whom can be told: list targets, and try one."""
+
+from __future__ import annotations
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.model.errors import UnknownThing
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.notify.event_rules import default_target
+from gpu_scheduler.notify.outbox import ADDRESSES, Lane
+from gpu_scheduler.notify.service import Notifications
+from gpu_scheduler.settings.fields import Target
+from gpu_scheduler.wire.answers import TargetForm, TargetList, TargetTested
+from gpu_scheduler.wire.times import write_time
+
+
+async def list_targets(context: Context, call: Call) -> Answer:
+    """All targets; users see those that their jobs may name."""
+    context.query(call)
+    notifications = context.settings.notifications
+    if notifications is None:
+        return answer(TargetList([], job_webhooks=False))
+    settings = notifications.settings
+    default = default_target(settings, call.caller.tenant)
+    forms = []
+    for name, target in settings.targets.items():
+        if not _may_know(call.caller, target):
+            continue
+        form = TargetForm(
+            name=name,
+            kind=target.kind,
+            events=list(target.events),
+            tenants=list(target.tenants),
+            for_jobs=target.for_jobs,
+            is_default=name == default,
+        )
+        if call.caller.is_admin:
+            _add_lane(form, notifications.lanes.get(name, Lane()))
+        forms.append(form)
+    if call.caller.is_admin and settings.allow_job_webhooks:
+        form = TargetForm(ADDRESSES, "webhook", [], [], for_jobs=True, is_default=False)
+        _add_lane(form, notifications.lanes.get(ADDRESSES, Lane()))
+        forms.append(form)
+    return answer(TargetList(forms, job_webhooks=settings.allow_job_webhooks))
+
+
+async def test_target(context: Context, call: Call) -> Answer:
+    """Send something at once; users may try what their jobs may name."""
+    context.query(call)
+    notifications = context.settings.notifications
+    name = call.params["target"]
+    known = None if notifications is None else notifications.settings.targets.get(name)
+    if known is None or notifications is None or not _may_know(call.caller, known):
+        raise UnknownThing(
+            f"there is no target '{name[:60]}'; {_named(notifications, call.caller)}"
+        )
+    error = await notifications.test(name, call.caller.user)
+    return answer(TargetTested(target=name, delivered=not error, error=error))
+
+
+def _may_know(caller: Caller, target: Target) -> bool:
+    """Admins know all targets, others those that their jobs may name."""
+    mine = not target.tenants or any(map(caller.may_submit_to, target.tenants))
+    return caller.is_admin or (target.for_jobs and mine)
+
+
+def _named(notifications: Notifications | None, caller: Caller) -> str:
+    targets = {} if notifications is None else notifications.settings.targets
+    names = [name for name, target in targets.items() if _may_know(caller, target)]
+    return f"known: {', '.join(names)}" if names else "none is set up (notifications.targets)"
+
+
+def _add_lane(form: TargetForm, lane: Lane) -> None:
+    form.waiting = len(lane.waiting)
+    form.oldest_at = write_time(lane.oldest_ms)
+    next_ms = min((row.next_ms for row in lane.waiting.values()), default=None)
+    form.next_try_at = write_time(None if next_ms is None else max(next_ms, lane.paused_until_ms))
+    form.last_error = lane.last_error
+    form.delivered = lane.delivered
+    form.failed_tries = lane.failures
+    form.given_up = lane.given_up
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=f"{V1}/notifications",
+        handler=list_targets,
+        name="list_notification_targets",
+        summary="Whom can be told what happens to jobs, and (for admins) what waits.",
+        tag="notifications",
+        answer=TargetList,
+    ),
+    Operation(
+        method="POST",
+        path=f"{V1}/notifications/{{target}}/test",
+        handler=test_target,
+        name="test_notification_target",
+        summary="Send a test to a target at once, and say whether it got through.",
+        tag="notifications",
+        answer=TargetTested,
+        errors=(404,),
+    ),
+)

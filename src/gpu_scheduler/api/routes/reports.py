@@ -1,0 +1,478 @@
+"""Reports and invoices over a period, made in a thread from what the store has.
+
+A caller sees what is its own; the admin of a tenant all of that tenant, an admin everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.http.operations import V1, Operation, Parameter, a_number
+from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
+from gpu_scheduler.ledger.report import Report, Run, Spread, Sums, report
+from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, decimal_text
+from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import Job, JobState
+from gpu_scheduler.model.measurements import DeviceHour, Measure
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Allocation, Placement
+from gpu_scheduler.store.contract import JobQuery, Store
+from gpu_scheduler.store.rows import AttemptRow, JobRow, TaskRow
+from gpu_scheduler.wire.reports import (
+    FORMS,
+    AccountForm,
+    DeviceForm,
+    IdlerForm,
+    Invoice,
+    InvoiceLine,
+    ReportForm,
+    SliceForm,
+    Span,
+    SpreadForm,
+    SumsForm,
+    read_span,
+    read_zone,
+)
+from gpu_scheduler.wire.times import write_time
+
+# --- A report in the forms that go out: hours instead of milliseconds, money with its currency.
+
+_GB_HOUR = 1024 * HOUR_MS
+_MICRO = 10**6
+
+
+class Devices:
+    """The GPUs there are, and what was measured on them in the period."""
+
+    def __init__(self, nodes: Iterable[Node], hours: Iterable[DeviceHour]) -> None:
+        """Hours are summed up by device."""
+        self.models = {
+            (node.id, device.index): device.model for node in nodes for device in node.devices
+        }
+        self.hours: dict[tuple[str, int], list[DeviceHour]] = {}
+        for hour in hours:
+            self.hours.setdefault((hour.node_id, hour.index), []).append(hour)
+
+
+def report_form(
+    found: Report, span: Span, zone: str, now_ms: int, prices: PriceList, devices: Devices
+) -> ReportForm:
+    """The whole report."""
+    costs = _costs(found.bill(prices))
+    until_ms = min(max(now_ms, span.from_ms), span.before_ms)
+    return ReportForm(
+        period=span.name,
+        start=write_time(span.from_ms) or "",
+        end=write_time(span.before_ms) or "",
+        time_zone=zone,
+        until=write_time(until_ms) or "",
+        currency=prices.first.currency,
+        total=_sums(found.total, sum(costs.values())),
+        waits=_spread(found.all_waits_ms()),
+        run_times=_spread(found.all_run_times_ms()),
+        tenants=[_tenant(found, tenant, costs) for tenant in sorted(found.tenants)],
+        users=[
+            AccountForm(
+                tenant_id=account[0],
+                user=account[1],
+                sums=_sums(found.users[account], costs.get(account, 0)),
+                waits=_spread(found.waits_ms.get(account, ())),
+                run_times=_spread(found.run_times_ms.get(account, ())),
+            )
+            for account in sorted(found.users)
+        ],
+        gpus=[
+            _device(place, found, devices, until_ms - span.from_ms)
+            for place in sorted({*devices.models, *found.devices})
+        ],
+        slices=[
+            _slice(start_ms, sums)
+            for start_ms, sums in zip(found.edges, found.slices, strict=False)
+            if start_ms < until_ms
+        ],
+        low_utilisation=[_idler(run) for run in found.idlers],
+    )
+
+
+def invoice_form(found: Report, span: Span, now_ms: int, prices: PriceList) -> Invoice:
+    """The bill. It is final once the period is over and nothing of it runs any more."""
+    bill = found.bill(prices)
+    rows = list(bill.csv_rows())[1:]
+    return Invoice(
+        period=span.name,
+        start=write_time(span.from_ms) or "",
+        end=write_time(span.before_ms) or "",
+        until=write_time(min(now_ms, span.before_ms)) or "",
+        is_final=now_ms >= span.before_ms,
+        currency=bill.currency,
+        lines=[InvoiceLine(**dict(zip(CSV_HEADER, row, strict=True))) for row in rows],
+        tenants={name: decimal_text(micro, 6) for name, micro in bill.tenant_totals()},
+        total=decimal_text(bill.total_micro, 6),
+    )
+
+
+def _costs(bill: Bill) -> dict[tuple[str, str], int]:
+    costs: dict[tuple[str, str], int] = {}
+    for line in bill.lines:
+        account = (line.tenant, line.user)
+        costs[account] = costs.get(account, 0) + line.cost_micro
+    return costs
+
+
+def _tenant(found: Report, tenant: str, costs: dict[tuple[str, str], int]) -> AccountForm:
+    def of_tenant(lists: dict[tuple[str, str], list[int]]) -> list[int]:
+        mine = (values for account, values in lists.items() if account[0] == tenant)
+        return [value for values in mine for value in values]
+
+    cost = sum(micro for account, micro in costs.items() if account[0] == tenant)
+    return AccountForm(
+        tenant_id=tenant,
+        user=None,
+        sums=_sums(found.tenants[tenant], cost),
+        waits=_spread(of_tenant(found.waits_ms)),
+        run_times=_spread(of_tenant(found.run_times_ms)),
+    )
+
+
+def _sums(sums: Sums, cost_micro: int) -> SumsForm:
+    mean = sums.busy_percent_ms / sums.measured_ms if sums.measured_ms else None
+    return SumsForm(
+        gpu_hours=round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
+        gpu_memory_gb_hours=round(sums.gpu_memory_mb_ms / _GB_HOUR, 6),
+        cpu_hours=round(sums.cpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
+        memory_gb_hours=round(sums.memory_mb_ms / _GB_HOUR, 6),
+        energy_kwh=round(sums.energy_uj / UJ_PER_KWH, 6),
+        mean_utilisation_percent=None if mean is None else round(mean, 1),
+        started=sums.started,
+        completed=sums.completed,
+        failed=sums.failed,
+        cancelled=sums.cancelled,
+        preempted=sums.preempted,
+        cost=cost_micro / _MICRO,
+    )
+
+
+def _spread(values: Iterable[int]) -> SpreadForm:
+    spread = Spread.of(values)
+    return SpreadForm(
+        count=spread.count,
+        mean_seconds=round(spread.mean_ms / 1000, 3),
+        median_seconds=spread.median_ms / 1000,
+        p90_seconds=spread.p90_ms / 1000,
+        max_seconds=spread.max_ms / 1000,
+    )
+
+
+def _slice(start_ms: int, sums: Sums) -> SliceForm:
+    return SliceForm(
+        start=write_time(start_ms) or "",
+        gpu_hours=round(sums.gpu_milli_ms / GPU_HOUR_MILLI_MS, 6),
+        energy_kwh=round(sums.energy_uj / UJ_PER_KWH, 6),
+        started=sums.started,
+        completed=sums.completed,
+        failed=sums.failed,
+        preempted=sums.preempted,
+    )
+
+
+def _device(place: tuple[str, int], found: Report, devices: Devices, span_ms: int) -> DeviceForm:
+    hours: Sequence[DeviceHour] = devices.hours.get(place, ())
+    told_ms = sum(hour.gpu_ms for hour in hours)
+    busy = sum(hour.busy_percent_ms for hour in hours)
+    has_power = any(hour.power_ms for hour in hours)
+    held = found.devices.get(place, 0)
+    return DeviceForm(
+        node=place[0],
+        index=place[1],
+        model=devices.models.get(place, ""),
+        allocated_percent=round(held / 10 / span_ms, 2) if span_ms else 0.0,
+        gpu_hours=round(held / GPU_HOUR_MILLI_MS, 6),
+        mean_utilisation_percent=round(busy / told_ms, 1) if told_ms else None,
+        peak_utilisation_percent=max(hour.peak_percent for hour in hours) if told_ms else None,
+        energy_kwh=round(sum(hour.energy_uj for hour in hours) / UJ_PER_KWH, 6)
+        if has_power
+        else None,
+        # No sensor says 0; such a device has none.
+        peak_temperature_c=max((hour.peak_temperature_c for hour in hours), default=0) or None,
+    )
+
+
+def _idler(run: Run) -> IdlerForm:
+    interval = run.interval
+    return IdlerForm(
+        job_id=interval.job_id,
+        task=interval.task,
+        name=run.name,
+        user=interval.user,
+        tenant_id=interval.tenant,
+        gpu_hours=round(interval.gpu_milli_ms / GPU_HOUR_MILLI_MS, 3),
+        mean_utilisation_percent=round(run.mean_percent or 0.0, 1),
+        peak_utilisation_percent=run.peak_percent,
+    )
+
+
+# --- Reports and invoices over a period, made in a thread from what the store has.
+
+PAGE = 1000
+BELOW_PERCENT = 20
+LEAST_MEASURED_MS = 600_000
+UNKNOWN_MODEL = "unknown"
+_JOB = "job-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which period, of whom, and for whom."""
+
+    span: Span
+    now_ms: int
+    tenant_id: str
+    user: str
+    caller: Caller
+    below_percent: int = BELOW_PERCENT
+
+    def shows(self, job: Job) -> bool:
+        """Tell whether a job belongs into the report."""
+        if self.tenant_id and job.tenant != self.tenant_id:
+            return False
+        if self.user and job.user != self.user:
+            return False
+        return self.caller.may_see(job.user, job.tenant)
+
+    def is_idler(self, run: Run) -> bool:
+        """Tell whether a run held GPUs for a while and used little of them."""
+        mean = run.mean_percent
+        is_known = mean is not None and run.measured_ms >= LEAST_MEASURED_MS
+        return is_known and mean is not None and mean < self.below_percent
+
+
+async def get_report(context: Context, call: Call) -> Answer:
+    """What happened in a period."""
+    asked, zone = _asked(context, call, "below_percent")
+    found, devices = await asyncio.to_thread(_reported, context, asked)
+    prices = context.settings.prices
+    return answer(report_form(found, asked.span, zone, asked.now_ms, prices, devices))
+
+
+async def get_invoice(context: Context, call: Call) -> Answer:
+    """What it costs."""
+    asked, _ = _asked(context, call)
+    found, _ = await asyncio.to_thread(_reported, context, asked)
+    return answer(invoice_form(found, asked.span, asked.now_ms, context.settings.prices))
+
+
+def _asked(context: Context, call: Call, *further: str) -> tuple[Asked, str]:
+    query = context.query(call, "period", "tenant_id", "user", "time_zone", *further)
+    zone = query.text("time_zone", "UTC")
+    now_ms = context.service.now_ms()
+    tenant = query.text("tenant_id")
+    below = query.number("below_percent", BELOW_PERCENT, most=100) if further else BELOW_PERCENT
+    asked = Asked(
+        span=read_span(query.text("period", "month"), now_ms, read_zone(zone)),
+        now_ms=now_ms,
+        tenant_id=context.tenant_of(tenant) if tenant else "",
+        user=query.text("user"),
+        caller=call.caller,
+        below_percent=below,
+    )
+    return asked, zone
+
+
+def _reported(context: Context, asked: Asked) -> tuple[Report, Devices]:
+    store = context.service.store
+    found = report(
+        _runs(store, asked),
+        asked.span.edges,
+        prices_change=context.settings.prices.moments,
+        is_idler=asked.is_idler,
+    )
+    hours = store.device_hours(asked.span.from_ms, asked.span.before_ms)
+    return found, Devices(store.nodes(), hours)
+
+
+def _runs(store: Store, asked: Asked) -> Iterator[Run]:
+    """All runs that touch the period, page by page; those that still run, up to now."""
+    models = _models(store)
+    span = asked.span
+    after = (0, "")
+    seen: set[str] = set()
+    # What runs is read first: what ends meanwhile is then found again among the ends.
+    held = [one for one in store.allocations() if one.start_ms < min(span.before_ms, asked.now_ms)]
+    while page := store.attempts_between(span.from_ms, span.before_ms, after=after, limit=PAGE):
+        after = (page[-1].end_ms, page[-1].allocation_id)
+        seen.update(row.allocation_id for row in page)
+        yield from _page(store, asked.shows, page, models)
+    running = [one for one in held if one.id not in seen]
+    yield from running_runs(store, asked.shows, running, asked.now_ms)
+
+
+def running_runs(
+    store: Store, shows: Callable[[Job], bool], held: list[Allocation], now_ms: int
+) -> Iterator[Run]:
+    """What runs, up to now."""
+    models = _models(store)
+    running = [_as_attempt(one, now_ms) for one in held]
+    for start in range(0, len(running), PAGE):
+        for run in _page(store, shows, running[start : start + PAGE], models):
+            yield replace(run, interval=replace(run.interval, outcome=None))
+
+
+def _page(
+    store: Store,
+    shows: Callable[[Job], bool],
+    page: list[AttemptRow],
+    models: dict[tuple[str, int], str],
+) -> Iterator[Run]:
+    jobs = _jobs(store, {row.job_id for row in page})
+    shown = [row for row in page if row.job_id in jobs and shows(jobs[row.job_id].job)]
+    measures = store.measures_of([row.allocation_id for row in shown])
+    tasks = _tasks(store, shown)
+    for row in shown:
+        job = jobs[row.job_id]
+        measure = measures.get(row.allocation_id, Measure())
+        life = job if row.task is None else tasks.get((row.job_id, row.task))
+        # Only of one that has run once is it known how long it had waited before that.
+        first = life is not None and row.attempt == 1 and life.attempt == 1
+        yield Run(
+            interval=_interval(row, job.job, measure, models),
+            name=job.job.name,
+            waited_ms=life.waited_ms if life is not None and first else _since(row, job),
+            devices=_shares(row.placements),
+            measured_ms=measure.gpu_ms,
+            busy_percent_ms=measure.busy_percent_ms,
+            peak_percent=measure.peak_percent,
+        )
+
+
+def _since(row: AttemptRow, job: JobRow) -> int | None:
+    """Of a job that ran again: from its submission to its first start, as far as that is known."""
+    return max(0, row.start_ms - job.job.submit_ms) if row.attempt == 1 else None
+
+
+def _interval(
+    row: AttemptRow, job: Job, measure: Measure, models: dict[tuple[str, int], str]
+) -> UsageInterval:
+    held = row.gpu_models or _held_models(row.placements, models)
+    return UsageInterval(
+        allocation_id=row.allocation_id,
+        job_id=row.job_id,
+        task=row.task,
+        tenant=job.tenant,
+        user=job.user,
+        attempt=row.attempt,
+        start_ms=row.start_ms,
+        end_ms=max(row.start_ms, row.end_ms),
+        gpu_milli=sum(milli for _, milli in held),
+        gpu_memory_mb=sum(placement.gpu_memory_mb for placement in row.placements),
+        cpu_milli=sum(placement.cpu_milli for placement in row.placements),
+        memory_mb=sum(placement.memory_mb for placement in row.placements),
+        gpu_models=held,
+        outcome=row.state if row.state is not JobState.RUNNING else None,
+        energy_uj=measure.energy_uj,
+    )
+
+
+def _as_attempt(allocation: Allocation, now_ms: int) -> AttemptRow:
+    return AttemptRow(
+        allocation_id=allocation.id,
+        job_id=allocation.job_id,
+        task=allocation.task,
+        attempt=allocation.attempt,
+        placements=allocation.placements,
+        start_ms=allocation.start_ms,
+        end_ms=max(now_ms, allocation.start_ms),
+        state=JobState.RUNNING,
+    )
+
+
+def _jobs(store: Store, job_ids: Iterable[str]) -> dict[str, JobRow]:
+    """The rows of these jobs, archived or not, few reads for many."""
+    numbers = IntervalSet.of(
+        int(job_id.removeprefix(_JOB))
+        for job_id in job_ids
+        if job_id.startswith(_JOB) and job_id.removeprefix(_JOB).isdecimal()
+    )
+    query = JobQuery(numbers=numbers, archived=True, limit=2 * PAGE)
+    found = {row.job.id: row for row in store.find_jobs(query)} if numbers else {}
+    for job_id in job_ids:
+        if job_id not in found and (row := store.job(job_id)) is not None:
+            found[job_id] = row
+    return found
+
+
+def _tasks(store: Store, rows: list[AttemptRow]) -> dict[tuple[str, int], TaskRow]:
+    wanted: dict[str, list[int]] = {}
+    for row in rows:
+        if row.task is not None:
+            wanted.setdefault(row.job_id, []).append(row.task)
+    return {
+        (job_id, task.task): task
+        for job_id, numbers in wanted.items()
+        for task in store.tasks(job_id, only=IntervalSet.of(numbers))
+    }
+
+
+def _models(store: Store) -> dict[tuple[str, int], str]:
+    return {
+        (node.id, device.index): device.model for node in store.nodes() for device in node.devices
+    }
+
+
+def _held_models(
+    placements: tuple[Placement, ...], models: dict[tuple[str, int], str]
+) -> tuple[tuple[str, int], ...]:
+    """For what runs now, and for rows that were written before models were."""
+    held: dict[str, int] = {}
+    for node_id, index, share_milli in _shares(placements):
+        model = models.get((node_id, index)) or UNKNOWN_MODEL
+        held[model] = held.get(model, 0) + share_milli
+    return tuple(sorted(held.items()))
+
+
+def _shares(placements: tuple[Placement, ...]) -> tuple[tuple[str, int, int], ...]:
+    return tuple(
+        (placement.node_id, share.index, share.share_milli)
+        for placement in placements
+        for share in placement.devices
+    )
+
+
+_QUERY = (
+    Parameter(name="period", description=f"The period, default month: {FORMS}."),
+    Parameter(name="tenant_id", description="Only of this tenant."),
+    Parameter(name="user", description="Only of this user."),
+    Parameter(name="time_zone", description="Where days begin, as Europe/Berlin; default UTC."),
+)
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=f"{V1}/report",
+        handler=get_report,
+        name="report",
+        summary="Use, waits, run times, ends, cost and utilisation over a period.",
+        tag="reports",
+        answer=ReportForm,
+        query=(
+            *_QUERY,
+            a_number("below_percent", "Runs busier than this are not low.", most=100),
+        ),
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/invoice",
+        handler=get_invoice,
+        name="invoice",
+        summary="What a period costs, by tenant, user and item.",
+        tag="reports",
+        answer=Invoice,
+        query=_QUERY,
+        errors=(404,),
+    ),
+)

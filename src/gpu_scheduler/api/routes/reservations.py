@@ -1,0 +1,136 @@
+"""Reservations by hand: make, list, look at, give back. Everybody may see them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.http.operations import V1, Operation, a_flag
+from gpu_scheduler.api.http.request import JSON, Answer, Call, answer, decode
+from gpu_scheduler.api.interfaces import Also
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import CancelReservation, Reserve
+from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.errors import InternalError, UnknownThing
+from gpu_scheduler.wire.reservations import (
+    ReservationForm,
+    ReservationList,
+    ReservationRequest,
+    read_wish,
+    write_window,
+)
+
+_REQUEST = msgspec.json.Decoder(ReservationRequest)
+
+
+async def create_reservation(context: Context, call: Call) -> Answer:
+    """Keep GPUs for a while."""
+    call.expect_media(JSON)
+    data = await call.body(context.settings.bounds.body_bytes)
+    asked = decode(_REQUEST, data)
+    service = context.service
+    wish = read_wish(asked, context.tenant_of(asked.tenant_id), service.now_ms())
+
+    def tell(outcome: Outcome) -> Answer:
+        return answer(_made(context, outcome), status=201)
+
+    async def act(also: Also | None) -> Outcome:
+        message = Reserve(wish, call.caller.user)
+        return await service.apply(message, call.caller, also=also)
+
+    return await context.repeats.once(call, data, act, tell)
+
+
+async def list_reservations(context: Context, call: Call) -> Answer:
+    """Those to come and those that last; with `all`, also some that are over."""
+    query = context.query(call, "all")
+    windows = context.service.store.windows()
+    if not query.flag("all"):
+        windows = [window for window in windows if window.over_ms is None]
+    windows.sort(key=lambda window: (window.start_ms, window.number))
+    now_ms = context.service.now_ms()
+    return answer(ReservationList([write_window(window, now_ms) for window in windows]))
+
+
+async def get_reservation(context: Context, call: Call) -> Answer:
+    """One reservation."""
+    context.query(call)
+    return answer(_kept(context, call.params["reservation_id"]))
+
+
+async def cancel_reservation(context: Context, call: Call) -> Answer:
+    """Give the GPUs back."""
+    context.query(call)
+    wanted = call.params["reservation_id"]
+    outcome = await context.service.apply(CancelReservation(wanted), call.caller)
+    if outcome.window is None:  # a repetition changes nothing
+        return answer(_kept(context, wanted))
+    return answer(_made(context, outcome))
+
+
+def _kept(context: Context, wanted: str) -> ReservationForm:
+    for window in context.service.store.windows():
+        if window.id == wanted:
+            return write_window(window, context.service.now_ms())
+    raise UnknownThing(f"reservation '{wanted}' is not known")
+
+
+def _made(context: Context, outcome: Outcome) -> ReservationForm:
+    window: Window | None = outcome.window
+    if window is None:
+        raise InternalError("a reservation was changed and is not there")
+    return write_window(window, context.service.now_ms())
+
+
+_ONE = f"{V1}/reservations/{{reservation_id}}"
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{V1}/reservations",
+        handler=create_reservation,
+        name="create_reservation",
+        summary="Keep GPUs for a tenant or user for a while (for admins).",
+        tag="reservations",
+        body=ReservationRequest,
+        answer=ReservationForm,
+        status=201,
+        errors=(403, 404, 409, 413, 415, 422, 503),
+        keyed=True,
+        example={
+            "gpus": 1,
+            "tenant_id": "default",
+            "start": "2030-01-04T18:00:00Z",
+            "duration_minutes": 60,
+        },
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/reservations",
+        handler=list_reservations,
+        name="list_reservations",
+        summary="Reservations to come and those that last now, by their start.",
+        tag="reservations",
+        answer=ReservationList,
+        query=(a_flag("all", "Also the last ones that are over."),),
+    ),
+    Operation(
+        method="GET",
+        path=_ONE,
+        handler=get_reservation,
+        name="get_reservation",
+        summary="One reservation.",
+        tag="reservations",
+        answer=ReservationForm,
+        errors=(404,),
+    ),
+    Operation(
+        method="DELETE",
+        path=_ONE,
+        handler=cancel_reservation,
+        name="cancel_reservation",
+        summary="Give reserved GPUs back, before or during their time (for admins).",
+        tag="reservations",
+        answer=ReservationForm,
+        errors=(403, 404, 409, 503),
+    ),
+)

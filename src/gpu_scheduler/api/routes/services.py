@@ -1,0 +1,354 @@
+"""Services: create, list, look at, scale, update, delete, and where their replicas are reached.
+
+A caller knows of the services that are its own, or of a tenant that it administers; others are
+not there.
+"""
+
+from __future__ import annotations
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.explainer import sentence
+from gpu_scheduler.api.ha.gate import note_gap
+from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.request import JSON, Answer, Call, answer, decode
+from gpu_scheduler.api.interfaces import Also
+from gpu_scheduler.api.routes.submit import reader_for
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import (
+    CreateService,
+    DeleteService,
+    ScaleService,
+    ServiceCommand,
+    UpdateService,
+)
+from gpu_scheduler.control.state import Book
+from gpu_scheduler.model.errors import InternalError, InvalidRequest, UnknownThing
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.service import Replica, Service
+from gpu_scheduler.wire.services import (
+    REQUEST,
+    SCALE,
+    Endpoint,
+    EndpointList,
+    ReplicaForm,
+    ScaleRequest,
+    ServiceForm,
+    ServiceList,
+    ServiceRequest,
+    read_service,
+    readiness_form,
+    restart_form,
+)
+from gpu_scheduler.wire.times import write_time
+
+FAILING_AFTER = 2
+"""So many ends in a row are no beginning any more."""
+
+
+async def create_service(context: Context, call: Call) -> Answer:
+    """Make a service."""
+    call.expect_media(JSON)
+    data = await call.body(context.settings.bounds.body_bytes)
+    service = read_service(decode(REQUEST, data), reader_for(context, call.caller))
+    return await _changed(context, call, data, CreateService(service), status=201)
+
+
+async def list_services(context: Context, call: Call) -> Answer:
+    """All services that the caller may see."""
+    context.query(call)
+    return answer(ServiceList([_form(context, service) for service in _seen(context, call)]))
+
+
+async def get_service(context: Context, call: Call) -> Answer:
+    """One service with its replicas."""
+    context.query(call)
+    return answer(_form(context, _named(context, call)))
+
+
+async def get_endpoints(context: Context, call: Call) -> Answer:
+    """Where the replicas that are ready can be reached."""
+    context.query(call)
+    service = _named(context, call)
+    book = context.service.core.book
+    found = [
+        Endpoint(
+            host=host_of(node),
+            port=replica.port,
+            replica=replica.index,
+            job_id=replica.job_id,
+            node=node.id,
+        )
+        for replica in sorted(service.live, key=lambda replica: replica.index)
+        if (node := _node_of(book, replica)) is not None and is_reached(replica, node)
+    ]
+    return answer(EndpointList(service.name, found))
+
+
+async def update_service(context: Context, call: Call) -> Answer:
+    """Replace what a service runs."""
+    call.expect_media(JSON)
+    data = await call.body(context.settings.bounds.body_bytes)
+    service = _named(context, call)
+    asked = decode(REQUEST, data)
+    if asked.name != service.name:
+        raise InvalidRequest(
+            f"service '{service.name}' was asked to be called '{asked.name}'; a name stays as it "
+            "is, so create another service and delete this one"
+        )
+    asked.tenant_id = asked.tenant_id or service.tenant
+    wanted = read_service(asked, reader_for(context, call.caller))
+    if wanted.tenant != service.tenant:
+        raise InvalidRequest(
+            f"service '{service.name}' is of tenant '{service.tenant}', which cannot be changed"
+        )
+    return await _changed(context, call, data, UpdateService(service.id, wanted))
+
+
+async def scale_service(context: Context, call: Call) -> Answer:
+    """Have more or fewer replicas."""
+    call.expect_media(JSON)
+    data = await call.body(context.settings.bounds.body_bytes)
+    service = _named(context, call)
+    message = ScaleService(service.id, decode(SCALE, data).replicas)
+    return await _changed(context, call, data, message)
+
+
+async def delete_service(context: Context, call: Call) -> Answer:
+    """Stop all replicas of a service, and forget it."""
+    context.query(call)
+    service = _named(context, call)
+    outcome = await context.service.apply(DeleteService(service.id), call.caller)
+    return answer(_form(context, outcome.service or service))  # a repetition changes nothing
+
+
+async def _changed(
+    context: Context, call: Call, data: bytes, message: ServiceCommand, *, status: int = 200
+) -> Answer:
+    def tell(outcome: Outcome) -> Answer:
+        return answer(_form(context, _made(outcome)), status=status)
+
+    async def act(also: Also | None) -> Outcome:
+        return await context.service.apply(message, call.caller, also=also)
+
+    return await context.repeats.once(call, data, act, tell)
+
+
+def _made(outcome: Outcome) -> Service:
+    if outcome.service is None:
+        raise InternalError("a service was changed and is not there")
+    return outcome.service
+
+
+def _seen(context: Context, call: Call) -> list[Service]:
+    services = context.service.store.services()
+    return [s for s in services if call.caller.may_see(s.user, s.tenant)]
+
+
+def _named(context: Context, call: Call) -> Service:
+    """The service that the path names, by its id or its name."""
+    wanted = call.params["service"]
+    seen = _seen(context, call)
+    found = [s for s in seen if s.id == wanted] or [s for s in seen if s.name == wanted]
+    if not found:
+        raise UnknownThing(f"service '{wanted}' is not known; 'tgpu service list' shows yours")
+    if len(found) > 1:
+        ids = ", ".join(f"{s.id} (tenant {s.tenant})" for s in found)
+        raise InvalidRequest(f"service '{wanted}' is the name of several: {ids}; give the id")
+    return found[0]
+
+
+def is_reached(replica: Replica, node: Node) -> bool:
+    """Tell whether a replica can be used, as far as is known: its node must not be silent.
+
+    A server that has just begun has heard of no node yet, and takes no endpoint away for that.
+    """
+    return replica.ready and replica.port > 0 and not node.silent_ms
+
+
+def host_of(node: Node) -> str:
+    """Where others reach a node."""
+    return node.address or node.id
+
+
+def _node_of(book: Book, replica: Replica) -> Node | None:
+    """The node on which a replica is, if it is on one."""
+    life = book.lives.get(replica.job_id)
+    task = None if life is None else life.only_task
+    running = None if task is None else book.picture.running.get(task.allocation_id)
+    if running is None:
+        if life is None or replica.ready:
+            note_gap(replica.job_id)
+        return None
+    return book.picture.index.slot(running.running.allocation.placements[0].node_id).node
+
+
+def _form(context: Context, service: Service) -> ServiceForm:
+    book = context.service.core.book
+    job = service.job
+    return ServiceForm(
+        id=service.id,
+        name=service.name,
+        tenant_id=service.tenant,
+        user=service.user,
+        state=shown_state(book, service),
+        replicas=service.replicas,
+        ready=service.ready_count,
+        updated=service.updated_count,
+        restarts=service.restarts,
+        generation=service.generation,
+        port=service.port,
+        gpu_count=job.gpu_milli / WHOLE_MILLI,
+        priority=job.priority,
+        preemptible=job.preemptible,
+        requeue_on_node_loss=job.requeue_on_node_loss,
+        surge=service.surge,
+        command=list(service.launch.argv),
+        image=service.launch.image,
+        restart=restart_form(service.restart),
+        readiness=None if service.probe is None else readiness_form(service.probe),
+        made_at=write_time(service.made_ms),
+        changed_at=write_time(service.changed_ms),
+        problem=service.problem,
+        members=[
+            _replica(context, service, replica)
+            for replica in sorted(service.members, key=lambda r: (r.index, r.job_id))
+        ],
+    )
+
+
+def shown_state(book: Book, service: Service) -> str:
+    """The state in a word; who begins again and again and never gets ready does not just start."""
+    if service.state != "starting":
+        return service.state
+    tasks = [book.lives[r.job_id].only_task for r in service.live if r.job_id in book.lives]
+    return "failing" if any(t and t.failures >= FAILING_AFTER for t in tasks) else "starting"
+
+
+def _note(context: Context, replica: Replica) -> str:
+    """What is to be said of a replica: by its check, why it waits, or how it ended."""
+    if replica.detail:
+        return replica.detail
+    if replica.job_id in context.service.core.book.lives:
+        return sentence(context.explainer.reason(replica.job_id))[1]
+    row = context.service.store.job(replica.job_id)
+    if row is None:
+        return ""
+    if row.signal is not None:
+        return row.reason or f"ended by signal {row.signal}"
+    return row.reason or ("" if row.exit_code is None else f"ended with exit code {row.exit_code}")
+
+
+def _replica(context: Context, service: Service, replica: Replica) -> ReplicaForm:
+    book = context.service.core.book
+    life = book.lives.get(replica.job_id)
+    node = _node_of(book, replica)
+    state = "over" if life is None else life.state.value
+    return ReplicaForm(
+        replica=replica.index,
+        job_id=replica.job_id,
+        state="stopping" if replica.leaving else state,
+        ready=replica.ready and node is not None and not node.silent_ms,
+        is_current=replica.generation == service.generation,
+        node="" if node is None else node.id,
+        host="" if node is None else host_of(node),
+        port=replica.port,
+        restarts=replica.restarts,
+        last_end=replica.last_end,
+        detail=_note(context, replica),
+        since=write_time(replica.since_ms),
+    )
+
+
+_ONE = f"{V1}/services/{{service}}"
+_REFUSALS = (403, 404, 409, 413, 415, 422, 503)
+_EXAMPLE = {
+    "name": "llama",
+    "replicas": 2,
+    "gpu_count": 1,
+    "command": ["vllm", "serve", "/models/llama", "--port", "8000"],
+    "port": 8000,
+    "readiness": {"http": "/health", "grace_seconds": 300},
+    "restart": "always",
+}
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{V1}/services",
+        handler=create_service,
+        name="create_service",
+        summary="Keep so many replicas of a program running, each with a port.",
+        tag="services",
+        body=ServiceRequest,
+        answer=ServiceForm,
+        status=201,
+        errors=_REFUSALS,
+        keyed=True,
+        example=_EXAMPLE,
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/services",
+        handler=list_services,
+        name="list_services",
+        summary="Services with their replicas: your own, and those of tenants that you administer.",
+        tag="services",
+        answer=ServiceList,
+    ),
+    Operation(
+        method="GET",
+        path=_ONE,
+        handler=get_service,
+        name="get_service",
+        summary="One service, by its id or its name.",
+        tag="services",
+        answer=ServiceForm,
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{_ONE}/endpoints",
+        handler=get_endpoints,
+        name="get_endpoints",
+        summary="Host and port of every replica that is ready.",
+        tag="services",
+        answer=EndpointList,
+        errors=(404,),
+    ),
+    Operation(
+        method="PUT",
+        path=_ONE,
+        handler=update_service,
+        name="update_service",
+        summary="Change a service; its replicas are replaced one after the other.",
+        tag="services",
+        body=ServiceRequest,
+        answer=ServiceForm,
+        errors=_REFUSALS,
+        keyed=True,
+        example=_EXAMPLE,
+    ),
+    Operation(
+        method="POST",
+        path=f"{_ONE}/scale",
+        handler=scale_service,
+        name="scale_service",
+        summary="Have more or fewer replicas.",
+        tag="services",
+        body=ScaleRequest,
+        answer=ServiceForm,
+        errors=_REFUSALS,
+        keyed=True,
+        example={"replicas": 3},
+    ),
+    Operation(
+        method="DELETE",
+        path=_ONE,
+        handler=delete_service,
+        name="delete_service",
+        summary="Stop all replicas; the service goes with the last of them.",
+        tag="services",
+        answer=ServiceForm,
+        errors=(403, 404, 409, 503),
+    ),
+)

@@ -1,0 +1,312 @@
+"""Submit jobs: one, many in an array or as lines, or in the short form of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpu_scheduler.api.context import Context
+from gpu_scheduler.api.expected_start import of_new
+from gpu_scheduler.api.http.errors import TooLarge, bad_body
+from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.request import (
+    JSON,
+    NDJSON,
+    Answer,
+    Call,
+    answer,
+    check_keys,
+    check_keys_of_all,
+    decode,
+)
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.jobs.submit import cautions
+from gpu_scheduler.control.messages import Series, Submit, SubmitAll
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError
+from gpu_scheduler.model.identity import Caller
+from gpu_scheduler.store.rows import EnvironmentRow
+from gpu_scheduler.wire.answers import Submitted, SubmittedMany, TaskAccepted, Validated
+from gpu_scheduler.wire.job_reader import JobReader, Submission
+from gpu_scheduler.wire.jobs import JobRequest, TaskRequest
+from gpu_scheduler.wire.times import write_time
+
+_JOB = msgspec.json.Decoder(JobRequest)
+_OBJECTS = msgspec.json.Decoder(list[dict[str, Any]])
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_TASK = msgspec.json.Decoder(TaskRequest)
+Asked = TypeVar("Asked")
+
+
+async def submit(context: Context, call: Call) -> Answer:
+    """One job as an object, or many as an array."""
+    call.expect_media(JSON, NDJSON)
+    data = await call.body(context.settings.bounds.bulk_bytes)
+    if call.media == NDJSON or data.lstrip()[:1] == b"[":
+        return await _submit_many(context, call, data)
+    if len(data) > context.settings.bounds.body_bytes:
+        raise TooLarge(
+            f"one job may have {context.settings.bounds.body_bytes} bytes and has {len(data)}"
+        )
+    message = _single(context, call.caller, decode(_JOB, data))
+    act = partial(context.service.apply, message, call.caller)
+    return await context.repeats.once(call, data, lambda also: act(also=also), _told)
+
+
+async def submit_many(context: Context, call: Call) -> Answer:
+    """Many jobs, as an array or one in each line: all of them, or none."""
+    call.expect_media(JSON, NDJSON)
+    data = await call.body(context.settings.bounds.bulk_bytes)
+    return await _submit_many(context, call, data)
+
+
+async def validate(context: Context, call: Call) -> Answer:
+    """Check jobs like a submission, and say what they may expect; nothing is stored."""
+    call.expect_media(JSON, NDJSON)
+    data = await call.body(context.settings.bounds.bulk_bytes)
+    context.query(call)
+    submissions: tuple[Submit | Series, ...]
+    if call.media == NDJSON or data.lstrip()[:1] == b"[":
+        reader = reader_for(context, call.caller)
+        most = context.settings.bounds.bulk_jobs
+        submissions = _read_many(reader, data, most, lines=call.media == NDJSON)
+    else:
+        submissions = (_message(reader_for(context, call.caller).read(decode(_JOB, data))),)
+    outcome = await context.service.apply(SubmitAll(submissions, dry_run=True), call.caller)
+    count = sum(submission.job_count for submission in submissions)
+    return answer(_validated(context, outcome, submissions, count))
+
+
+def _validated(
+    context: Context, outcome: Outcome, submissions: tuple[Submit | Series, ...], count: int
+) -> Validated:
+    """What the first of them may expect, and what would let any of them wait."""
+    book = context.service.core.book
+    expected = of_new(context.service, context.explainer, outcome.jobs[0])
+    warnings = dict.fromkeys(
+        warning
+        for submission, job in zip(submissions, outcome.jobs, strict=True)
+        for warning in cautions(book, submission.job, job)
+    )
+    return Validated(
+        count=count,
+        tasks=sum(submission.job_count * submission.job.task_count for submission in submissions),
+        position=expected.place,
+        expected_start=write_time(expected.start.at_ms),
+        basis=expected.start.basis,
+        start_unknown=expected.start.why_not,
+        expected_end=write_time(expected.end.at_ms),
+        end_unknown=expected.end.why_not,
+        warnings=list(warnings),
+    )
+
+
+async def submit_task(context: Context, call: Call) -> Answer:
+    """A task: a command line for a shell."""
+    call.expect_media(JSON)
+    data = await call.body(context.settings.bounds.body_bytes)
+    submission = reader_for(context, call.caller).read_task(decode(_TASK, data))
+    act = partial(context.service.apply, _message(submission), call.caller)
+    return await context.repeats.once(call, data, lambda also: act(also=also), _told_task)
+
+
+def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Series:
+    """One job; what it has in common with those before is read once, and shared with them."""
+    tenant_id = asked.tenant_id
+    if asked.begin_at is not None or asked.deadline is not None or asked.array is not None:
+        # These mean another time at another time, or much of its own.
+        return _message(reader_for(context, caller).read(asked))
+    reader = context.readers.get(caller)
+    if reader is None:
+        reader = context.readers[caller] = reader_for(context, caller)
+    alike, name, command = reader.read_alike(asked)
+    if alike.job.tenant != context.own_tenant(caller, tenant_id):
+        reader.forget()
+        asked.name, asked.command = name, list(command)
+        alike, name, command = reader.read_alike(asked)
+    return Series(alike.job, alike.launch, _environment(alike), (name,), (command,))
+
+
+async def _submit_many(context: Context, call: Call, data: bytes) -> Answer:
+    reader = reader_for(context, call.caller)
+    most = context.settings.bounds.bulk_jobs
+    message = SubmitAll(_read_many(reader, data, most, lines=call.media == NDJSON))
+    act = partial(context.service.apply, message, call.caller)
+    return await context.repeats.once(call, data, lambda also: act(also=also), _told_many)
+
+
+def _read_many(reader: JobReader, data: bytes, most: int, *, lines: bool) -> tuple[Series, ...]:
+    """All jobs of a request, in order."""
+    if not lines:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Fast, but it does not say well enough what is wrong.
+            objects = _OBJECTS.decode(data)
+            _check_count(len(objects), most)
+            check_keys_of_all(data, objects)
+            return _series(reader.read_object, objects)
+    raws = _split(data, lines=lines)
+    _check_count(len(raws), most)
+    return _series(reader.read_alike, map(_decoded, count(), raws))
+
+
+def _check_count(jobs: int, most: int) -> None:
+    if not jobs:
+        raise InvalidRequest("Invalid request body: the list has no jobs")
+    if jobs > most:
+        raise TooLarge(f"{jobs} jobs came at once; at most {most} are taken")
+
+
+def _split(data: bytes, *, lines: bool) -> list[bytes]:
+    if lines:
+        return [line for line in data.split(b"\n") if line.strip()]
+    # Its jobs are looked into one by one, so that a refusal says which one it is about.
+    raws = decode(_RAW_LIST, data, checks_keys=False)
+    return list(map(bytes, raws))
+
+
+def _decoded(index: int, raw: bytes) -> JobRequest:
+    try:
+        read = _JOB.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise bad_body(problem, JobRequest, raw, index=index) from None
+    check_keys(raw, index)
+    return read
+
+
+def _series(
+    read: Callable[[Asked], tuple[Submission, str, tuple[str, ...]]], asked: Iterable[Asked]
+) -> tuple[Series, ...]:
+    """Neighbours that are alike together; an environment is sent along only once."""
+    found: list[tuple[Submission, list[str], list[tuple[str, ...]]]] = []
+    names: list[str] = []
+    commands: list[tuple[str, ...]] = []
+    common = None
+    for index, request in enumerate(asked):
+        try:
+            alike, name, command = read(request)
+        except SchedulerError as error:
+            error.index = index
+            raise
+        if alike is not common:
+            common, names, commands = alike, [], []
+            found.append((common, names, commands))
+        names.append(name)
+        commands.append(command)
+    environments: set[str] = set()
+    series = []
+    for alike, names, commands in found:
+        environment = _environment(alike) if alike.launch.captured not in environments else None
+        environments.add(alike.launch.captured)
+        series.append(Series(alike.job, alike.launch, environment, tuple(names), tuple(commands)))
+    return tuple(series)
+
+
+def _environment(submission: Submission) -> EnvironmentRow | None:
+    if submission.environment is None:
+        return None
+    return EnvironmentRow(submission.launch.captured, submission.environment)
+
+
+def _message(submission: Submission) -> Submit:
+    return Submit(submission.job, submission.launch, _environment(submission))
+
+
+def reader_for(context: Context, caller: Caller) -> JobReader:
+    """Reads what a caller wants to run, if this server can run it as that user."""
+    server_uid = context.settings.server_uid
+    if server_uid not in {0, caller.uid}:
+        raise Forbidden(
+            f"this server does not run as root, so it takes jobs only of its own user "
+            f"(uid {server_uid}), whoever its agents run as, and you are '{caller.user}' "
+            f"(uid {caller.uid}); start a server of your own, or ask for one that runs as root"
+        )
+    tenant_of = partial(context.own_tenant, caller)
+    return JobReader(caller, tenant_of, context.settings.runner)
+
+
+def _told(outcome: Outcome) -> Answer:
+    job = outcome.jobs[0]
+    return answer(Submitted(job_id=job.id, tasks=job.task_count), status=201)
+
+
+def _told_many(outcome: Outcome) -> Answer:
+    job_ids = [job.id for job in outcome.jobs]
+    return answer(SubmittedMany(job_ids=job_ids, count=len(job_ids)), status=201)
+
+
+def _told_task(outcome: Outcome) -> Answer:
+    return answer(TaskAccepted(task_id=outcome.jobs[0].id), status=201)
+
+
+_REFUSALS = (403, 404, 409, 413, 415, 422, 503)
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{V1}/jobs",
+        handler=submit,
+        name="submit_job",
+        summary="Submit a job (an object), or many at once (an array): all of them, or none.",
+        tag="jobs",
+        body=(JobRequest, list[JobRequest]),
+        answer=(Submitted, SubmittedMany),
+        status=201,
+        errors=_REFUSALS,
+        keyed=True,
+        example={
+            "name": "Training Job",
+            "gpu_count": 4,
+            "priority": 1000,
+            "command": ["python", "train.py"],
+            "args": ["--epochs", "100"],
+            "cpu_cores": 16,
+            "memory_mb": 64000,
+            "max_runtime_minutes": 1440,
+        },
+    ),
+    Operation(
+        method="POST",
+        path=f"{V1}/jobs/bulk",
+        handler=submit_many,
+        name="submit_jobs",
+        summary="Submit many jobs, as an array or one in each line: all of them, or none.",
+        tag="jobs",
+        body=list[JobRequest],
+        body_media=("application/json", "application/x-ndjson"),
+        answer=SubmittedMany,
+        status=201,
+        errors=_REFUSALS,
+        keyed=True,
+        example=[{"command": ["python", "train.py", "--seed", "1"], "gpu_count": 1}],
+    ),
+    Operation(
+        method="POST",
+        path=f"{V1}/jobs/validate",
+        handler=validate,
+        name="validate_jobs",
+        summary="A dry run: check one job or many like a submission, and store nothing.",
+        tag="jobs",
+        body=(JobRequest, list[JobRequest]),
+        body_media=("application/json", "application/x-ndjson"),
+        answer=Validated,
+        errors=_REFUSALS,
+        example={"command": ["python", "train.py"], "gpu_count": 4},
+    ),
+    Operation(
+        method="POST",
+        path=f"{V1}/tasks",
+        handler=submit_task,
+        name="submit_task",
+        summary="Submit a job in the short form: one command line, run by a shell.",
+        tag="tasks",
+        body=TaskRequest,
+        answer=TaskAccepted,
+        status=201,
+        errors=_REFUSALS,
+        keyed=True,
+        example={"priority": "high", "gpu_count": 2, "command": "python train.py"},
+    ),
+)

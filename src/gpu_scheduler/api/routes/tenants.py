@@ -1,0 +1,232 @@
+"""Tenants: create, list, look at, change, remove."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from gpu_scheduler.api.context import Context, expect_admin
+from gpu_scheduler.api.http.operations import V1, Operation
+from gpu_scheduler.api.http.request import JSON, Answer, Call, answer, decode
+from gpu_scheduler.api.interfaces import Also
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.jobs.submit import spent
+from gpu_scheduler.control.messages import RemoveTenant, SetTenant
+from gpu_scheduler.model.errors import AlreadyExists, WrongState
+from gpu_scheduler.model.identity import DEFAULT_TENANT, Caller
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.wire.answers import Removed
+from gpu_scheduler.wire.tenants import (
+    GPU_HOUR,
+    MOST_ID,
+    TENANT_ID,
+    TenantForm,
+    TenantList,
+    TenantPatch,
+    TenantRequest,
+    per,
+    read_tenant,
+    write_tenant,
+)
+
+_REQUEST = msgspec.json.Decoder(TenantRequest)
+_PATCH = msgspec.json.Decoder(TenantPatch)
+PREFIX = "tenant-"
+
+
+async def create_tenant(context: Context, call: Call) -> Answer:
+    """A new tenant, with an id of its own or one that was asked for."""
+    expect_admin(call.caller, "create a tenant")
+    call.expect_media(JSON)
+    data = await call.body(context.settings.bounds.body_bytes)
+    asked = decode(_REQUEST, data)
+    # Ids are chosen by looking at those that exist, so nobody else may be choosing meanwhile.
+    async with context.choosing_ids:
+        tenant_id = _new_id(context, asked.name) if asked.id is msgspec.UNSET else asked.id
+        tenant = read_tenant(asked, Tenant(id=tenant_id))
+
+        def tell(_: Outcome) -> Answer:
+            return answer(_form(context, tenant), status=201)
+
+        async def act(also: Also | None) -> Outcome:
+            _check_free(context, tenant)
+            return await context.service.apply(SetTenant(tenant), call.caller, also=also)
+
+        return await context.repeats.once(call, data, act, tell)
+
+
+async def list_tenants(context: Context, call: Call) -> Answer:
+    """The caller's tenants, for admins all, with what they hold now."""
+    context.query(call)
+    seen = [tenant for tenant in _all(context) if _may_see(call.caller, tenant)]
+    return answer(TenantList([_form(context, tenant) for tenant in seen]))
+
+
+async def get_tenant(context: Context, call: Call) -> Answer:
+    """One tenant."""
+    context.query(call)
+    return answer(_form(context, _named(context, call)))
+
+
+async def update_tenant(context: Context, call: Call) -> Answer:
+    """Change some of a tenant's limits and standings."""
+    expect_admin(call.caller, "change a tenant")
+    asked = await call.read(_PATCH, context.settings.bounds.body_bytes)
+    async with context.choosing_ids:
+        tenant = read_tenant(asked, _named(context, call))
+        _check_name(context, tenant)
+        await context.service.apply(SetTenant(tenant), call.caller)
+    return answer(_form(context, tenant))
+
+
+async def delete_tenant(context: Context, call: Call) -> Answer:
+    """Remove a tenant that has no jobs and no reservations."""
+    expect_admin(call.caller, "remove a tenant")
+    context.query(call)
+    tenant = _named(context, call)
+    if tenant.id == DEFAULT_TENANT:
+        raise WrongState(f"tenant '{DEFAULT_TENANT}' always exists; it can be changed only")
+    await context.service.apply(RemoveTenant(tenant.id), call.caller)
+    return answer(Removed(id=tenant.id, message="Tenant deleted"))
+
+
+def _all(context: Context) -> list[Tenant]:
+    tenants = context.service.store.tenants()
+    if all(tenant.id != DEFAULT_TENANT for tenant in tenants):
+        tenants = [_default(), *tenants]
+    return tenants
+
+
+def _default() -> Tenant:
+    return Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)
+
+
+def _named(context: Context, call: Call) -> Tenant:
+    tenant_id = context.tenant_of(call.params["tenant_id"])
+    for tenant in _all(context):
+        if tenant.id == tenant_id and _may_see(call.caller, tenant):
+            return tenant
+    raise context.no_tenant(call.params["tenant_id"])
+
+
+def _may_see(caller: Caller, tenant: Tenant) -> bool:
+    return caller.is_admin or tenant.id in caller.tenants
+
+
+def _new_id(context: Context, name: str) -> str:
+    """The name where it can be an id, so that people meet one word for a tenant; else a number.
+
+    Never one that was used before, as far as accounts remember: its bills are not this one's.
+    """
+    store = context.service.store
+    names = {tenant.id for tenant in store.tenants()} | {row.tenant for row in store.usage()}
+    if re.fullmatch(TENANT_ID, name) and len(name) <= MOST_ID and name not in names:
+        return name
+    numbers = [
+        int(name.removeprefix(PREFIX))
+        for name in names
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX).isdecimal() and len(name) < 20
+    ]
+    return f"{PREFIX}{max(numbers, default=0) + 1}"
+
+
+def _check_free(context: Context, tenant: Tenant) -> None:
+    if any(other.id == tenant.id for other in _all(context)):
+        raise AlreadyExists(f"tenant id '{tenant.id}' is taken; choose another, or change that one")
+    _check_name(context, tenant)
+
+
+def _check_name(context: Context, tenant: Tenant) -> None:
+    """Names stand for ids in requests, so no two tenants may be meant by one."""
+    for other in _all(context):
+        if other.id != tenant.id and tenant.name in {other.name, other.id}:
+            raise AlreadyExists(
+                f"tenant name '{tenant.name}' is taken by {other.id}; choose another name"
+            )
+
+
+def _form(context: Context, tenant: Tenant) -> TenantForm:
+    book = context.service.core.book
+    form = write_tenant(tenant)
+    held = book.picture.holdings.tenants.get(tenant.id)
+    if held is not None:
+        form.current_gpus = per(held.gpu_milli, 1000) or 0
+        form.current_gpu_memory_mb = held.gpu_memory_mb
+        form.current_cpu_cores = per(held.cpu_milli, 1000) or 0
+        form.current_memory_mb = held.memory_mb
+        form.current_jobs = held.jobs
+    used, _ = spent(book, tenant.id, context.service.now_ms())
+    form.used_gpu_hours = round(used / GPU_HOUR, 6)
+    return form
+
+
+_ONE = f"{V1}/tenants/{{tenant_id}}"
+_EXAMPLE = {
+    "name": "ML Research Team",
+    "max_gpus": 16,
+    "max_gpu_memory_mb": 200000,
+    "max_cpu_cores": 64,
+    "max_memory_mb": 500000,
+    "max_concurrent_jobs": 20,
+}
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=f"{V1}/tenants",
+        handler=create_tenant,
+        name="create_tenant",
+        summary="Create a tenant (for admins).",
+        tag="tenants",
+        body=TenantRequest,
+        answer=TenantForm,
+        status=201,
+        errors=(403, 409, 413, 415, 422, 503),
+        keyed=True,
+        example=_EXAMPLE,
+    ),
+    Operation(
+        method="GET",
+        path=f"{V1}/tenants",
+        handler=list_tenants,
+        name="list_tenants",
+        summary="List your tenants (admins: all), with what they hold now.",
+        tag="tenants",
+        answer=TenantList,
+    ),
+    Operation(
+        method="GET",
+        path=_ONE,
+        handler=get_tenant,
+        name="get_tenant",
+        summary="One tenant, by id or name.",
+        tag="tenants",
+        answer=TenantForm,
+        errors=(404,),
+    ),
+    *(
+        Operation(
+            method=method,
+            path=_ONE,
+            handler=update_tenant,
+            name=name,
+            summary="Change a tenant (for admins); what is left out stays as it is.",
+            tag="tenants",
+            body=TenantPatch,
+            answer=TenantForm,
+            errors=(403, 404, 409, 413, 415, 503),
+            example={"max_gpus": 8},
+        )
+        for method, name in (("PATCH", "update_tenant"), ("PUT", "put_tenant"))
+    ),
+    Operation(
+        method="DELETE",
+        path=_ONE,
+        handler=delete_tenant,
+        name="delete_tenant",
+        summary="Remove a tenant that has no jobs and no reservations (for admins).",
+        tag="tenants",
+        answer=Removed,
+        errors=(403, 404, 409, 503),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Commands about tenants, limits, usage, reports and metrics."""

@@ -1,0 +1,448 @@
+"""`tgpu report`: what happened in a period, as text, JSON or a page with charts; its invoice."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.cli.connection import add_server_options, client_for, warn
+from gpu_scheduler.cli.text.tables import hours_text, painted, print_json, print_table, visible
+from gpu_scheduler.cli.text.values import whole, words_of
+from gpu_scheduler.client.http1 import target
+from gpu_scheduler.client.requests import API
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.simulator.report.charts import Bar, BarGroup, LineChart, Tick, figure, lying_bars
+from gpu_scheduler.simulator.report.charts import Policy as Series
+from gpu_scheduler.simulator.report.document import Markup, document, joined, tag, write_document
+
+if TYPE_CHECKING:
+    from gpu_scheduler.client.client import Client
+
+INVOICE_COLUMNS = ("tenant", "user", "item", "model", "amount", "unit", "price", "cost", "currency")
+MOST_ROWS = 50
+ABOUT = """\
+Counts runs: one for each attempt, what runs up to now. A job that was cancelled before it ran is
+none; 'tgpu usage' without a period counts it."""
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = ABOUT
+    add_period_options(parser, default="month")
+    add = parser.add_argument
+    add(
+        "--below",
+        type=whole("--below"),
+        metavar="PERCENT",
+        help="list runs that used less of their GPUs than this; default 20",
+    )
+    add("--html", metavar="FILE", help="write a page with charts; one file, no network")
+    add("--invoice", action="store_true", help="print what the period costs, line by line")
+    add("--estimates", action="store_true", help="say how well expected starts were kept")
+    add("--format", choices=("text", "csv", "json"), help="of the invoice; default text")
+    add_server_options(parser)
+
+
+def add_period_options(parser: ArgumentParser, *, default: str | None) -> None:
+    """`--period` and of whom."""
+    add = parser.add_argument
+    shown = f"; default {default}" if default else ""
+    add(
+        "--period",
+        metavar="P",
+        default=default,
+        help="today, yesterday, week, month, year, 2026-10, 2026-10-31, "
+        f"2026-10-01..2026-10-15{shown}",
+    )
+    add("-T", "--tenant", "--tenant-id", dest="tenant", metavar="T", help="only this tenant")
+    add("-u", "--user", metavar="NAME", help="only this user")
+    add("--time-zone", metavar="ZONE", help="where days begin, as Europe/Berlin; default UTC")
+
+
+def period_query(args: Namespace) -> dict[str, object]:
+    """The options as a query."""
+    return {
+        "period": args.period,
+        "tenant_id": args.tenant,
+        "user": args.user,
+        "time_zone": args.time_zone,
+    }
+
+
+def run(args: Namespace) -> int:
+    """Report, or invoice."""
+    if args.format and not args.invoice:
+        raise InvalidRequest("--format is for --invoice; for a report use --json or --html FILE")
+    with client_for(args) as client:
+        if args.estimates:
+            return show(client, as_json=args.json)
+        if args.invoice:
+            return _invoice(client.call("GET", target(f"{API}/invoice", period_query(args))), args)
+        query = period_query(args) | {"below_percent": args.below}
+        report = client.call("GET", target(f"{API}/report", query))
+    if args.html:
+        write_page(report, args.html)
+        warn(f"written: {args.html}")
+    if args.json:
+        print_json(report)
+    elif not args.html:
+        print("\n".join(summary(report)))
+        _print_tables(report)
+    return 0
+
+
+def summary(report: dict[str, Any]) -> Iterator[str]:
+    """The period in a few lines."""
+    total = report["total"]
+    so_far = ", so far" if report["until"] < report["end"] else ""
+    begin, end = report["start"][:16].replace("T", " "), report["end"][:16].replace("T", " ")
+    yield f"{painted('Report', 'bold')} for {visible(report['period'])}: {begin} to {end}{so_far}"
+    cost = f", {total['cost']:,.2f} {report['currency']}" if total["cost"] else ""
+    energy = f", {total['energy_kwh']:,.2f} kWh" if total["energy_kwh"] else ""
+    yield f"  used       {hours_text(total['gpu_hours'])} GPU-hours{energy}{cost}"
+    yield (
+        f"  runs       {total['started']:,} started, {total['completed']:,} completed, "
+        f"{total['failed']:,} failed, {total['cancelled']:,} cancelled, "
+        f"{total['preempted']:,} preempted"
+    )
+    for name, key in (("waits", "waits"), ("run times", "run_times")):
+        yield f"  {name:<9}  {spread_text(report[key])}"
+    mean = total["mean_utilisation_percent"]
+    if mean is not None:
+        yield f"  busy       {mean:.0f} % of the GPUs that runs held, in the mean"
+
+
+def spread_text(spread: dict[str, Any]) -> str:
+    """Mean, median, 90th percentile and largest, in words."""
+    if not spread["count"]:
+        return "none"
+    figures = (
+        f"{name} {words_of(spread[f'{key}_seconds'])}"
+        for name, key in (("mean", "mean"), ("median", "median"), ("p90", "p90"), ("max", "max"))
+    )
+    return f"{', '.join(figures)} (of {spread['count']:,})"
+
+
+def account_rows(accounts: list[dict[str, Any]]) -> Iterator[list[str]]:
+    """One row for each tenant or user."""
+    for account in accounts:
+        sums = account["sums"]
+        mean = sums["mean_utilisation_percent"]
+        yield [
+            account["tenant_id"],
+            account["user"] or "(all)",
+            hours_text(sums["gpu_hours"]),
+            f"{sums['energy_kwh']:,.2f}" if sums["energy_kwh"] else "-",
+            f"{sums['cost']:,.2f}",
+            "-" if mean is None else f"{mean:.0f}%",
+            *(f"{sums[name]:,}" for name in ("completed", "failed", "cancelled", "preempted")),
+            words_of(account["waits"]["median_seconds"]) if account["waits"]["count"] else "-",
+        ]
+
+
+ACCOUNT_HEADINGS = (
+    *("TENANT", "USER", "GPU-HOURS", "KWH", "COST", "BUSY"),
+    *("COMPLETED", "FAILED", "CANCELLED", "PREEMPTED", "MEDIAN WAIT"),
+)
+
+
+IDLER_HEADINGS = ("JOB", "NAME", "USER", "GPU-HOURS", "BUSY", "PEAK")
+
+
+def _print_tables(report: dict[str, Any]) -> None:
+    if report["users"]:
+        print()
+        accounts = [
+            *(report["tenants"] if len(report["tenants"]) > 1 or len(report["users"]) > 1 else []),
+            *report["users"][:MOST_ROWS],
+        ]
+        spare = ("PREEMPTED", "CANCELLED", "KWH", "MEDIAN WAIT", "BUSY", "FAILED", "COMPLETED")
+        right = ACCOUNT_HEADINGS[2:]
+        print_table(ACCOUNT_HEADINGS, account_rows(accounts), right=right, spare=spare)
+        if len(report["users"]) > MOST_ROWS:
+            warn(f"{MOST_ROWS} of {len(report['users']):,} users shown; --json has all")
+    if report["gpus"]:
+        print()
+        headings = ("NODE", "GPU", "MODEL", "GIVEN OUT", "BUSY", "PEAK", "KWH", "MAX TEMP")
+        rows = map(_gpu_row, report["gpus"])
+        print_table(headings, rows, right=headings[3:], spare=("MAX TEMP", "KWH", "PEAK", "MODEL"))
+    if report["low_utilisation"]:
+        print()
+        print(painted("Runs that used little of their GPUs", "bold"))
+        print_table(
+            IDLER_HEADINGS, map(idler_row, report["low_utilisation"]), right=IDLER_HEADINGS[3:]
+        )
+
+
+def _gpu_row(gpu: dict[str, Any]) -> list[str]:
+    def text(name: str, form: str) -> str:
+        return "-" if gpu[name] is None else form.format(gpu[name])
+
+    return [
+        gpu["node"],
+        str(gpu["index"]),
+        gpu["model"] or "-",
+        f"{gpu['allocated_percent']:.1f}%",
+        text("mean_utilisation_percent", "{:.0f}%"),
+        text("peak_utilisation_percent", "{}%"),
+        text("energy_kwh", "{:.2f}"),
+        text("peak_temperature_c", "{} C"),
+    ]
+
+
+def idler_row(run: dict[str, Any]) -> list[str]:
+    """A run that used little of its GPUs."""
+    task = "" if run["task"] is None else f"_{run['task']}"
+    return [
+        f"{run['job_id']}{task}",
+        run["name"],
+        run["user"],
+        hours_text(run["gpu_hours"]),
+        f"{run['mean_utilisation_percent']:.0f}%",
+        f"{run['peak_utilisation_percent']}%",
+    ]
+
+
+def _invoice(invoice: dict[str, Any], args: Namespace) -> int:
+    if args.html:
+        raise InvalidRequest("an invoice is text, csv or json; leave out --html or --invoice")
+    if not invoice["is_final"]:
+        warn(f"the period is not over; this is as of {invoice['until']}")
+    if args.json or args.format == "json":
+        print_json(invoice)
+        return 0
+    rows = [[str(line[name]) for name in INVOICE_COLUMNS] for line in invoice["lines"]]
+    if args.format == "csv":
+        # What begins like a formula must not be one in a spreadsheet.
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(INVOICE_COLUMNS)
+        writer.writerows([[harmless(cell) for cell in row] for row in rows])
+        return 0
+    headings = [name.upper() for name in INVOICE_COLUMNS]
+    print_table(headings, rows, right=("AMOUNT", "PRICE", "COST"))
+    print(f"\ntotal {invoice['total']} {invoice['currency']}")
+    return 0
+
+
+def harmless(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if cell[:1] in "=+-@\t\r" and cell[:1] else cell
+
+
+# --- `tgpu report --estimates`: how well expected starts were kept.
+
+HEADINGS = ("BASIS", "JUDGED", "KEPT", "KEPT %", "LATE", "EARLY", "MEDIAN ERROR", "90 % WITHIN")
+MEANING = "A start is as promised if it is within 10 % of the promised wait, or within 10 minutes."
+
+
+def show(client: Client, *, as_json: bool) -> int:
+    """Ask and print."""
+    answer = client.call("GET", f"{API}/report/estimates")
+    if as_json:
+        print_json(answer)
+        return 0
+    rows = [_row(one) for one in answer["estimates"]]
+    if not answer["estimates"][0]["judged"]:
+        print("no job that waited has started yet, in the last 30 days")
+    else:
+        print_table(HEADINGS, rows, right=HEADINGS[1:])
+        print(MEANING)
+    if answer["open"]:
+        print(f"{answer['open']} jobs wait and were told when they should start.")
+    return 0
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    percent = one["kept_percent"]
+    return [
+        one["basis"],
+        f"{one['judged']:,}",
+        f"{one['kept']:,}",
+        "-" if percent is None else f"{percent:g}",
+        f"{one['late']:,}",
+        f"{one['early']:,}",
+        words_of(one["median_error_seconds"]),
+        words_of(one["p90_error_seconds"]),
+    ]
+
+
+# --- A report as one HTML file: charts, tables and style inside, nothing from the network.
+#
+# The charts are those of the simulator's reports; what they call a policy is a series here.
+
+MOST_BARS = 15
+MOST_TICKS = 8
+
+
+def write_page(report: dict[str, Any], file: str) -> None:
+    """Write the page; a reader sees the old file or the new one."""
+    try:
+        write_document(page(report), Path(file))
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror}", file=file) from error
+
+
+def page(report: dict[str, Any]) -> str:
+    """The whole document."""
+    title = f"GPU report for {report['period']}"
+    return document(
+        title,
+        _header(report, title),
+        tag(
+            "main",
+            tag("section", tag("h2", "Summary"), _cards(report)),
+            tag("section", tag("h2", "Over time"), _over_time(report)),
+            tag("section", tag("h2", "Tenants and users"), _accounts(report)),
+            tag("section", tag("h2", "GPUs"), _gpus(report)),
+            tag("section", tag("h2", "Little used"), _idlers(report)),
+        ),
+    )
+
+
+def _header(report: dict[str, Any], title: str) -> Markup:
+    facts = [
+        ("From", report["start"]),
+        ("To", report["end"]),
+        ("As of", report["until"]),
+        ("Days in", report["time_zone"]),
+    ]
+    return tag(
+        "header",
+        tag("p", "gpu-scheduler", class_="kicker"),
+        tag("h1", title),
+        tag("dl", *(tag("div", tag("dt", name), tag("dd", text)) for name, text in facts)),
+    )
+
+
+def _cards(report: dict[str, Any]) -> Markup:
+    total, waits = report["total"], report["waits"]
+    ended = total["completed"] + total["failed"]
+    success = f"{100 * total['completed'] / ended:.1f}%" if ended else "-"
+    mean = total["mean_utilisation_percent"]
+    cards = [
+        ("GPU-hours", f"{total['gpu_hours']:,.1f}", f"{total['started']:,} runs started"),
+        (
+            "Median wait",
+            words_of(waits["median_seconds"]) if waits["count"] else "-",
+            spread_text(waits),
+        ),
+        ("Completed", success, f"{total['failed']:,} failed, {total['preempted']:,} preempted"),
+        ("Busy", "-" if mean is None else f"{mean:.0f}%", "of the GPUs that runs held"),
+        ("Energy", f"{total['energy_kwh']:,.1f} kWh", "drawn by GPUs while runs held them"),
+        ("Cost", f"{total['cost']:,.2f} {report['currency']}", "by the prices in the settings"),
+    ]
+    return tag(
+        "div",
+        *(
+            tag("div", tag("h3", name), tag("strong", value), tag("p", foot), class_="card stat")
+            for name, value, foot in cards
+        ),
+        class_="cards",
+    )
+
+
+def _over_time(report: dict[str, Any]) -> Markup:
+    slices = report["slices"]
+    if not slices:
+        return tag("p", "The period has not begun.")
+    used = _line(
+        "GPU-hours",
+        "What was used in each part of the period.",
+        slices,
+        [(Series(0, "GPU-hours"), [one["gpu_hours"] for one in slices])],
+        "GPU-hours",
+    )
+    ends = _line(
+        "Runs that ended",
+        "How runs ended in each part of the period.",
+        slices,
+        [
+            (Series(place, name), [one[name] for one in slices])
+            for place, name in enumerate(("completed", "failed", "preempted"))
+        ],
+        "runs",
+    )
+    return tag("div", used, ends, class_="pair")
+
+
+def _line(
+    title: str,
+    note: str,
+    slices: Sequence[dict[str, Any]],
+    lines: Sequence[tuple[Series, Sequence[float | None]]],
+    unit: str,
+) -> Markup:
+    names = [_moment(one["start"]) for one in slices]
+    step = max(1, -(-len(names) // MOST_TICKS))
+    first = 0.5 / len(names)
+    ticks = [
+        Tick(first + (1 - 2 * first) * place / max(1, len(names) - 1), names[place][5:])
+        for place in range(0, len(names), step)
+    ]
+    chart = LineChart(label=title, lines=lines, names=names, ticks=ticks, first=first, unit=unit)
+    series = [one for one, _ in lines]
+    return figure(title, note, chart.draw(), series, chart.tips())
+
+
+def _accounts(report: dict[str, Any]) -> Markup:
+    if not report["users"]:
+        return tag("p", "Nobody used anything.")
+    charts = (
+        _account_bars("GPU-hours by tenant", report["tenants"], "tenant_id"),
+        _account_bars("GPU-hours by user", report["users"], "user"),
+    )
+    table = _table(ACCOUNT_HEADINGS, account_rows([*report["tenants"], *report["users"]]))
+    return joined(tag("div", *charts, class_="pair"), tag("div", table, class_="card compare"))
+
+
+def _account_bars(title: str, accounts: list[dict[str, Any]], name: str) -> Markup:
+    series = Series(0, "GPU-hours")
+    most = sorted(accounts, key=lambda account: account["sums"]["gpu_hours"], reverse=True)
+    groups = []
+    for account in most[:MOST_BARS]:
+        hours = account["sums"]["gpu_hours"]
+        bar = Bar(policy=series, value=hours, text=f"{hours:,.1f} h")
+        groups.append(BarGroup(name=account[name], bars=[bar]))
+    return figure(title, "Who used most.", lying_bars(title, groups), [series])
+
+
+def _gpus(report: dict[str, Any]) -> Markup:
+    given, busy, peak = Series(0, "given out"), Series(1, "busy"), Series(2, "peak")
+    groups = []
+    for gpu in report["gpus"][: 4 * MOST_BARS]:
+        figures = [(given, gpu["allocated_percent"])]
+        if gpu["mean_utilisation_percent"] is not None:
+            figures += [
+                (busy, gpu["mean_utilisation_percent"]),
+                (peak, gpu["peak_utilisation_percent"]),
+            ]
+        bars = [Bar(policy=one, value=value, text=f"{value:.0f}%") for one, value in figures]
+        groups.append(BarGroup(name=f"{gpu['node']} {gpu['index']}", bars=bars))
+    if not groups:
+        return tag("p", "No GPU is known.")
+    chart = lying_bars("GPUs", groups)
+    note = "Part of the time that it was given out, how busy it was in the mean, and at its peak."
+    return tag("div", figure("Use of each GPU", note, chart, [given, busy, peak]), class_="pair")
+
+
+def _idlers(report: dict[str, Any]) -> Markup:
+    runs = report["low_utilisation"]
+    if not runs:
+        return tag("p", "No run used little of its GPUs, as far as that was measured.")
+    return tag("div", _table(IDLER_HEADINGS, map(idler_row, runs)), class_="card compare")
+
+
+def _table(headings: Sequence[str], rows: Any) -> Markup:
+    return tag(
+        "table",
+        tag("thead", tag("tr", *(tag("th", name.lower()) for name in headings))),
+        tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)),
+    )
+
+
+def _moment(text: str) -> str:
+    return text[:16].replace("T", " ").removesuffix(" 00:00")

@@ -1,0 +1,1 @@
+"""Commands of an administrator: start and stop, settings, database, tokens, audit, demo."""

@@ -1,0 +1,184 @@
+"""`tgpu config`: print, explain and check settings."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+
+from gpu_scheduler.cli.connection import warn
+from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest
+from gpu_scheduler.settings.fields import Mistakes, told_by
+from gpu_scheduler.settings.sources import Loaded, read_all
+
+HIDDEN = "(hidden)"
+ACTIONS = ("sample", "show", "check", "schema")
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("action", choices=ACTIONS, help="what to print; check only reads")
+    add("file", nargs="?", metavar="FILE", help="the file to read, the same as --config")
+    add("--config", metavar="FILE", help="default: $GPU_SCHEDULER_CONFIG, then the usual places")
+    add("--json", action="store_true", help="print JSON instead of text")
+
+
+def register_sample(parser: ArgumentParser) -> None:
+    """Add the options of `config-sample`."""
+    parser.add_argument("--yaml", action="store_true", help="YAML with explanations, not JSON")
+    parser.add_argument("--json", action="store_true", help="JSON, which is the default")
+
+
+def sample(args: Namespace) -> int:
+    """Print a configuration file with every setting."""
+    args.json = not args.yaml
+    return _sample(args)
+
+
+def run(args: Namespace) -> int:
+    """Do what the first word says."""
+    if args.action in ("sample", "schema") and (args.file or args.config):
+        file = args.file or args.config
+        raise InvalidRequest(
+            f"'tgpu config {args.action}' reads and writes no file; write "
+            f"'tgpu config {args.action} > {file}' to have it in one"
+        )
+    if args.action == "sample":
+        return _sample(args)
+    if args.action == "schema":
+        from gpu_scheduler.settings import json_schema
+
+        print_json(json_schema())
+        return 0
+    if args.file and args.config and args.file != args.config:
+        raise InvalidRequest("two files are named; leave out one")
+    if args.action == "check":
+        return _check(args)
+    from gpu_scheduler.settings import load
+
+    loaded = load(args.file or args.config)
+    for notice in loaded.notices:
+        warn(f"note: {notice}")
+    from gpu_scheduler.settings.catalogue import plain_values
+
+    values = _without_secrets(plain_values(loaded.settings))
+    if args.json:
+        print_json(
+            {key: {"value": value, "from": loaded.origins[key]} for key, value in values.items()}
+        )
+        return 0
+    rows = [(key, _text(value), loaded.origins[key]) for key, value in values.items()]
+    print_table(("SETTING", "VALUE", "FROM"), rows)
+    return 0
+
+
+def _check(args: Namespace) -> int:
+    """Say whether a server would start with these settings, and of what it would warn."""
+    loaded, warnings = checked_settings(args.file or args.config, has_nodes=True)
+    notices = (*loaded.notices, *warnings)
+    for notice in notices:
+        warn(f"note: {notice}")
+    if args.json:
+        print_json({"file": loaded.file, "valid": True, "notices": list(notices)})
+    else:
+        print(f"{loaded.file or 'no file; variables and defaults'}: good")
+    return 0
+
+
+def _sample(args: Namespace) -> int:
+    from gpu_scheduler.settings import Settings
+    from gpu_scheduler.settings import sample as sample_text
+    from gpu_scheduler.settings.catalogue import plain_values
+
+    if not args.json:
+        print(sample_text(), end="")
+        return 0
+    nested: dict[str, dict[str, object]] = {}
+    for key, value in plain_values(Settings()).items():
+        group, _, name = key.partition(".")
+        nested.setdefault(group, {})[name] = value
+    print_json(nested)
+    return 0
+
+
+def _without_secrets(values: dict[str, object]) -> dict[str, object]:
+    from gpu_scheduler.settings.catalogue import ITEMS
+
+    return {key: HIDDEN if value and ITEMS[key].secret else value for key, value in values.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return os.pathsep.join(value) if value else "-"
+    if isinstance(value, dict):
+        return ", ".join(value) or "-"
+    return "-" if value == "" else str(value)
+
+
+# --- Settings for who starts a server, or asks whether one would start: all mistakes at once.
+
+_KEY = re.compile(r"[a-z]+\.[a-z_]+")
+_SAID_SO = ("simulated GPUs", "gpu.simulate")
+"""One setting is called by what it means, as it is a word of the command line, too."""
+
+
+def checked_settings(
+    config: str | None,
+    *,
+    flags: Mapping[str, object] | None = None,
+    has_nodes: bool,
+    hands_over: bool = False,
+) -> tuple[Loaded, tuple[str, ...]]:
+    """Read all sources and go by the rules of a start; warnings come with the settings.
+
+    What is wrong by itself is told together with the rules that the rest breaks. Who `hands_over`
+    to another process leaves the rules to that one, as long as nothing is wrong: they take a second
+    to load.
+    """
+    loaded, mistakes = read_all(config, flags=flags)
+    if hands_over and not mistakes and _declares_well(loaded.settings.gpu.simulate):
+        return loaded, ()
+    from gpu_scheduler.server.start_rules import check_settings
+
+    warnings: tuple[str, ...] = ()
+    try:
+        warnings = check_settings(
+            loaded.settings, has_nodes=has_nodes, is_onlooker=True, unread=mistakes.groups
+        )
+    except (InvalidInput, InvalidRequest) as error:
+        _add(mistakes, error, loaded.origins)
+    mistakes.check()
+    return loaded, warnings
+
+
+def _declares_well(gpus: str) -> bool:
+    """Tell whether GPUs can be declared so: a word of the command line is answered at once."""
+    if not gpus:
+        return True
+    from gpu_scheduler.agent.devices.declared import parse_declared
+
+    try:
+        parse_declared(gpus)
+    except InvalidRequest:
+        return False
+    return True
+
+
+def _add(
+    mistakes: Mistakes, error: InvalidInput | InvalidRequest, origins: Mapping[str, str]
+) -> None:
+    """Note the rules that are broken, with the place of a setting that each one names."""
+    sentences = told_by(error)
+    if len(sentences) == 1 and not mistakes:
+        mistakes.add(error)
+        return
+    for told in sentences:
+        keys = _KEY.findall(told.replace(*_SAID_SO))
+        places = (origins.get(key, "default") for key in keys)
+        place = next((place for place in places if place != "default"), "")
+        mistakes.add(InvalidRequest(told), place="command line" if place == "flag" else place)

@@ -1,0 +1,183 @@
+"""`tgpu down`: stop a server of this machine, and wait until it is gone.
+
+Which one is said as for other commands: `--server` or TGPU_SERVER, else one's own. It is stopped by
+a signal to the process that wrote down that it serves there, and to no other; a server elsewhere is
+stopped where it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from contextlib import suppress
+
+from gpu_scheduler.cli.text.tables import print_json
+from gpu_scheduler.cli.text.values import text
+from gpu_scheduler.client.address import SERVER_VARIABLE, Address, candidates, read_address
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.server.state_directory import running
+from gpu_scheduler.settings.file_paths import ROOT_STATE, Paths, paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+LONGEST_STOP_S = 60.0
+ANSWER_S = 5.0
+LOOK_AGAIN_S = 0.05
+ANY_HOST = ("0.0.0.0", "::")  # noqa: S104
+NONE_THERE = 3
+NOT_PERMITTED = 5
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "--state-dir", type=text("--state-dir"), metavar="DIR", help="of the server to stop"
+    )
+    parser.add_argument(
+        "--server",
+        type=text("--server"),
+        metavar="ADDRESS",
+        help="of the server to stop, on this machine; default $TGPU_SERVER, your own server",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(args: Namespace) -> int:
+    """Stop the server that is named, or the one of this user."""
+    if args.state_dir and args.server:
+        raise InvalidRequest("--state-dir and --server both name a server; leave out one")
+    named = args.server or ("" if args.state_dir else os.environ.get(SERVER_VARIABLE, ""))
+    if not named:
+        where = paths(args.state_dir)
+        return _stop(where, f"works with {where.state}", as_json=args.json)
+    addresses = candidates(named)
+    if len(addresses) != 1:
+        raise InvalidRequest(
+            f"'{named}' names {len(addresses)} servers; write the one to stop, with --server or "
+            "--state-dir"
+        )
+    (address,) = addresses
+    host = _answering(address)
+    if host is None:
+        print(f"tgpu: no server answers at {address}", file=sys.stderr)
+        return NONE_THERE
+    return _stop(_place_of(address, host), f"answers at {address}", as_json=args.json)
+
+
+def _stop(where: Paths, what: str, *, as_json: bool = False) -> int:
+    server = running(where)
+    if server is None:
+        print(f"tgpu: no server {what}", file=sys.stderr)
+        return NONE_THERE
+    pid = server["pid"]
+    try:
+        process = os.pidfd_open(pid)
+        try:
+            # Asked again, as the number could be another's by the time that it was opened.
+            if running(where) == server:
+                signal.pidfd_send_signal(process, signal.SIGTERM)
+        finally:
+            os.close(process)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        print(
+            f"tgpu: server {pid}, which {what}, is another user's; only that user and root can "
+            "stop it",
+            file=sys.stderr,
+        )
+        return NOT_PERMITTED
+    give_up = time.monotonic() + LONGEST_STOP_S
+    while running(where) == server:
+        if time.monotonic() > give_up:
+            print(f"tgpu: server {pid} has not stopped yet", file=sys.stderr)
+            return 1
+        time.sleep(LOOK_AGAIN_S)
+    if as_json:
+        print_json({"pid": pid, "state": where.state, "status": "stopped"})
+        return 0
+    again = "tgpu server" if server.get("nodes") else "tgpu up"
+    print(f"server {pid} has stopped; jobs that run go on, '{again}' finds them again")
+    return 0
+
+
+def _answering(address: Address) -> str | None:
+    """By what address of this machine a server is reached; None if nobody answers."""
+    try:
+        if address.path:
+            with socket.socket(socket.AF_UNIX) as one:
+                one.settimeout(ANSWER_S)
+                one.connect(address.path)
+            return ""
+        with socket.create_connection((address.host, address.port), ANSWER_S) as one:
+            host = str(one.getpeername()[0])
+    except OSError:
+        return None
+    if not _is_ours(host):
+        raise InvalidRequest(
+            f"the server at {address} is on another machine ({host}); stop it there, with "
+            "'tgpu down'"
+        )
+    return host
+
+
+def _is_ours(host: str) -> bool:
+    """Tell whether an address is one of this machine: at no other can one listen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as one:
+            one.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _place_of(address: Address, host: str) -> Paths:
+    """The state directory of the server that is reached so."""
+    for state in dict.fromkeys(_states(address)):
+        where = Paths(state, state)
+        server = running(where)
+        if server is not None and _is_at(server, address, host):
+            return where
+    raise InvalidRequest(
+        f"something answers at {address}, and it is no server that can be stopped from here: it "
+        "is another user's, in a container, or behind a tunnel; stop it where it runs, as its user"
+    )
+
+
+def _is_at(server: dict[str, Any], address: Address, host: str) -> bool:
+    """Tell whether a server listens where another one, or this one, was reached."""
+    if address.path:
+        return os.path.realpath(str(server["socket"])) == os.path.realpath(address.path)
+    listens = read_address(server["http"])
+    if listens.port != address.port:
+        return False
+    if listens.host in ANY_HOST:
+        return True
+    with suppress(OSError):
+        return host in {found[4][0] for found in socket.getaddrinfo(listens.host, None)}
+    return False
+
+
+def _states(address: Address) -> Iterator[str]:
+    """State directories that may be meant: beside the socket, the usual ones, all in use here."""
+    if address.path:
+        yield os.path.dirname(os.path.realpath(address.path))  # noqa: PTH120
+    yield paths().state
+    yield ROOT_STATE
+    lock = f"/{os.path.basename(paths().server_lock)}"  # noqa: PTH119
+    for entry in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):  # noqa: PTH208
+        # Those of other users are closed to us, and many end meanwhile.
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{entry}/fd"):  # noqa: PTH208
+                with suppress(OSError):
+                    file = os.readlink(f"/proc/{entry}/fd/{name}")  # noqa: PTH115
+                    if file.endswith(lock):
+                        yield file.removesuffix(lock)

@@ -1,0 +1,1 @@
+"""Commands about the cluster: servers, agents, nodes, GPUs, services, reservations."""

@@ -1,0 +1,152 @@
+"""`tgpu gpus`, `pause-gpu` and `resume-gpu`: the devices and who uses them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.text.tables import print_json, print_table, visible
+from gpu_scheduler.cli.text.values import size_text
+from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.client.requests import API
+from gpu_scheduler.model.errors import InvalidRequest
+
+HEADINGS = ("GPU", "MODEL", "STATE", "SHARE", "MEMORY", "UTIL", "TEMP", "POWER", "USED BY")
+RIGHT = ("SHARE", "MEMORY", "UTIL", "TEMP", "POWER")
+NARROW = ("MODEL",)
+SPARE = ("POWER", "TEMP", "MODEL", "SHARE", "UTIL", "MEMORY")
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add_server_options(parser)
+
+
+def register_pause(parser: ArgumentParser) -> None:
+    """Add the options of pause-gpu."""
+    parser.add_argument("gpu", nargs="+", metavar="GPU", help="index, or node:index")
+    add_server_options(parser)
+
+
+def register_resume(parser: ArgumentParser) -> None:
+    """Add the options of resume-gpu."""
+    register_pause(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show the devices."""
+    with client_for(args) as client:
+        gpus = client.gpus()
+    if args.json:
+        print_json({"gpus": list(gpus)})
+        return 0
+    nodes = {gpu.get("node") for gpu in gpus}
+    named = len(nodes) > 1
+    rows = (row(gpu, named=named) for gpu in gpus)
+    print_table(HEADINGS, rows, right=RIGHT, narrow=NARROW, spare=SPARE)
+    for line in _whys(gpus, named=named):
+        print(line)
+    return 0
+
+
+def pause(args: Namespace) -> int:
+    """Give devices no new work."""
+    return _each(args, "pause", "paused; running jobs go on")
+
+
+def resume(args: Namespace) -> int:
+    """Use devices again."""
+    return _each(args, "resume", "in use again")
+
+
+def is_measured(gpu: dict[str, Any]) -> bool:
+    """Tell whether a device says anything of itself; declared ones do not."""
+    return bool(gpu.get("memory_used_mb")) or gpu.get("utilisation_percent") is not None
+
+
+def row(gpu: dict[str, Any], *, named: bool) -> list[str]:
+    """The columns of one device."""
+    used = size_text(gpu.get("memory_used_mb") or 0) if is_measured(gpu) else "-"
+    return [
+        _name(gpu, named=named),
+        " ".join([str(gpu.get("model") or ""), *_slices(gpu)]),
+        str(gpu.get("state") or ""),
+        f"{round(100 * float(gpu.get('allocated_share') or 0))}%",
+        f"{used} / {size_text(gpu.get('memory_mb') or 0)}",
+        _figure(gpu.get("utilisation_percent"), "%"),
+        _figure(gpu.get("temperature_c") or None, " C"),
+        _figure(gpu.get("power_watts") or None, " W"),
+        ", ".join([*_jobs(gpu), *_others(gpu)]),
+    ]
+
+
+def _whys(gpus: Iterable[dict[str, Any]], *, named: bool) -> Iterator[str]:
+    """Why devices take no new work; those of one node for one reason share a line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for gpu in gpus:
+        if gpu.get("why"):
+            key = (str(gpu.get("node")), str(gpu["why"]))
+            alike.setdefault(key, []).append(_name(gpu, named=named))
+    for (_, why), names in alike.items():
+        yield f"GPU{'s' * (len(names) > 1)} {', '.join(names)}: {visible(why)}"
+
+
+def _name(gpu: dict[str, Any], *, named: bool) -> str:
+    index = str(gpu.get("index", "?"))
+    return f"{gpu.get('node')}:{index}" if named else index
+
+
+def _slices(gpu: dict[str, Any]) -> list[str]:
+    return [f"({', '.join(gpu['mig'])})"] if gpu.get("mig") else []
+
+
+def _jobs(gpu: dict[str, Any]) -> list[str]:
+    """The jobs there, and behind the last whose they are."""
+    jobs, users = map(str, gpu.get("jobs") or []), map(str, gpu.get("users") or [])
+    listed, whose = ", ".join(jobs), ", ".join(map(visible, users))
+    return [f"{listed} ({whose})" if whose else listed] if listed else []
+
+
+def _others(gpu: dict[str, Any]) -> list[str]:
+    """Who else is there, as `user:pid program (memory)`; what jobs that run have is their own."""
+    return [
+        _process(process)
+        for process in gpu.get("processes") or []
+        if process.get("leaked") or not process.get("job_id")
+    ]
+
+
+def _process(process: dict[str, Any]) -> str:
+    memory, command = process.get("memory_mb"), process.get("command")
+    program = f" {visible(str(command))}" if command else ""
+    size = f" ({size_text(memory)})" if memory else ""
+    left = f"left by {process['job_id']}: " if process.get("leaked") else ""
+    return f"{left}{process.get('user') or '?'}:{process.get('pid')}{program}{size}"
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"
+
+
+def _each(args: Namespace, deed: str, done: str) -> int:
+    answers = []
+    with client_for(args) as client:
+        for word in args.gpu:
+            node, colon, index = word.rpartition(":")
+            if not index.isdecimal() or (colon and not node):
+                raise InvalidRequest(f"'{word}' is no GPU; write its index, or node:index")
+            place = f"{quoted(node)}/{index}" if node else index
+            answers.append(client.call("POST", f"{API}/gpus/{place}/{deed}"))
+            if not args.json:
+                print(f"GPU {word} {done}" + _when_told(answers[-1]))
+    if args.json:
+        print_json(answers)
+    return 0
+
+
+def _when_told(answer: dict[str, Any]) -> str:
+    """What a server says besides of a device that is used again, as that its node is away."""
+    more = "" if answer.get("paused") else str(answer.get("message") or "").partition("; ")[2]
+    return f"; {visible(more)}" if more else ""

@@ -1,0 +1,452 @@
+"""`tgpu nodes`: list and show nodes; cordon, drain, uncordon, label, remove, confirm them dead."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import Any
+
+from gpu_scheduler.cli.connection import add_server_options, client_for, warn
+from gpu_scheduler.cli.jobs.columns import seconds_at
+from gpu_scheduler.cli.jobs.history import local_time
+from gpu_scheduler.cli.text.tables import counted, print_json, print_table, visible
+from gpu_scheduler.cli.text.values import duration, size_text, words_of
+from gpu_scheduler.client.http1 import quoted
+from gpu_scheduler.client.requests import API
+from gpu_scheduler.model.errors import InvalidRequest
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from gpu_scheduler.client.client import Client
+
+ACTIONS = ("list", "show", "cordon", "uncordon", "drain", "label", "remove", "confirm-dead")
+HEADINGS = ("NODE", "STATE", "GPUS", "FREE", "JOBS", "CPUS", "MEMORY", "RACK", "LABELS")
+RIGHT = ("GPUS", "FREE", "JOBS", "CPUS", "MEMORY")
+NARROW = ("RACK", "LABELS")
+SPARE = ("CPUS", "MEMORY", "RACK", "LABELS", "JOBS", "SILENT")
+OWN_LABELS = "tgpu."
+LOOK_AGAIN_S = 1.0
+PATH = f"{API}/nodes"
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.usage = (
+        "%(prog)s [list | show NODE | cordon NODE | uncordon NODE | drain NODE | "
+        "label NODE K=V K- ... | remove NODE | confirm-dead NODE]"
+    )
+    add = parser.add_argument
+    add("action", nargs="?", metavar="ACTION", help="list (default), show, cordon, ...")
+    add("words", nargs="*", metavar="NODE", help="nodes; for label one node and its labels")
+    add("--reason", metavar="TEXT", default="", help="why, for cordon and drain")
+    add(
+        "--deadline",
+        type=duration("--deadline"),
+        metavar="TIME",
+        help="drain: what still runs after this is stopped and waits again elsewhere",
+    )
+    add("--requeue", action="store_true", help="drain: stop jobs now; they wait again elsewhere")
+    add("--yes", action="store_true", help="confirm-dead: do not ask")
+    add("--wait", action="store_true", help="drain: stay until nothing runs there, and say how far")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """List, show or change."""
+    action = args.action or "list"
+    if action not in ACTIONS:
+        raise InvalidRequest(f"'{action}' is not known; write one of {', '.join(ACTIONS)}")
+    _check_options(args, action)
+    if action == "list":
+        return _list(args)
+    if not args.words:
+        raise InvalidRequest(f"which node? write 'tgpu nodes {action} NODE'")
+    with client_for(args) as client:
+        if action == "label":
+            return _label(args, client)
+        _ask_first(args, client, action)
+        found = []
+        waits = action == "drain" and args.wait
+        for node in args.words:
+            found.append(_change(args, client, action, node))
+            if not args.json and not waits:
+                # At once: if the next one is refused, this one is done all the same.
+                _tell(action, found[-1])
+        if waits:
+            found = [_wait(args, client, node) for node in args.words]
+            for one in found if not args.json else ():
+                _tell(action, one)
+    if args.json:
+        print_json(found[0] if len(found) == 1 else found)
+    return 0
+
+
+def _tell(action: str, one: dict[str, Any]) -> None:
+    if action == "show":
+        _show(one)
+    else:
+        print(_told(action, one))
+
+
+def _check_options(args: Namespace, action: str) -> None:
+    """Options that would be passed over are refused."""
+    drains = {"--deadline": args.deadline is not None, "--requeue": args.requeue}
+    drains["--wait"] = args.wait
+    for option, is_given in drains.items():
+        if is_given and action != "drain":
+            raise InvalidRequest(f"{option} goes with 'tgpu nodes drain', not with '{action}'")
+    if args.reason and action not in {"cordon", "drain"}:
+        raise InvalidRequest(f"--reason goes with cordon and drain, not with '{action}'")
+    if args.yes and action != "confirm-dead":
+        raise InvalidRequest(f"--yes goes with 'tgpu nodes confirm-dead', not with '{action}'")
+    if args.requeue and args.deadline is not None:
+        raise InvalidRequest("--requeue stops jobs now, --deadline later; leave out one of them")
+
+
+def _list(args: Namespace) -> int:
+    if args.words:
+        raise InvalidRequest("'list' shows all nodes; write 'tgpu nodes show NODE' for one")
+    with client_for(args) as client:
+        nodes = client.nodes()
+    if args.json:
+        print_json({"nodes": list(nodes)})
+    else:
+        more: dict[str, Callable[[dict[str, Any]], str]] = {}
+        if any(node.get("silent_since") for node in nodes):
+            more["SILENT"] = _silent_for
+        if any(_reason(node) != "-" for node in nodes):
+            more["WHY"] = _reason
+        rows = ([*_row(node), *(cell(node) for cell in more.values())] for node in nodes)
+        headings, right = (*HEADINGS, *more), (*RIGHT, "SILENT")
+        print_table(headings, rows, right=right, narrow=NARROW, spare=SPARE)
+    return 0
+
+
+def _row(node: dict[str, Any]) -> list[str]:
+    return [
+        visible(node["id"]),
+        state_text(node, "+"),
+        str(node["gpus"]),
+        str(node["free_gpus"]),
+        str(node["running"]),
+        f"{node['cpu_cores']:g}",
+        size_text(node["memory_mb"]),
+        visible(node["rack"]) or "-",
+        _labels(node),
+    ]
+
+
+def state_text(node: dict[str, Any], joint: str) -> str:
+    """Whether it is there; if not, also what was decided about it."""
+    closed = node.get("closed")
+    if closed is None or not node.get("silent_since"):
+        return str(node["state"])
+    decided = "cordoned" if not closed["drains"] else "draining" if node["running"] else "drained"
+    return f"{node['state']}{joint}{decided}"
+
+
+def _silent_for(node: dict[str, Any]) -> str:
+    """For how long nothing is heard of it."""
+    since = seconds_at(node.get("silent_since"))
+    return "-" if since is None else words_of(max(0.0, time.time() - since))
+
+
+def _reason(node: dict[str, Any]) -> str:
+    """Why it takes no new work, if somebody has said so."""
+    closed = node.get("closed")
+    return (visible(closed["reason"]) if closed else "") or "-"
+
+
+def _labels(node: dict[str, Any]) -> str:
+    """Those that people chose; what agents say about themselves is in `show`."""
+    return " ".join(
+        visible(f"{name}={value}")
+        for name, value in sorted(node["labels"].items())
+        if not name.startswith(OWN_LABELS)
+    )
+
+
+def _change(args: Namespace, client: Client, action: str, node: str) -> dict[str, Any]:
+    path = f"{PATH}/{quoted(node)}"
+    if action == "show":
+        found: dict[str, Any] = client.call("GET", path)
+    elif action == "remove":
+        found = client.call("DELETE", path)
+    else:
+        body: dict[str, Any] | None = None
+        if action not in {"uncordon", "confirm-dead"}:
+            body = {"reason": args.reason} if args.reason else {}
+        if action == "drain" and args.requeue:
+            body = {**(body or {}), "requeue": True}
+        elif action == "drain" and args.deadline is not None:
+            body = {**(body or {}), "deadline_seconds": args.deadline}
+        found = client.call("POST", f"{path}/{action}", body)
+    return found
+
+
+def _ask_first(args: Namespace, client: Client, action: str) -> None:
+    """A node that is said to be dead and runs on has its jobs run twice: be sure of it."""
+    if args.yes or action != "confirm-dead":
+        return
+    for name in args.words:
+        node = client.call("GET", f"{PATH}/{quoted(name)}")
+        if not node["silent_since"]:
+            continue  # the server refuses it, and says why
+        if not sys.stdin.isatty():
+            raise InvalidRequest(
+                f"to say that node '{visible(name)}' is dead nobody can be asked here; be sure "
+                "that it is powered off or cut off for good, and add --yes"
+            )
+        print(
+            f"Nothing is heard of {visible(name)} since {local_time(node['silent_since'])}, and "
+            f"{node['running']} jobs hold its GPUs. If it still runs, they will run twice.\n"
+            "Is it powered off, or cut off for good? Type its name to confirm: ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+        if sys.stdin.readline().strip() != name:
+            raise InvalidRequest("not confirmed; nothing was done")
+
+
+def _label(args: Namespace, client: Client) -> int:
+    node, *words = args.words
+    if not words:
+        raise InvalidRequest("which labels? write 'tgpu nodes label NODE zone=b old-'")
+    labels: dict[str, str | None] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals:
+            labels[name] = value
+        elif name.endswith("-") and name[:-1]:
+            labels[name[:-1]] = None
+        else:
+            raise InvalidRequest(
+                f"label '{word}' cannot be read; write NAME=VALUE, or NAME- to drop"
+            )
+    found = client.call("PATCH", f"{PATH}/{quoted(node)}", {"labels": labels})
+    if args.json:
+        print_json(found)
+    else:
+        print(f"{visible(found['id'])}: {_labels(found) or 'no labels'}")
+    return 0
+
+
+def _wait(args: Namespace, client: Client, node: str) -> dict[str, Any]:
+    """Stay until a node is empty, and say what still runs whenever that changes."""
+    told = None
+    while True:
+        found: dict[str, Any] = client.call("GET", f"{PATH}/{quoted(node)}")
+        if found["closed"] is None or not found["closed"]["drains"]:
+            raise InvalidRequest(f"node '{node}' is not drained any more; somebody has undone that")
+        if not found["jobs"]:
+            return found
+        if not args.json and found["jobs"] != told:
+            print(f"{visible(node)}: {_still(found)}", file=sys.stderr, flush=True)
+        told = found["jobs"]
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _still(node: dict[str, Any]) -> str:
+    jobs = node["jobs"]
+    few = 8
+    more = f" and {len(jobs) - few} more" if len(jobs) > few else ""
+    text = f"still running: {', '.join(jobs[:few])}{more}"
+    left = _seconds_left(node)
+    if left is None:
+        return text
+    return f"{text}; stopped in {words_of(left)}" if left > 0 else f"{text}; being stopped"
+
+
+def _seconds_left(node: dict[str, Any]) -> float | None:
+    from datetime import datetime
+
+    closed = node["closed"]
+    if closed is None or not closed["requeue_at"]:
+        return None
+    return datetime.fromisoformat(closed["requeue_at"]).timestamp() - time.time()
+
+
+def _told(action: str, node: dict[str, Any]) -> str:
+    name = visible(node["id"])
+    if action == "remove":
+        return visible(node["message"])
+    if action == "uncordon":
+        return f"{name} takes work again"
+    if action == "confirm-dead":
+        return f"{name} is dead; what it ran waits again or has ended" + _held_back(node)
+    if action == "cordon":
+        return f"{name} gets no new work; {node['running']} jobs go on there"
+    if not node["jobs"]:
+        return f"{name} is drained"
+    return f"{name} gets no new work; {_still(node)}"
+
+
+def _held_back(node: dict[str, Any]) -> str:
+    """Gangs with members elsewhere are stopped there first."""
+    jobs = node["jobs"]
+    return f"; {', '.join(jobs)} when its other members have stopped" if jobs else ""
+
+
+def _show(node: dict[str, Any]) -> None:
+    closed = node["closed"]
+    models = ", ".join(node["gpu_models"]) or "none"
+    lines = [
+        ("state", state_text(node, ", ") + (_why(closed) if closed else "")),
+        ("silent", f"since {local_time(node['silent_since'])}" if node["silent_since"] else ""),
+        ("GPUs", f"{node['gpus']} ({models}), {node['free_gpus']} free"),
+        ("islands", " ".join(f"[{','.join(map(str, island))}]" for island in node["islands"])),
+        ("CPU cores", f"{node['cpu_cores']:g}, {node['free_cpu_cores']:g} free"),
+        ("memory", f"{size_text(node['memory_mb'])}, {size_text(node['free_memory_mb'])} free"),
+        ("NUMA nodes", str(node["numa_nodes"] or "")),
+        ("adapters", ", ".join(_adapter(adapter) for adapter in node["adapters"])),
+        ("storage", "GPUDirect Storage" if node["direct_storage"] else ""),
+        ("address", node["address"]),
+        ("rack", node["rack"]),
+        ("labels", " ".join(f"{name}={value}" for name, value in sorted(node["labels"].items()))),
+        ("agent", node["version"]),
+        ("jobs", ", ".join(node["jobs"])),
+        ("problem", node["problem"]),
+    ]
+    print(visible(node["id"]))
+    for name, text in lines:
+        if text:
+            print(f"  {name:<10}  {visible(text)}")
+
+
+def _why(closed: dict[str, Any]) -> str:
+    reason = f": {closed['reason']}" if closed["reason"] else ""
+    return f" (by {closed['by'] or 'nobody'}{reason})"
+
+
+def _adapter(adapter: dict[str, Any]) -> str:
+    rate = f" {adapter['rate_gbps']} Gb/s" if adapter["rate_gbps"] else ""
+    down = "" if adapter["active"] else " (down)"
+    return f"{adapter['name']}:{adapter['port']} {adapter['link']}{rate}{down}"
+
+
+# --- `tgpu node`: tokens that new nodes join with, and the keys of those that have.
+
+USAGE = (
+    "%(prog)s token [create ...] | token list | token revoke ID | keys | revoke NODE | authority"
+)
+NODE_ACTIONS = ("token", "keys", "revoke", "authority")
+TOKEN_ACTIONS = ("create", "list", "revoke")
+TOKEN_HEADINGS = ("ID", "STATE", "USED", "NODES", "EXPIRES", "BY", "NAME")
+KEY_HEADINGS = ("NODE", "STATE", "ISSUED", "EXPIRES", "TOKEN", "FINGERPRINT")
+SHORT_FINGERPRINT = 16
+
+
+def register_node(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.usage = USAGE
+    add = parser.add_argument
+    add("action", choices=NODE_ACTIONS, help="what it is about")
+    add("words", nargs="*", metavar="WORD", help="create, list or revoke ID; or the node")
+    add("--uses", type=int, default=1, metavar="N", help="so many nodes may join; default: 1")
+    add("--node", action="append", metavar="NAME", help="only this node, also in another's place")
+    add(
+        "--expires",
+        type=duration("--expires", plain="h"),
+        default=3600.0,
+        metavar="TIME",
+        help="good for this long, as 30m; default: 1 hour",
+    )
+    add("--name", metavar="TEXT", help="what it is for")
+    add("-q", "--parsable", action="store_true", help="print the token alone")
+    add_server_options(parser)
+
+
+def node(args: Namespace) -> int:
+    """Do what the words say."""
+    match (args.action, *args.words):
+        case ("token",) | ("token", "create"):
+            return _create(args)
+        case ("token", "list"):
+            return _node_list(args, "tokens", TOKEN_HEADINGS, _token_row)
+        case ("token", "revoke", token_id):
+            return _revoke(args, f"tokens/{quoted(token_id)}", f"join token {token_id} is revoked")
+        case ("keys",):
+            return _node_list(args, "keys", KEY_HEADINGS, _key_row)
+        case ("authority",):
+            with client_for(args) as client:
+                found = client.call("GET", f"{API}/nodes/keys")
+            print(str(found["authority"]), end="")
+            return 0
+        case ("revoke", node):
+            return _revoke(args, f"keys/{quoted(node)}", f"the key of node {node} is revoked")
+    forms = USAGE.removeprefix("%(prog)s ")
+    raise InvalidRequest(f"this cannot be read; write 'tgpu node' and one of: {forms}")
+
+
+def _create(args: Namespace) -> int:
+    body = {
+        "uses": args.uses,
+        "nodes": args.node or [],
+        "name": args.name or "",
+        "expires_in_seconds": args.expires,
+    }
+    with client_for(args) as client:
+        token = client.call("POST", f"{API}/nodes/tokens", body)
+    if args.json:
+        print_json(token)
+        return 0
+    print(token["token"])
+    if not args.parsable:
+        whom = ", ".join(token["nodes"]) or counted(token["uses"], "new node")
+        warn(
+            f"{token['id']}: for {whom}, until {_minute(token['expires_at'])}; the token is not "
+            "shown again. On the node: tgpu agent --server HOST:PORT --token TOKEN"
+        )
+    return 0
+
+
+def _node_list(args: Namespace, what: str, headings: tuple[str, ...], row: Any) -> int:
+    with client_for(args) as client:
+        found = client.call("GET", f"{API}/nodes/{what}")
+    if args.json:
+        print_json(found)
+    else:
+        print_table(headings, (row(one) for one in found[what]))
+    return 0
+
+
+def _revoke(args: Namespace, what: str, done: str) -> int:
+    with client_for(args) as client:
+        revoked = client.call("DELETE", f"{API}/nodes/{what}")
+    if args.json:
+        print_json(revoked)
+    else:
+        print(done)
+    return 0
+
+
+def _token_row(token: dict[str, Any]) -> list[str]:
+    return [
+        str(token["id"]),
+        str(token["state"]),
+        f"{token['used']} of {token['uses']}",
+        ", ".join(token["nodes"]) or "any",
+        _minute(token["expires_at"]),
+        str(token["created_by"]),
+        str(token["name"]),
+    ]
+
+
+def _key_row(key: dict[str, Any]) -> list[str]:
+    return [
+        str(key["node"]),
+        str(key["state"]),
+        _minute(key["issued_at"]),
+        _minute(key["expires_at"]),
+        str(key["token_id"]),
+        str(key["fingerprint"])[:SHORT_FINGERPRINT],
+    ]
+
+
+def _minute(text: str | None) -> str:
+    """A time to the minute."""
+    return "-" if not text else text[:16].replace("T", " ")

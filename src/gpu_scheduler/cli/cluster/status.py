@@ -1,0 +1,332 @@
+"""`tgpu status`: queue, GPUs, jobs and health at a glance; `--watch` keeps it fresh."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.cli.cluster.gpus import HEADINGS as GPU_HEADINGS
+from gpu_scheduler.cli.cluster.gpus import NARROW as GPU_NARROW
+from gpu_scheduler.cli.cluster.gpus import RIGHT as GPU_RIGHT
+from gpu_scheduler.cli.cluster.gpus import SPARE as GPU_SPARE
+from gpu_scheduler.cli.cluster.gpus import row as gpu_row
+from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.jobs.columns import HEADINGS, NARROW, RIGHT, SPARE_OF_ALL, row
+from gpu_scheduler.cli.text.tables import (
+    STATE_COLOURS,
+    aligned,
+    coloured_state,
+    counted,
+    cut,
+    is_terminal,
+    painted,
+    print_json,
+    print_pairs,
+    terminal_width,
+    visible,
+)
+from gpu_scheduler.cli.text.values import duration, words_of
+from gpu_scheduler.client.errors import NoServer, Unreadable
+
+if TYPE_CHECKING:
+    from gpu_scheduler.client.client import Client
+
+# --- `tgpu health`: whether the server and its parts are well, and what to do if not.
+#
+# Exit code 1 when it is unhealthy; with --strict also when it is degraded.
+
+EXIT_UNHEALTHY = 1
+
+
+def register_health(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 1 also when it is only degraded"
+    )
+    add_server_options(parser)
+
+
+def health(args: Namespace) -> int:
+    """Ask the server how it is; what is not well ends with an exit code."""
+    with client_for(args) as client:
+        answer = client.health()
+    if args.json:
+        print_json(answer)
+    else:
+        print(coloured_state(str(answer.get("status"))))
+        print_pairs(
+            [
+                ("version", str(answer.get("version") or "")),
+                ("up for", words_of(float(answer.get("uptime_seconds") or 0))),
+                *((name, check_text(value)) for name, value in checks_of(answer)),
+            ]
+        )
+        for line in (*leadership_lines(answer), *reason_lines(answer)):
+            print(line)
+    bad = ("unhealthy", "degraded") if args.strict else ("unhealthy",)
+    return EXIT_UNHEALTHY if answer.get("status") in bad else 0
+
+
+def reason_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """What is wrong, each with what to do."""
+    for reason in answer.get("reasons") or []:
+        yield f"{coloured_state(str(reason['status']))}: {visible(str(reason['detail']))}"
+        yield f"  what to do: {visible(str(reason['remedy']))}"
+
+
+def leadership_lines(answer: dict[str, Any]) -> Iterator[str]:
+    """Who leads, where there can be several servers."""
+    found = answer.get("leadership")
+    if not found:
+        return
+    leader = found["leader"] or "nobody"
+    place = f" at {found['leader_address']}" if found["leader_address"] else ""
+    standbys = ", ".join(one["name"] for one in found["standbys"]) or "none"
+    asked = "" if found["role"] == "leader" else f" (asked: {found['name']}, {found['role']})"
+    told = f"{leader}{place} leads, term {found['term']}; standing by: {standbys}{asked}"
+    yield visible(told)
+
+
+def checks_of(answer: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The single checks by name."""
+    checks = answer.get("checks")
+    return sorted(checks.items()) if isinstance(checks, dict) else []
+
+
+def check_text(value: Any) -> str:
+    """One check in a few words."""
+    if isinstance(value, dict):
+        state = str(value.get("status", ""))
+        detail = str(value.get("detail") or value.get("message") or "")
+        return f"{state}: {detail}" if detail else state
+    return str(value)
+
+
+# --- `tgpu status`: queue, GPUs, jobs and health at a glance; `--watch` keeps it fresh.
+
+BAR = 20
+SHORT_BAR = 8
+NARROW_SCREEN = 60
+FEW = 10
+MANY = 200
+_CLEAR = "\x1b[H\x1b[J"
+_ALTERNATE, _ORDINARY = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("-w", "--watch", action="store_true", help="keep it on the screen; Ctrl-C ends")
+    add(
+        *("-i", "--interval"),
+        type=duration("--interval", plain="s"),
+        default=2.0,
+        metavar="TIME",
+        help="how often to look with --watch; default 2 s",
+    )
+    add("-d", "--detailed", action="store_true", help="every GPU figure, more jobs, the checks")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show, once or again and again."""
+    with client_for(args) as client:
+        if args.watch:
+            return _watch(client, args)
+        picture = gathered(client, detailed=args.detailed)
+    if args.json:
+        print_json(picture)
+    else:
+        print("\n".join(lines(picture, detailed=args.detailed)))
+    return 0
+
+
+def gathered(client: Client, *, detailed: bool = False) -> dict[str, Any]:
+    """All that is shown, in one document."""
+    jobs = MANY if detailed else FEW
+    running = client.page(state="running,scheduled", sort="number", limit=jobs)
+    waiting = client.page(state="pending,preempted", sort="number", limit=jobs)
+    return {
+        "health": client.health(),
+        "cluster": client.status(detailed=detailed),
+        "resources": list(client.gpus()),
+        "running": running["jobs"],
+        "pending": waiting["jobs"],
+        "running_total": running.get("total", len(running["jobs"])),
+        "pending_total": waiting.get("total", len(waiting["jobs"])),
+    }
+
+
+def lines(picture: dict[str, Any], *, detailed: bool) -> Iterator[str]:
+    """The whole screen."""
+    health, cluster = picture["health"], picture["cluster"]
+    up = words_of(float(health.get("uptime_seconds") or 0))
+    long = "for " if _width() >= NARROW_SCREEN else ""
+    yield (
+        f"{painted('gpu-scheduler', 'bold')} {health.get('version', '')}  "
+        f"{coloured_state(str(health.get('status')))}, up {long}{up}"
+    )
+    yield from _wrapped(_summary(cluster))
+    for line in _pool_lines(cluster):
+        yield from _wrapped(line)
+    for line in _queue_lines(cluster) if detailed else ():
+        yield from _wrapped(line)
+    yield from leadership_lines(health)
+    yield from reason_lines(health)
+    yield ""
+    yield from _gpu_lines(picture["resources"], detailed=detailed)
+    for title, key in (("Running", "running"), ("Waiting", "pending")):
+        jobs, total = picture[key], picture[f"{key}_total"]
+        if jobs:
+            yield ""
+            yield painted(f"{title} jobs: {total:,}", "bold")
+            now = time.time()
+            rows = [row(job, now) for job in jobs]
+            yield from aligned(
+                HEADINGS,
+                rows,
+                right=frozenset(RIGHT),
+                width=_width(),
+                narrow=NARROW,
+                spare=SPARE_OF_ALL,
+            )
+            if total > len(jobs):
+                yield f"... and {total - len(jobs):,} more"
+    if detailed and checks_of(health):
+        yield ""
+        yield painted("Checks", "bold")
+        for name, value in checks_of(health):
+            yield f"  {name}: {check_text(value)}"
+
+
+def _summary(cluster: dict[str, Any]) -> str:
+    waiting = cluster.get("pending_jobs") or 0
+    # Those that are about to run hold their GPUs already.
+    running = cluster["running_jobs"] + (cluster.get("scheduled_jobs") or 0)
+    tasks = cluster.get("queued_tasks") or 0
+    of_arrays = f" ({tasks:,} with the tasks of arrays)" if tasks > waiting else ""
+    return (
+        f"{cluster.get('online_nodes')} of {counted(cluster['total_nodes'], 'node')} online, "
+        f"{cluster.get('available_gpus')} of {counted(cluster['total_gpus'], 'GPU')} free, "
+        f"{counted(running, 'job', 'run')}, "
+        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}{of_arrays}"
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    """A sentence in lines that end between words."""
+    if len(text) <= _width():
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, _width(), break_on_hyphens=False)
+
+
+def _pool_lines(cluster: dict[str, Any]) -> Iterator[str]:
+    """How the GPUs are divided between online and batch work, if they are."""
+    pools = [pool for pool in cluster.get("pools") or () if pool["percent"] is not None]
+    for pool in pools:
+        part = cluster["total_gpus"] * pool["percent"] / 100
+        text = (
+            f"{pool['pool']} pool: holds {pool['held_gpus']:g} GPUs and is sure of "
+            f"{pool['sure_of_gpus']:g}"
+        )
+        if pool["sure_of_gpus"] < part:
+            text += f" instead of {part:g} ({pool['percent']} %), as GPUs are out of use"
+        else:
+            text += f" ({pool['percent']} %)"
+        if pool["borrowed_gpus"]:
+            text += f", {pool['borrowed_gpus']:g} of them borrowed"
+        if pool["waiting_jobs"]:
+            text += f"; {pool['waiting_jobs']:,} of its jobs wait"
+        yield text
+
+
+def _queue_lines(cluster: dict[str, Any]) -> Iterator[str]:
+    """What was done, and what waits by priority."""
+    ended = {
+        name: cluster.get(f"{name}_jobs") or 0 for name in ("completed", "failed", "cancelled")
+    }
+    told = ", ".join(f"{count:,} {name}" for name, count in ended.items() if count)
+    yield f"{counted(sum(ended.values()), 'job')} processed" + (f": {told}" if told else "")
+    waiting = cluster.get("pending_by_priority")
+    if waiting is not None:
+        told = ", ".join(f"{waiting[name]:,} {name}" for name in ("high", "normal", "low"))
+        yield f"{counted(sum(waiting.values()), 'job')} in the queue: {told} priority"
+
+
+def _gpu_lines(gpus: list[dict[str, Any]], *, detailed: bool) -> Iterator[str]:
+    if not gpus:
+        yield "no GPUs"
+        return
+    named = len({gpu.get("node") for gpu in gpus}) > 1
+    if detailed:
+        rows = [gpu_row(gpu, named=named) for gpu in gpus]
+        yield from aligned(
+            GPU_HEADINGS,
+            rows,
+            right=frozenset(GPU_RIGHT),
+            width=_width(),
+            narrow=GPU_NARROW,
+            spare=GPU_SPARE,
+        )
+        return
+    yield from (_gpu_line(gpu, named=named) for gpu in gpus)
+
+
+def _gpu_line(gpu: dict[str, Any], *, named: bool) -> str:
+    """A bar, and who is there as far as there is room."""
+    size = BAR if _width() >= NARROW_SCREEN else SHORT_BAR
+    share = float(gpu.get("allocated_share") or 0)
+    filled = round(size * min(1.0, share))
+    bar = painted("█" * filled, "cyan") + painted("░" * (size - filled), "dim")
+    place = f"{gpu.get('node')}:{gpu.get('index')}" if named else f"GPU {gpu.get('index')}"
+    state = str(gpu.get("state") or "")
+    note = "" if state in ("free", "used", "shared") else state.upper()
+    heat = gpu.get("temperature_c")
+    warm = f"{heat:.0f} C" if heat else ""
+    before = f"  {place:<8} "
+    behind = f" {round(100 * share):>3}%" + (f"  {warm}" if warm else "")
+    told = f"  {painted(note, STATE_COLOURS.get(state))}" if note else ""
+    room = _width() - len(before) - size - len(behind) - (len(note) + 2 if note else 0) - 2
+    jobs = cut(", ".join(map(str, gpu.get("jobs") or [])), room) if room > 1 else ""
+    return f"{before}{bar}{behind}{told}  {jobs}".rstrip()
+
+
+def _watch(client: Client, args: Namespace) -> int:
+    """Draw again and again; in a pipe one picture follows the other."""
+    on_screen = is_terminal() and not args.json
+    if on_screen:
+        print(_ALTERNATE, end="")
+    try:
+        while True:
+            _draw(client, args, on_screen=on_screen)
+            time.sleep(args.interval)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if on_screen:
+            print(_ORDINARY, end="", flush=True)
+
+
+def _draw(client: Client, args: Namespace, *, on_screen: bool) -> None:
+    try:
+        picture = gathered(client, detailed=args.detailed)
+    except (NoServer, Unreadable) as error:
+        if client.connection.address is None:
+            raise
+        print(f"{_CLEAR if on_screen else ''}{error}", flush=True)
+        return
+    if args.json:
+        print_json(picture)
+    else:
+        text = "\n".join(lines(picture, detailed=args.detailed))
+        print(f"{_CLEAR}{text}" if on_screen else f"{text}\n")
+    sys.stdout.flush()
+
+
+def _width() -> int:
+    return terminal_width() if is_terminal() else 200

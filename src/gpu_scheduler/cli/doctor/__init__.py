@@ -1,0 +1,1 @@
+"""`tgpu doctor`: checks of this machine, of the installation and of the server."""

@@ -1,0 +1,1 @@
+"""Commands with a terminal: shell, attach, notebooks, editors and the live view."""

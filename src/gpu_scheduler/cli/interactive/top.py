@@ -1,0 +1,474 @@
+"""`tgpu top`: GPUs and the queue, live; with `--once` one picture for a pipe.
+
+One request for each look, and it brings only the jobs that have room on the screen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.cli.connection import add_server_options, client_for
+from gpu_scheduler.cli.text.tables import has_colour, in_local_time, is_terminal, print_json
+from gpu_scheduler.cli.text.values import duration
+from gpu_scheduler.client.http1 import target
+from gpu_scheduler.client.requests import API
+from gpu_scheduler.model.errors import SchedulerError
+
+if TYPE_CHECKING:
+    from gpu_scheduler.cli.interactive.screen import Screen
+    from gpu_scheduler.client.client import Client
+
+# --- What `tgpu top` shows and what keys do to it. Keys come in, wishes go out; nothing is done
+# here.
+#
+# A wish is something that needs the server: cancel, hold, release, logs, explain, look.
+
+SORTS = ("queue", "time", "user", "name", "gpus", "priority", "number", "state")
+LIST, FILTER, CONFIRM, LOGS, EXPLAIN, HELP = "list", "filter", "confirm", "logs", "explain", "help"
+LOOK = ("look", "")
+"""The wish to see the list as it is now."""
+FASTEST_S, SLOWEST_S = 0.5, 60.0
+
+Wish = tuple[str, str]
+
+
+@dataclass(slots=True)
+class State:
+    """Where the person is. `page` is how many jobs fit on the screen."""
+
+    interval_s: float = 2.0
+    sort: str = "queue"
+    reverse: bool = False
+    filter: str = ""
+    user: str = ""
+    me: str = ""
+    mode: str = LIST
+    offset: int = 0
+    page: int = 10
+    total: int = 0
+    selected: str = ""
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    typed: str = ""
+    text: list[str] = field(default_factory=list)
+    text_offset: int = 0
+    follows: bool = True
+    message: str = ""
+
+    def query(self) -> dict[str, object]:
+        """What to ask the server for."""
+        return {
+            "sort": ("-" if self.reverse else "") + self.sort,
+            "filter": self.filter or None,
+            "user": self.user or None,
+            "limit": self.page,
+            "offset": self.offset,
+            "find": self.selected or None,
+        }
+
+    def take(self, picture: dict[str, Any]) -> bool:
+        """The server's answer. True if the selected job has moved out of the window."""
+        self.jobs = picture["jobs"]
+        self.total = picture["total"]
+        self.offset = picture["offset"]
+        place = picture.get("found")
+        if any(job["id"] == self.selected for job in self.jobs):
+            return False
+        if self.selected and place is not None:
+            self.offset = max(0, min(place - self.page // 2, self.total - self.page))
+            return True
+        # It has ended: the one that stands in its place is the next.
+        self.selected = self.jobs[min(self._row, len(self.jobs) - 1)]["id"] if self.jobs else ""
+        return False
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """The selected job, if it is in the window."""
+        return next((job for job in self.jobs if job["id"] == self.selected), None)
+
+    @property
+    def row(self) -> int:
+        """Its place in the window; -1 if it is not there."""
+        return next((i for i, job in enumerate(self.jobs) if job["id"] == self.selected), -1)
+
+    _row: int = 0
+
+    def press(self, key: str) -> Wish | None:
+        """What a key means here. ("quit", "") ends it all."""
+        self._row = max(0, self.row)
+        if key == "redraw":
+            return ("redraw", "")
+        if self.mode == FILTER:
+            return self._press_in_filter(key)
+        self.message = ""
+        if self.mode == CONFIRM:
+            return self._press_in_question(key)
+        if self.mode in (LOGS, EXPLAIN, HELP):
+            return self._press_in_text(key)
+        return self._press_in_list(key)
+
+    def _press_in_list(self, key: str) -> Wish | None:
+        move = _MOVES.get(key)
+        if move is not None:
+            return self._move(move)
+        if key in _OF_A_JOB:
+            return self._ask_for(_OF_A_JOB[key])
+        return self._change_list(key)
+
+    def _change_list(self, key: str) -> Wish | None:
+        if key in ("q", "Q"):
+            return ("quit", "")
+        if key == "?":
+            self.mode = HELP
+            self.text_offset = 0
+        elif key == "/":
+            self.mode, self.typed = FILTER, self.filter
+        elif key in ("s", "S"):
+            step = 1 if key == "s" else -1
+            self.sort = SORTS[(SORTS.index(self.sort) + step) % len(SORTS)]
+            return LOOK
+        elif key == "R":
+            self.reverse = not self.reverse
+            return LOOK
+        elif key == "u":
+            self.user = "" if self.user else self.me
+            self.offset = 0
+            return LOOK
+        elif key == "escape" and (self.filter or self.user):
+            self.filter = self.user = ""
+            return LOOK
+        elif key in ("+", "-"):
+            factor = 0.5 if key == "+" else 2.0
+            self.interval_s = min(SLOWEST_S, max(FASTEST_S, self.interval_s * factor))
+            self.message = f"looking every {self.interval_s:g} s"
+        elif key == " ":
+            return LOOK
+        return None
+
+    def _ask_for(self, wish: str) -> Wish | None:
+        job = self.job
+        if job is None:
+            self.message = "no job is selected"
+            return None
+        if wish in ("cancel", "hold", "release") and not job.get("may_change"):
+            self.message = f"{job['id']} belongs to {job['user']}"
+            return None
+        if wish == "cancel":
+            self.mode = CONFIRM
+            return None
+        if wish in (LOGS, EXPLAIN):
+            self.mode, self.text, self.text_offset, self.follows = wish, [], 0, True
+        return (wish, job["id"])
+
+    def _move(self, step: tuple[str, int]) -> Wish | None:
+        kind, sign = step
+        place = self.offset + max(0, self.row)
+        if kind == "line":
+            place += sign
+        elif kind == "page":
+            place += sign * max(1, self.page - 1)
+        else:
+            place = 0 if sign < 0 else self.total - 1
+        place = max(0, min(place, self.total - 1))
+        if self.offset <= place < self.offset + len(self.jobs):
+            self.selected = self.jobs[place - self.offset]["id"]
+            return None
+        # Beyond the window: the window moves, and the job at that place is the selected one.
+        self.offset = max(0, place if place < self.offset else place - self.page + 1)
+        self.selected = ""
+        self._row = place - self.offset
+        return LOOK
+
+    def _press_in_filter(self, key: str) -> Wish | None:
+        if key == "escape":
+            self.mode = LIST
+        elif key == "enter":
+            self.mode = LIST
+            self.filter = self.typed.strip()
+            self.offset = 0
+            return LOOK
+        elif key == "backspace":
+            self.typed = self.typed[:-1]
+        elif len(key) == 1:
+            self.typed += key
+        return None
+
+    def _press_in_question(self, key: str) -> Wish | None:
+        """Only a plain yes is a yes."""
+        self.mode = LIST
+        if key in ("y", "Y"):
+            return ("cancel", self.selected)
+        self.message = "not cancelled"
+        return None
+
+    def _press_in_text(self, key: str) -> Wish | None:
+        if key in ("q", "Q", "escape", "left", "?", "l", "e", "enter"):
+            self.mode = LIST
+            return LOOK
+        move = _MOVES.get(key)
+        if move is not None:
+            kind, sign = move
+            steps = {"line": 1, "page": max(1, self.page - 1)}
+            step = steps.get(kind, 1 << 30) * sign
+            self.text_offset = max(0, self.text_offset + step)
+            self.follows = key in ("G", "end")
+        elif key == "c":
+            self.mode = LIST
+            return self._ask_for("cancel")
+        return None
+
+
+_MOVES = {
+    "up": ("line", -1),
+    "k": ("line", -1),
+    "down": ("line", 1),
+    "j": ("line", 1),
+    "page-up": ("page", -1),
+    "page-down": ("page", 1),
+    "home": ("all", -1),
+    "g": ("all", -1),
+    "end": ("all", 1),
+    "G": ("all", 1),
+}
+_OF_A_JOB = {
+    "c": "cancel",
+    "x": "cancel",
+    "h": "hold",
+    "r": "release",
+    "l": LOGS,
+    "e": EXPLAIN,
+    "enter": EXPLAIN,
+}
+HELP_LINES = (
+    ("Down Up  j k", "select a job; PgUp, PgDn, g, G move further"),
+    ("s  S", "sort by queue, time, user, name, gpus, priority, number, state"),
+    ("R", "turn the order round"),
+    ("/", "only jobs with all these words in id, user, state or name"),
+    ("u", "show only your own jobs, or all"),
+    ("Esc", "show all jobs again"),
+    ("e  Enter", "why the job waits, and until when"),
+    ("l", "what the job writes"),
+    ("c", "cancel the job, after a question"),
+    ("h  r", "hold a waiting job, release it"),
+    ("+  -", "look more often, less often"),
+    ("Space", "look now"),
+    ("q", "leave"),
+)
+
+
+# --- `tgpu top`: GPUs and the queue, live; with `--once` one picture for a pipe.
+
+PIPE_COLUMNS = 120
+PIPE_ROWS = 100
+LOG_LINES = 500
+_QUIT = ("quit", "")
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add(
+        *("-i", "--interval"),
+        type=duration("--interval", plain="s"),
+        default=2.0,
+        metavar="TIME",
+        help="how often to look; default 2 s",
+    )
+    add("--once", action="store_true", help="print one picture and end")
+    add("--sort", choices=SORTS, default="queue", help="what to sort the jobs by")
+    add("--filter", metavar="WORDS", default="", help="only jobs in which all words occur")
+    add("-u", "--user", metavar="NAME", default="", help="only jobs of this user")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show it, once or live."""
+    state = State(
+        interval_s=max(FASTEST_S, args.interval),
+        sort=args.sort,
+        filter=args.filter,
+        user=args.user,
+        me="@me",
+    )
+    with client_for(args) as client:
+        if args.json:
+            state.page = PIPE_ROWS
+            print_json(look(client, state))
+            return 0
+        if args.once or not is_terminal() or not sys.stdin.isatty():
+            return _once(client, state)
+        return _live(client, state)
+
+
+def look(client: Client, state: State) -> dict[str, Any]:
+    """The picture as it is now, with the selected job in its window."""
+    picture: dict[str, Any] = client.call("GET", target(f"{API}/overview", state.query()))
+    if state.take(picture):
+        picture = client.call("GET", target(f"{API}/overview", state.query()))
+        state.take(picture)
+    return picture
+
+
+def _once(client: Client, state: State) -> int:
+    from gpu_scheduler.cli.interactive.top_view import Painter, frame
+
+    state.page = PIPE_ROWS
+    picture = look(client, state)
+    state.selected = ""
+    columns = _columns()
+    painter = Painter(columns, colours=has_colour(), signs=_has_signs())
+    if not is_terminal():
+        painter.plain()
+    rows = len(picture["gpus"]) + len(picture["jobs"]) + 30
+    lines = frame(picture, state, painter, rows)[:-1]
+    while lines and not lines[-1]:
+        lines.pop()
+    print("\n".join(lines))
+    hidden = picture["total"] - len(picture["jobs"])
+    if hidden > 0:
+        print(f"and {hidden:,} more")
+    return 0
+
+
+def _columns() -> int:
+    if is_terminal():
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and 20 <= int(given) <= 1000 else PIPE_COLUMNS
+
+
+def _has_signs() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()
+
+
+def _live(client: Client, state: State) -> int:
+    from gpu_scheduler.cli.interactive.screen import Screen
+    from gpu_scheduler.cli.interactive.terminal import Ended
+
+    # Before the screen is taken: without a server there is only an error to show.
+    picture = look(client, state)
+    try:
+        with Screen() as screen:
+            Top(client, state, screen, picture).run()
+    except KeyboardInterrupt:
+        return 0
+    except Ended as ended:
+        return 128 + ended.number
+    return 0
+
+
+class Top:
+    """The loop: look, draw, wait for a key."""
+
+    def __init__(
+        self, client: Client, state: State, screen: Screen, picture: dict[str, Any]
+    ) -> None:
+        """The first picture is there already."""
+        self._client = client
+        self._state = state
+        self._screen = screen
+        self._picture = picture
+        self._problem = ""
+        self._colours = has_colour()
+        self._signs = _has_signs()
+        self._page = 0
+
+    def run(self) -> None:
+        """Until the person leaves."""
+        look_at = 0.0
+        while True:
+            if time.monotonic() >= look_at:
+                self._look()
+                look_at = time.monotonic() + self._state.interval_s
+            self._draw()
+            keys = self._screen.keys(look_at - time.monotonic())
+            for key in keys:
+                wish = self._state.press(key)
+                if wish == _QUIT:
+                    return
+                if wish is not None:
+                    self._fulfil(*wish)
+                    look_at = 0.0
+
+    def _look(self) -> None:
+        state = self._state
+        try:
+            if state.mode == LOGS:
+                self._read_log(state.selected)
+                return
+            self._picture = look(self._client, state)
+            self._problem = ""
+        except SchedulerError as error:
+            self._problem = f"trying again: {error}"
+
+    def _draw(self) -> None:
+        from gpu_scheduler.cli.interactive.top_view import Painter, frame
+
+        rows, columns = self._screen.size
+        painter = Painter(columns, colours=self._colours, signs=self._signs)
+        state = self._state
+        lines = frame(self._picture, state, painter, rows, self._problem)
+        if state.mode == LIST and state.page != self._page:
+            # The window has another size than the one that was asked for.
+            self._page = state.page
+            self._look()
+            lines = frame(self._picture, state, painter, rows, self._problem)
+        self._screen.draw(lines)
+
+    def _fulfil(self, wish: str, job: str) -> None:
+        state = self._state
+        try:
+            if wish == "redraw":
+                self._screen.clear()
+            elif wish == "cancel":
+                self._client.cancel(job)
+                state.message = f"{job} is being cancelled"
+            elif wish == "hold":
+                self._client.hold(job)
+                state.message = f"{job} is held"
+            elif wish == "release":
+                self._client.release(job)
+                state.message = f"{job} is released"
+            elif wish == LOGS:
+                self._read_log(job)
+            elif wish == EXPLAIN:
+                self._explain(job)
+        except SchedulerError as error:
+            state.mode = LIST
+            state.message = str(error)
+
+    def _read_log(self, job: str) -> None:
+        pieces = self._client.log_bytes(job, tail=LOG_LINES)
+        text = b"".join(pieces).decode("utf-8", "replace")
+        self._state.text = text.split("\n")
+        if not self._state.text[-1]:
+            self._state.text.pop()
+        if not self._state.text:
+            self._state.text = ["nothing yet"]
+
+    def _explain(self, job: str) -> None:
+        from gpu_scheduler.cli.jobs.explain import about, end_text
+
+        found = self._client.get(job)
+        answer = self._client.explain(job)
+        now = time.time()
+        position = answer.get("position")
+        pairs = [
+            ("state", str(answer.get("state") or "")),
+            ("why", in_local_time(str(answer.get("reason") or ""))),
+            ("place in line", "" if position is None else str(position)),
+            ("expected start", about(answer, now)),
+            ("expected end", end_text(answer, now)),
+            ("name", str(found.get("name") or "")),
+            ("user", f"{found.get('user')} in {found.get('tenant_id')}"),
+            ("GPUs", f"{found.get('gpu_count') or 0:g}"),
+            ("priority", str(found.get("priority") or "")),
+            ("command", " ".join(map(str, found.get("command") or []))),
+            ("directory", str(found.get("working_directory") or "")),
+        ]
+        width = max(len(name) for name, _ in pairs)
+        self._state.text = [f"  {name:<{width}}  {value}" for name, value in pairs if value]

@@ -1,0 +1,511 @@
+"""The picture of `tgpu top`: the server's answer and the state in, lines of text out.
+
+Every line is at most as wide as the window, whatever names and commands hold. Without colours the
+same is said in words and signs.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Any
+
+from gpu_scheduler.cli.cluster.gpus import is_measured
+from gpu_scheduler.cli.interactive import top
+from gpu_scheduler.cli.interactive.top import State
+from gpu_scheduler.cli.jobs.columns import STATES, WARNED, seconds_at
+from gpu_scheduler.cli.text.tables import STATE_COLOURS, counted, in_local_time, visible
+from gpu_scheduler.cli.text.tables import width_of as width
+from gpu_scheduler.cli.text.values import clock_text, size_text, words_of
+
+STYLES = {
+    "bold": "1",
+    "dim": "2",
+    "reverse": "7",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "cyan": "36",
+}
+WIDE = 110
+NARROW = 72
+TINY = 56
+LEAST_JOBS = 5
+CELL = 26
+HOTTEST_C = 90
+_DAY_S = 86_400
+_CONTROLS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+
+
+class Painter:
+    """Pieces of text to a line of a given width."""
+
+    def __init__(self, columns: int, *, colours: bool, signs: bool) -> None:
+        """Without `signs` the terminal shows ASCII only."""
+        self.columns = columns
+        self._colours = colours
+        self.full, self.empty, self.more = ("█", "░", "…") if signs else ("#", ".", "~")
+
+    def line(self, *pieces: str | tuple[str, str], style: str = "") -> str:
+        """One line; a piece may have a style."""
+        parts, left = [], self.columns
+        for piece in pieces:
+            text, own = (piece, "") if isinstance(piece, str) else piece
+            text = self.fit(text, left)
+            left -= width(text)
+            parts.append(self.styled(text, own))
+            if left <= 0:
+                break
+        whole = "".join(parts)
+        if style == "reverse":
+            return self.styled(whole + " " * left, style)
+        return self.styled(whole.rstrip(), style)
+
+    def styled(self, text: str, style: str) -> str:
+        """Colours only where there are some; bold and reverse are no colours."""
+        if not style or (not self._colours and style not in ("bold", "reverse")):
+            return text
+        if style in ("bold", "reverse") and not self._styles:
+            return text
+        return f"\x1b[{STYLES[style]}m{text}\x1b[0m"
+
+    _styles = True
+
+    def plain(self) -> Painter:
+        """For a pipe: no styles at all."""
+        self._styles = False
+        self._colours = False
+        return self
+
+    def fit(self, text: str, columns: int) -> str:
+        """The text, cut."""
+        if len(text) <= columns and text.isascii():
+            return text
+        if width(text) <= columns:
+            return text
+        kept, used = [], 0
+        for char in text:
+            used += width(char)
+            if used > columns - 1:
+                break
+            kept.append(char)
+        return "".join(kept) + (self.more if columns > 0 else "")
+
+    def cell(self, text: str, columns: int, *, right: bool = False) -> str:
+        """The text in a column of that width."""
+        text = self.fit(text, columns)
+        pad = " " * (columns - width(text))
+        return pad + text if right else text + pad
+
+    def bar(self, share: float | None, cells: int) -> str:
+        """So much of it is filled."""
+        if share is None:
+            return " " * cells
+        filled = round(cells * min(1.0, max(0.0, share)))
+        if share > 0 and not filled:
+            filled = min(1, cells)
+        return self.full * filled + self.empty * (cells - filled)
+
+
+def frame(
+    picture: dict[str, Any], state: State, painter: Painter, rows: int, problem: str = ""
+) -> list[str]:
+    """All lines of the window. Sets `state.page` to the number of jobs that have room."""
+    head = [_summary(picture, painter, problem)]
+    head += _gpu_lines(picture["gpus"], picture["jobs"], painter, rows)
+    foot = _foot(state, painter)
+    if state.mode in (top.LOGS, top.EXPLAIN, top.HELP):
+        return _with_text(head, foot, state, painter, rows)
+    head.append(_job_title(picture, state, painter))
+    columns = _columns(painter.columns)
+    head.append(painter.line(_job_heading(columns, painter), style="bold"))
+    state.page = max(1, rows - len(head) - 1)
+    now = seconds_at(picture.get("now")) or time.time()
+    body = [_job_line(job, state, columns, painter, now) for job in picture["jobs"]]
+    body = body[: state.page]
+    if not body:
+        body = [painter.line((_nothing(state), "dim"))]
+    filler = [""] * max(0, rows - len(head) - len(body) - 1)
+    return [*head, *body, *filler, foot][: max(1, rows)]
+
+
+def rows_for_jobs(picture: dict[str, Any], rows: int, columns: int) -> int:
+    """How many jobs a window of that size has room for."""
+    painter = Painter(columns, colours=False, signs=True)
+    return max(1, rows - 4 - len(_gpu_lines(picture["gpus"], [], painter, rows)))
+
+
+# --- the first line
+
+
+def _summary(picture: dict[str, Any], painter: Painter, problem: str) -> str:
+    if problem:
+        return painter.line((problem, "red"))
+    counts, gpus = picture["counts"], picture["gpus"]
+    free = sum(gpu["state"] == "free" and not gpu.get("why") for gpu in gpus)
+    waiting = counts.get("pending", 0)
+    held = f", {counts['held']:,} held" if counts.get("held") else ""
+    nodes = picture["nodes"]
+    lost = nodes - picture["online_nodes"]
+    place = f"{nodes} nodes, " if nodes > 1 else ""
+    runs = counts.get("running", 0) + counts.get("scheduled", 0)
+    text = (
+        f"{place}{free} of {counted(len(gpus), 'GPU')} free, {counted(runs, 'job', 'run')}, "
+        f"{waiting:,} {'waits' if waiting == 1 else 'wait'}{held}"
+    )
+    now = seconds_at(picture.get("now"))
+    clock = "" if now is None else datetime.fromtimestamp(now).astimezone().strftime("%H:%M:%S")
+    up = f"up {words_of(float(picture.get('uptime_seconds') or 0))}"
+    trouble = f"  {lost} {'NODE' if lost == 1 else 'NODES'} AWAY" if lost else ""
+    trouble += f"  {picture['problem']}" if picture.get("problem") else ""
+    head = f"gpu-scheduler {picture.get('version', '')}  " if painter.columns >= NARROW else ""
+    if width(head + text + trouble) + width(clock) + 2 > painter.columns:
+        clock = ""
+    room = painter.columns - width(head + text + trouble) - width(clock) - 2
+    up = f"  {up}" if len(up) + 2 <= room else ""
+    gap = max(2, painter.columns - width(head + text + trouble + up) - width(clock))
+    return painter.line((head, "bold"), text, (trouble, "red"), up, " " * gap, clock)
+
+
+# --- devices
+
+
+def _gpu_lines(
+    gpus: list[dict[str, Any]], jobs: list[dict[str, Any]], painter: Painter, rows: int
+) -> list[str]:
+    if not gpus:
+        return [painter.line(("no GPUs are known", "yellow"))]
+    room = max(1, rows - 4 - LEAST_JOBS)
+    named = len({gpu["node"] for gpu in gpus}) > 1
+    if len(gpus) + 1 > room:
+        return _gpu_grid(gpus, painter, room, named=named)
+    names = {job["id"]: job.get("name") or "" for job in jobs}
+    sizes = _gpu_sizes(gpus, painter.columns, named=named)
+    heading = (
+        painter.cell("GPU", sizes["place"] + 1)
+        + painter.cell("MODEL", sizes["model"] + 1)
+        + painter.cell("MEMORY", sizes["memory"] + 10)
+    )
+    if sizes["util"]:
+        heading += painter.cell("UTIL", sizes["util"] + 6)
+    if sizes["temp"]:
+        heading += painter.cell("TEMP", sizes["temp"] + 5) + painter.cell("WATT", 5, right=True)
+        heading += " "
+    heading += " USED BY"
+    lines = [painter.line(heading, style="bold")]
+    lines += [_gpu_line(gpu, sizes, names, painter, named=named) for gpu in gpus]
+    return lines + _foreign_lines(gpus, painter, room - len(lines), named=named)
+
+
+def _gpu_sizes(gpus: list[dict[str, Any]], columns: int, *, named: bool) -> dict[str, int]:
+    place = max(3, *(len(_place(gpu, named=named)) for gpu in gpus))
+    model = min(12, max(5, *(len(_model(gpu)) for gpu in gpus)))
+    spare = max(0, columns - 80 - (place - 3) - (model - 7))
+    wider = min(spare // 3, 24)
+    # In a narrow window who is there matters more than how warm it is.
+    return {
+        "place": place,
+        "model": model,
+        "memory": 8 + wider // 2 if columns >= TINY else 0,
+        "util": 6 + wider // 2 if columns >= TINY else 0,
+        "temp": 4 + wider // 4 if columns >= NARROW else 0,
+    }
+
+
+def _gpu_line(
+    gpu: dict[str, Any],
+    sizes: dict[str, int],
+    names: dict[str, str],
+    painter: Painter,
+    *,
+    named: bool,
+) -> str:
+    used = (gpu.get("memory_used_mb") or 0) if is_measured(gpu) else None
+    memory = gpu.get("memory_mb") or 0
+    util, heat, watts = (
+        gpu.get(name) for name in ("utilisation_percent", "temperature_c", "power_watts")
+    )
+    share = None if used is None or not memory else used / memory
+    figure = "-" if used is None else f"{_short_size(used)}/{_short_size(memory)}"
+    pieces: list[str | tuple[str, str]] = [
+        painter.cell(_place(gpu, named=named), sizes["place"] + 1),
+        painter.cell(_model(gpu), sizes["model"] + 1),
+        (painter.bar(share, sizes["memory"]), _load_colour(share)),
+        painter.cell(figure, 9, right=True) + " ",
+    ]
+    if sizes["util"]:
+        pieces += [
+            (painter.bar(None if util is None else util / 100, sizes["util"]), "cyan"),
+            painter.cell("-" if util is None else f"{util:.0f}%", 5, right=True) + " ",
+        ]
+    if sizes["temp"]:
+        pieces += [
+            (painter.bar(heat / HOTTEST_C if heat else None, sizes["temp"]), _heat_colour(heat)),
+            painter.cell(f"{heat:.0f}C" if heat else "-", 4, right=True) + " ",
+            painter.cell(f"{watts:.0f}" if watts else "-", 5, right=True) + " ",
+        ]
+    return painter.line(*pieces, " ", *_users(gpu, names))
+
+
+def _users(gpu: dict[str, Any], names: dict[str, str]) -> list[tuple[str, str]]:
+    """Who has the device, and what is wrong with it."""
+    state = str(gpu.get("state") or "")
+    parts: list[tuple[str, str]] = []
+    if state not in ("free", "used", "shared", "foreign"):
+        parts.append((f"{state.upper()} ", STATE_COLOURS.get(state, "red")))
+    jobs, users = gpu.get("jobs") or [], gpu.get("users") or []
+    for place, job in enumerate(jobs):
+        owner = users[place] if len(users) == len(jobs) else "/".join(users)
+        name = visible(names.get(job.partition("_")[0], ""))
+        parts.append((" ".join(filter(None, (job.removeprefix("job-"), owner, name))) + " ", ""))
+    for process in _strangers(gpu):
+        if jobs and not process.get("pid"):
+            # The driver does not show everybody who holds memory: it may well be the jobs.
+            continue
+        memory = f" {_short_size(process.get('memory_mb') or 0)}"
+        text = f"{_who(process)}{memory} "
+        parts.append((visible(text), "yellow"))
+    if gpu.get("why") and not jobs and not _strangers(gpu):
+        parts.append((visible(str(gpu["why"])), "yellow"))
+    if not parts:
+        parts.append((state, STATE_COLOURS.get(state, "")))
+    return parts
+
+
+def _strangers(gpu: dict[str, Any]) -> list[dict[str, Any]]:
+    """Processes that are not of a job."""
+    return [process for process in gpu.get("processes") or [] if not process.get("job_id")]
+
+
+def _who(process: dict[str, Any]) -> str:
+    """Memory that no process owns up to has no pid."""
+    return f"{process.get('user') or '?'}:{process['pid']}" if process.get("pid") else "somebody"
+
+
+def _foreign_lines(
+    gpus: list[dict[str, Any]], painter: Painter, room: int, *, named: bool
+) -> list[str]:
+    """Where there is room: what runs on the devices without having asked."""
+    found = [(gpu, process) for gpu in gpus for process in _strangers(gpu)]
+    if not found or room < 8:
+        return []
+    lines = []
+    for gpu, process in found[: room // 3]:
+        command = f"  {process['command']}" if process.get("command") else ""
+        memory = size_text(process.get("memory_mb") or 0)
+        place = _place(gpu, named=named)
+        text = f"  not ours: GPU {place}  {_who(process)}  {memory}{command}"
+        lines.append(painter.line((visible(text), "yellow")))
+    return lines
+
+
+def _gpu_grid(gpus: list[dict[str, Any]], painter: Painter, room: int, *, named: bool) -> list[str]:
+    """More devices than lines: several to a line, and what does not fit as a number."""
+    across = max(1, painter.columns // CELL)
+    most = across * room
+    shown = gpus if len(gpus) <= most else gpus[: across * max(1, room - 1)]
+    wide = max(len(_place(gpu, named=named)) for gpu in gpus)
+    bar = max(4, CELL - wide - 9)
+    lines = []
+    for start in range(0, len(shown), across):
+        pieces: list[tuple[str, str]] = []
+        for gpu in shown[start : start + across]:
+            util = gpu.get("utilisation_percent")
+            share = float(gpu.get("allocated_share") or 0) if util is None else util / 100
+            state = str(gpu.get("state") or "")
+            mark = "" if state in ("free", "used", "shared") else state[:4].upper()
+            pieces.append((painter.cell(_place(gpu, named=named), wide) + " ", ""))
+            pieces.append((painter.bar(share, bar), STATE_COLOURS.get(state, "cyan")))
+            pieces.append((painter.cell(mark or f"{100 * share:.0f}%", 5, right=True) + "  ", ""))
+        lines.append(painter.line(*pieces))
+    if len(shown) < len(gpus):
+        lines.append(painter.line((f"and {len(gpus) - len(shown)} more GPUs", "dim")))
+    return lines
+
+
+def _place(gpu: dict[str, Any], *, named: bool) -> str:
+    return f"{gpu['node']}:{gpu['index']}" if named else str(gpu["index"])
+
+
+def _model(gpu: dict[str, Any]) -> str:
+    return visible(str(gpu.get("model") or ""))
+
+
+def _short_size(megabytes: float) -> str:
+    if megabytes < 1000:
+        return f"{megabytes:.0f}M"
+    gigabytes = megabytes / 1024
+    return f"{gigabytes:.1f}G" if gigabytes < 9.95 else f"{gigabytes:.0f}G"
+
+
+def _load_colour(share: float | None) -> str:
+    if share is None:
+        return ""
+    return "red" if share > 0.95 else "yellow" if share > 0.8 else "green"
+
+
+def _heat_colour(heat: float | None) -> str:
+    if not heat:
+        return ""
+    return "red" if heat >= 85 else "yellow" if heat >= 75 else "green"
+
+
+# --- jobs
+
+
+def _columns(columns: int) -> list[tuple[str, int]]:
+    """Which columns, and how wide; the last one has the rest."""
+    rest = ("WHERE, OR WHY NOT", 0)
+    if columns < TINY:
+        return [("JOBID", 6), ("NAME", 9), ("ST", 2), ("GPUS", 4), rest]
+    if columns < NARROW:
+        return [("JOBID", 8), ("NAME", 12), ("ST", 2), ("GPUS", 4), ("TIME", 8), rest]
+    chosen = [("JOBID", 8), ("NAME", 12), ("USER", 8), ("ST", 2), ("GPUS", 4), ("TIME", 8)]
+    if columns >= WIDE:
+        more = min(20, (columns - WIDE) // 3)
+        chosen = [("JOBID", 10), ("NAME", 16 + more), ("USER", 10), ("ST", 2), ("GPUS", 5)]
+        chosen += [("TIME", 10), ("LIMIT", 10)]
+        if columns >= WIDE + 20:
+            chosen[3:3] = [("TENANT", 10)]
+    return [*chosen, ("EXPECTED", 11), rest]
+
+
+_RIGHT = ("GPUS", "TIME", "LIMIT")
+
+
+def _job_title(picture: dict[str, Any], state: State, painter: Painter) -> str:
+    total, offset = picture["total"], picture["offset"]
+    last = min(total, offset + state.page)
+    span = f"{offset + 1}-{last} of " if total > state.page else ""
+    way = " (turned round)" if state.reverse else ""
+    parts = [f"Jobs: {span}{total:,}, by {state.sort}{way}"]
+    if state.filter:
+        parts.append(f"with '{state.filter}'")
+    if state.user:
+        parts.append("yours only" if state.user == state.me else f"of {state.user}")
+    return painter.line((", ".join(parts), "cyan"))
+
+
+def _job_heading(columns: list[tuple[str, int]], painter: Painter) -> str:
+    cells = [painter.cell(name, size or len(name), right=name in _RIGHT) for name, size in columns]
+    return " " + " ".join(cells)
+
+
+def _job_line(
+    job: dict[str, Any],
+    state: State,
+    columns: list[tuple[str, int]],
+    painter: Painter,
+    now: float,
+) -> str:
+    chosen = job["id"] == state.selected
+    values = _values(job, now)
+    pieces: list[tuple[str, str]] = [(">" if chosen else " ", "")]
+    used = 1
+    for name, size in columns:
+        size = size or max(1, painter.columns - used)  # noqa: PLW2901 - the last has the rest
+        text = painter.cell(values[name], size, right=name in _RIGHT)
+        colour = STATE_COLOURS.get(values["ST"], "") if name == "ST" and not chosen else ""
+        pieces.append((text, colour))
+        pieces.append((" ", ""))
+        used += size + 1
+    if chosen:
+        return painter.line("".join(text for text, _ in pieces[:-1]), style="reverse")
+    return painter.line(*pieces[:-1])
+
+
+def _values(job: dict[str, Any], now: float) -> dict[str, str]:
+    number = str(job["id"]).removeprefix("job-")
+    tasks = f"_[{job['tasks']}]" if job.get("tasks") else ""
+    started = seconds_at(job.get("started_at"))
+    running = job["state"] in ("running", "scheduled")
+    minutes = job.get("max_runtime_minutes")
+    members = job.get("members") or 1
+    gpus = f"{job.get('gpus') or 0:g}"
+    why = in_local_time(str(job.get("reason") or ""))
+    where = " ".join(job.get("places") or []) or why
+    if running and why.startswith(WARNED):
+        where = f"{where} ({why.partition(';')[0]})"
+    return {
+        "JOBID": number + tasks,
+        "NAME": visible(str(job.get("name") or "-")),
+        "USER": visible(str(job.get("user") or "")),
+        "TENANT": visible(str(job.get("tenant_id") or "")),
+        "ST": "H" if job.get("hold") and not running else STATES.get(job["state"], job["state"]),
+        "GPUS": f"{gpus}*" if members > 1 else gpus,
+        "TIME": clock_text(max(0.0, now - started)) if running and started else "-",
+        "LIMIT": clock_text(minutes * 60) if minutes else "-",
+        "EXPECTED": _expected(job, running=running, now=now),
+        "WHERE, OR WHY NOT": visible(where),
+    }
+
+
+def _expected(job: dict[str, Any], *, running: bool, now: float) -> str:
+    """When it should end or start: a time of today, else the day."""
+    at = seconds_at(job.get("expected_end" if running else "expected_start"))
+    if at is None:
+        return "-"
+    moment = datetime.fromtimestamp(at).astimezone()
+    what = "end" if running else "start"
+    if at <= now + 1:
+        return f"{what} now" if not running else "end soon"
+    if at - now < _DAY_S:
+        return f"{what} {moment:%H:%M}"
+    return f"{what} {moment:%d.%m.}" if at - now > 7 * _DAY_S else f"{what} {moment:%a%H}h"
+
+
+def _nothing(state: State) -> str:
+    if state.filter or state.user:
+        return "  no such jobs; Esc shows all"
+    return "  nothing runs and nothing waits"
+
+
+# --- texts and the last line
+
+
+def _with_text(head: list[str], foot: str, state: State, painter: Painter, rows: int) -> list[str]:
+    """A text in the place of the list, and over the devices where the window is small."""
+    title = {
+        top.LOGS: f"Output of {state.selected}",
+        top.EXPLAIN: f"About {state.selected}",
+        top.HELP: "Keys",
+    }[state.mode]
+    lines = state.text
+    if state.mode == top.HELP:
+        lines = [f"  {keys:<14} {what}" for keys, what in top.HELP_LINES]
+    fits = rows - len(head) - 2 >= len(lines)
+    keep = head if fits and state.mode != top.LOGS else head[:1]
+    room = max(1, rows - len(keep) - 2)
+    state.page = room
+    most = max(0, len(lines) - room)
+    if state.mode == top.LOGS and state.follows:
+        state.text_offset = most
+    state.text_offset = min(state.text_offset, most)
+    shown = lines[state.text_offset : state.text_offset + room]
+    body = [painter.line(plain_text(line)) for line in shown]
+    filler = [""] * (room - len(body))
+    return [*keep, painter.line((title, "cyan")), *body, *filler, foot][: max(1, rows)]
+
+
+def plain_text(line: str) -> str:
+    """A line that a job wrote, as it would look in the end: no colours, no control characters."""
+    text = _CONTROLS.sub("", line).rstrip("\r").rpartition("\r")[2]
+    return visible(text.expandtabs(8))
+
+
+def _foot(state: State, painter: Painter) -> str:
+    if state.mode == top.FILTER:
+        return painter.line((f"show only jobs with: {state.typed}_", "bold"))
+    if state.mode == top.CONFIRM:
+        job = state.job or {}
+        name = visible(str(job.get("name") or ""))
+        what = " ".join(filter(None, (state.selected, name, f"of {job.get('user', '?')}")))
+        return painter.line((f"cancel {what}?  y = yes, any other key = no", "red"))
+    if state.message:
+        return painter.line((visible(state.message), "yellow"))
+    if state.mode in (top.LOGS, top.EXPLAIN, top.HELP):
+        return painter.line(("q back  up/down move  G end  c cancel", "dim"))
+    keys = "q quit  ? help  s sort  / filter  u mine  l logs  e explain  c cancel  h hold"
+    return painter.line((keys, "dim"))

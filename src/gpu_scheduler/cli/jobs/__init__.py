@@ -1,0 +1,1 @@
+"""Commands about jobs that exist: list, show, logs, cancel, wait, sweeps."""

@@ -1,0 +1,284 @@
+"""A job in columns: what the server says about it in, short texts out."""
+
+from __future__ import annotations
+
+import re
+
+from gpu_scheduler.cli.connection import mine
+from gpu_scheduler.cli.text.tables import in_local_time, is_terminal
+from gpu_scheduler.client.requests import ACTIVE
+from gpu_scheduler.model.errors import InvalidRequest, UnknownThing
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from gpu_scheduler.client.client import Client
+
+HEADINGS = ("JOBID", "NAME", "USER", "ST", "TIME", "LIMIT", "GPUS", "NODELIST(REASON)")
+RIGHT = ("TIME", "LIMIT", "GPUS", "END")
+NARROW = ("NAME", "USER")
+SPARE = ("LIMIT", "END", "USER", "TIME")
+"""What a narrow terminal does without, the first of them first."""
+SPARE_OF_ALL = ("LIMIT", "TIME", "END", "USER")
+"""The same where jobs of several users stand."""
+STATES = {
+    "pending": "PD",
+    "scheduled": "SC",
+    "running": "R",
+    "completed": "CD",
+    "failed": "F",
+    "cancelled": "CA",
+    "preempted": "PR",
+}
+LONGEST_NAME = 32
+LOST = "on a lost node since "
+"""How the server says that a job is on a node of which nothing is heard."""
+WARNED = "warned: "
+"""How it says that a job that runs was told something that may end it."""
+
+
+def row(job: Mapping[str, Any], now: float) -> list[str]:
+    """The columns of `tgpu list`."""
+    return [
+        id_text(job),
+        short_name(job),
+        str(job.get("user", "")),
+        state_code(job),
+        elapsed_text(job, now),
+        limit_text(job),
+        gpus_text(job),
+        "; ".join(filter(None, (place_text(job), progress_text(job)))),
+    ]
+
+
+def with_end(cells: Sequence[str], end: str) -> list[str]:
+    """The columns of a job, or their headings, with when it should end: behind its limit."""
+    place = HEADINGS.index("LIMIT") + 1
+    return [*cells[:place], end, *cells[place:]]
+
+
+def id_text(job: Mapping[str, Any]) -> str:
+    """The number, as people write it; an array with the tasks that it has."""
+    number = str(job.get("id", "?")).removeprefix("job-")
+    array = job.get("array")
+    return f"{number}_[{array['tasks']}]" if array and array.get("tasks") else number
+
+
+def short_name(job: Mapping[str, Any]) -> str:
+    """The name, cut on a terminal; a dash if it is nobody else's business."""
+    if job.get("redacted"):
+        return "-"
+    name = full_name(job)
+    if len(name) <= LONGEST_NAME or not is_terminal():
+        return name
+    return f"{name[: LONGEST_NAME - 1]}…"
+
+
+def full_name(job: Mapping[str, Any]) -> str:
+    """The name; that of the program if nobody gave it one, as programs often do not."""
+    if job.get("name") or not job.get("command"):
+        return str(job.get("name") or "")
+    from gpu_scheduler.cli.submit.body import default_name
+
+    return default_name([str(word) for word in job["command"]])
+
+
+def state_code(job: Mapping[str, Any]) -> str:
+    """PD, SC, R, CD, F, TO, CA or PR."""
+    if job.get("state") == "failed" and "time limit" in str(job.get("reason") or ""):
+        return "TO"
+    return STATES.get(str(job.get("state")), str(job.get("state")))
+
+
+def seconds_at(text: str | None) -> float | None:
+    """A time of the server in seconds since 1970."""
+    if not text:
+        return None
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).timestamp()
+
+
+def elapsed_s(job: Mapping[str, Any], now: float) -> float:
+    """How long it has run, or ran; what waits again does not run."""
+    start = seconds_at(job.get("started_at"))
+    if start is None or job.get("state") in ("pending", "preempted", "PD", "PR"):
+        return 0.0
+    end = seconds_at(job.get("ended_at"))
+    return max(0.0, (now if end is None else end) - start)
+
+
+def elapsed_text(job: Mapping[str, Any], now: float) -> str:
+    """The same, as a clock."""
+    from gpu_scheduler.cli.text.values import clock_text
+
+    return clock_text(elapsed_s(job, now))
+
+
+def limit_text(job: Mapping[str, Any]) -> str:
+    """The limit as a clock; a dash when there is none of its own."""
+    from gpu_scheduler.cli.text.values import clock_text
+
+    minutes = job.get("max_runtime_minutes") or 0
+    return clock_text(minutes * 60) if minutes else "-"
+
+
+def end_text(job: Mapping[str, Any], now: float) -> str:
+    """When it should end, if anything vouches for that: a time of today, else with the day."""
+    at = seconds_at(job.get("expected_end"))
+    if at is None:
+        return "-"
+    if at <= now + 1:
+        return "soon"
+    from datetime import datetime
+
+    moment = datetime.fromtimestamp(at).astimezone()
+    is_today = moment.date() == datetime.fromtimestamp(now).astimezone().date()
+    return f"{moment:%H:%M}" if is_today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def gpus_text(job: Mapping[str, Any]) -> str:
+    """`2`, `0.5`, or for a gang `4x2`; all GPUs together where members differ.
+
+    Of an elastic gang that runs, or ran, with fewer members than it may have: what those hold.
+    """
+    total = job.get("gpu_count") or 0
+    members = job.get("members")
+    count = len(members) if isinstance(members, list) else members
+    if not isinstance(count, int) or count < 2:
+        return f"{total:g}"
+    if is_shrunk(job):
+        count = job["placed_members"]
+        held = (gpu for part in job["allocation"] for gpu in part.get("gpus", []))
+        total = round(sum(gpu["share"] for gpu in held), 2)
+    each = round(total / count, 2)
+    return f"{count}x{each:g}" if round(each * count, 2) == total else f"{total:g}"
+
+
+def is_shrunk(job: Mapping[str, Any]) -> bool:
+    """Tell whether an elastic gang has places for fewer members than it may have."""
+    placed = job.get("placed_members")
+    return placed is not None and placed < job["members"]
+
+
+def progress_text(job: Mapping[str, Any]) -> str:
+    """How many tasks of an array are over, once there are some."""
+    states = (job.get("array") or {}).get("states") or {}
+    over = [states[name] for name in ("completed", "failed", "cancelled") if states.get(name)]
+    if not over:
+        return ""
+    from gpu_scheduler.model.intervals import IntervalSet
+
+    return f"{sum(len(IntervalSet.parse(tasks)) for tasks in over)} of {job['array']['count']} over"
+
+
+def place_text(job: Mapping[str, Any]) -> str:
+    """Where it runs, as `box[0,1]`; else why not, in brackets."""
+    devices: dict[str, set[int]] = {}
+    for part in job.get("allocation") or []:
+        held = devices.setdefault(str(part["node"]), set())
+        held.update(gpu["index"] for gpu in part.get("gpus", []))
+    places = [
+        f"{node}[{','.join(map(str, sorted(held)))}]" if held else node
+        for node, held in devices.items()
+    ]
+    reason = job.get("reason") or ""
+    if places and job.get("state") in ("running", "scheduled", "completed"):
+        told = reason.partition(";")[0] if reason.startswith((LOST, WARNED)) else ""
+        return " ".join(places) + (f" ({in_local_time(told)})" if told else "")
+    if places and not reason:
+        return " ".join(places)
+    return f"({in_local_time(reason)})" if reason else ""
+
+
+# --- Jobs as people name them, to the ids of the server.
+#
+# `12`, `job-12`, `1-3,7`, `12_4`, `12_[1-3]`, `last`, `last_4`, `@~1` (the one
+# before the last), `all`.
+
+MOST_JOBS = 100_000
+NONE = "'all' means your jobs that wait or run, and there are none"
+EXPECTED = "write 12, job-12, 1-3,7, 12_4, 12_[1-3], last, last_4, @~1 or all"
+_TASKS = r"(?:_(?:(\d{1,18})|\[([\d,:-]+)\]|(\d+-\d+)))?"
+_ONE = rf"(?:job-)?(\d{{1,18}}){_TASKS}"
+_RANGE = r"(?:job-)?(\d{1,18})-(?:job-)?(\d{1,18})"
+_BACK = rf"(?:last|@(?:~(\d{{1,9}}))?){_TASKS}"
+
+
+class Reference:
+    """A job, or some tasks of one."""
+
+    __slots__ = ("job_id", "tasks")
+
+    def __init__(self, job_id: str, tasks: str | None = None) -> None:
+        self.job_id = job_id
+        self.tasks = tasks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __repr__(self) -> str:
+        return f"Reference({str(self)!r})"
+
+    def __str__(self) -> str:
+        """As the server writes it; several tasks stand in brackets."""
+        if self.tasks is None:
+            return self.job_id
+        one = self.tasks.isdecimal()
+        return f"{self.job_id}_{self.tasks}" if one else f"{self.job_id}_[{self.tasks}]"
+
+
+def references(client: Client, words: Iterable[str]) -> list[Reference]:
+    """Every job that is named, once, in the order of naming."""
+    found: dict[Reference, None] = {}
+    for word in words:
+        for part in _parts(word):
+            for reference in _meant(client, part):
+                found[reference] = None
+    if len(found) > MOST_JOBS:
+        raise InvalidRequest(f"these are more than {MOST_JOBS:,} jobs; name fewer at once")
+    return list(found)
+
+
+def one_reference(client: Client, word: str) -> Reference:
+    """The only job that is named."""
+    found = references(client, [word])
+    if len(found) != 1:
+        raise InvalidRequest(f"'{word}' names {len(found)} jobs; name one")
+    return found[0]
+
+
+def _parts(word: str) -> list[str]:
+    """Split at commas that are not in brackets."""
+    return [part.strip() for part in re.split(r",(?![^\[]*\])", word)]
+
+
+def _meant(client: Client, part: str) -> Iterator[Reference]:
+    if match := re.fullmatch(_ONE, part, re.ASCII):
+        yield Reference(f"job-{int(match[1])}", match[2] or match[3] or match[4])
+    elif match := re.fullmatch(_RANGE, part, re.ASCII):
+        first, last = int(match[1]), int(match[2])
+        if not first <= last < first + MOST_JOBS:
+            raise InvalidRequest(f"'{part}' is no range of at most {MOST_JOBS:,} jobs")
+        for number in range(first, last + 1):
+            yield Reference(f"job-{number}")
+    elif match := re.fullmatch(_BACK, part, re.ASCII):
+        yield Reference(_recent(client, int(match[1] or 0)), match[2] or match[3] or match[4])
+    elif part == "all":
+        for job in client.list(state=ACTIVE, user=mine()):
+            yield Reference(job["id"])
+    else:
+        raise InvalidRequest(f"'{part}' is no job; {EXPECTED}")
+
+
+def _recent(client: Client, back: int) -> str:
+    page = client.page(user=mine(), sort="-number", limit=1, offset=back)
+    if not page["jobs"]:
+        raise UnknownThing("you have not submitted that many jobs")
+    return str(page["jobs"][0]["id"])

@@ -1,0 +1,387 @@
+"""`tgpu sweep`: sweeps as grids of their parameters, and what failed in them tried again."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.cli.connection import add_server_options, client_for, mine, warn
+from gpu_scheduler.cli.jobs.columns import elapsed_s, id_text, one_reference, state_code
+from gpu_scheduler.cli.jobs.history import exit_text, local_time
+from gpu_scheduler.cli.jobs.list import pages
+from gpu_scheduler.cli.text.tables import coloured_state, painted, print_json, print_table, visible
+from gpu_scheduler.cli.text.values import clock_text
+from gpu_scheduler.client.errors import EXIT_NOT_FOUND
+from gpu_scheduler.client.requests import API, job_path
+from gpu_scheduler.model.errors import (
+    InvalidInput,
+    InvalidRequest,
+    SchedulerError,
+    UnknownThing,
+    why_unreadable,
+)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gpu_scheduler.client.client import Client
+
+DEEDS = ("retry", "cancel")
+ORDER = ("completed", "running", "scheduled", "preempted", "pending", "failed", "cancelled")
+AT_ONCE = 16
+MOST_COLUMNS = 12
+"""A wider grid becomes a table."""
+MOST_NAMED = 5
+
+
+class NoSweep(UnknownThing):
+    """What was named is no sweep of the caller."""
+
+    exit_code = EXIT_NOT_FOUND
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    parser.usage = "%(prog)s [options] [NAME | JOB] | retry NAME | cancel NAME"
+    add = parser.add_argument
+    add("words", nargs="*", metavar="NAME", help="a sweep, or a job of it; none: all your sweeps")
+    add("--table", action="store_true", help="one line for each job, also with two parameters")
+    add("--cancelled", action="store_true", help="retry: also what was cancelled")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """List sweeps, show one, or do something to its jobs."""
+    words = list(args.words)
+    deed = words.pop(0) if words and words[0] in DEEDS else ""
+    if len(words) > 1 or (deed and not words):
+        raise InvalidRequest(
+            "name one sweep, as in 'tgpu sweep NAME' or 'tgpu sweep retry NAME'; "
+            "'tgpu sweep' lists them"
+        )
+    with client_for(args) as client:
+        if not words:
+            return _list(client, args)
+        name, jobs = found_sweep(client, words[0])
+        if deed:
+            return _each(args, deed, jobs)
+    if args.json:
+        print_json({"sweep": name, "jobs": jobs})
+    else:
+        show(name, jobs, as_table=args.table)
+    return 0
+
+
+def found_sweep(client: Client, word: str) -> tuple[str, list[dict[str, Any]]]:
+    """The name of a sweep and its jobs, for its name, the beginning of it, or one of its jobs."""
+    name = word
+    if word == "last" or word.startswith("@") or word.removeprefix("job-")[:1].isdigit():
+        job = client.call("GET", job_path(one_reference(client, word).job_id))
+        name = job.get("sweep") or ""
+        if not name:
+            raise NoSweep(f"{job['id']} is not part of a sweep; 'tgpu sweep' lists them")
+    jobs = _jobs_of(client, name)
+    if not jobs:
+        name = _begun_by(client, name)
+        jobs = _jobs_of(client, name)
+    return name, jobs
+
+
+def _jobs_of(client: Client, name: str) -> list[dict[str, Any]]:
+    query: dict[str, object] = {"sweep": name, "user": mine(), "archived": "true"}
+    return pages(client, query | {"sort": "number"}, 0)[0]
+
+
+def _begun_by(client: Client, word: str) -> str:
+    """The one sweep whose name begins so: a job's name is the beginning of a name made up."""
+    found = [sweep["name"] for sweep in client.call("GET", f"{API}/sweeps")["sweeps"]]
+    names = [name for name in found if name.startswith(word)]
+    if not names:
+        raise NoSweep(f"there is no sweep '{word}' of yours; 'tgpu sweep' lists them")
+    if len(names) > 1:
+        more = ", ..." if len(names) > MOST_NAMED else ""
+        raise NoSweep(f"'{word}' could be {', '.join(names[:MOST_NAMED])}{more}; name one")
+    return str(names[0])
+
+
+def show(name: str, jobs: list[dict[str, Any]], *, as_table: bool = False) -> None:
+    """One sweep: a grid if two parameters differ, else a table, and the sum below it."""
+    counts = count_text(jobs)
+    print(f"{painted(name, 'bold')}  {len(jobs):,} jobs: {counts}")
+    names, fixed = varying(jobs)
+    if fixed:
+        print("with " + ", ".join(f"{key}={visible(value)}" for key, value in fixed.items()))
+    rows, columns = (values_of(jobs, key) for key in names) if len(names) == 2 else ([], [])
+    if len(names) == 2 and len(columns) <= MOST_COLUMNS and not as_table:
+        print()
+        heading = f"{names[0]} \\ {names[1]}"
+        print_table([heading, *columns], grid(jobs, names, rows, columns))
+    else:
+        print()
+        headings = ["JOBID", *names, "ST", "TIME", "EXIT"]
+        print_table(headings, (_line(job, names) for job in jobs), right=("TIME",))
+    failed = sum(job["state"] == "failed" for job in jobs)
+    if failed:
+        print(f"\n{failed:,} failed; 'tgpu sweep retry {name}' runs these again")
+
+
+def varying(jobs: list[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
+    """The parameters that differ between jobs, in their order, and those that do not."""
+    names = list(dict.fromkeys(key for job in jobs for key in job.get("params") or {}))
+    fixed = {}
+    for key in names:
+        values = values_of(jobs, key)
+        if len(values) == 1 and len(names) > 1:
+            fixed[key] = values[0]
+    return [key for key in names if key not in fixed], fixed
+
+
+def values_of(jobs: list[dict[str, Any]], key: str) -> list[str]:
+    """The values of a parameter, in the order in which they were submitted."""
+    return list(dict.fromkeys(str((job.get("params") or {}).get(key, "")) for job in jobs))
+
+
+def grid(
+    jobs: list[dict[str, Any]], names: list[str], rows: list[str], columns: list[str]
+) -> list[list[str]]:
+    """A line for each value of the first parameter, a cell for each of the second."""
+    now = time.time()
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for job in jobs:
+        params = job.get("params") or {}
+        place = (str(params.get(names[0], "")), str(params.get(names[1], "")))
+        cells.setdefault(place, []).append(job)
+    return [
+        [visible(row), *(_cell(cells.get((row, column), []), now) for column in columns)]
+        for row in rows
+    ]
+
+
+def count_text(jobs: list[dict[str, Any]]) -> str:
+    """`2 completed, 1 failed`."""
+    states = [job["state"] for job in jobs]
+    return ", ".join(
+        f"{states.count(state):,} {coloured_state(state)}" for state in ORDER if state in states
+    )
+
+
+def _cell(jobs: list[dict[str, Any]], now: float) -> str:
+    """The newest job of the cell; how many more there are stands behind it."""
+    if not jobs:
+        return "-"
+    job = jobs[-1]
+    text = state_code(job)
+    if job["state"] == "failed":
+        text += f" {exit_text(job)}"
+    elif job.get("started_at") and job["state"] in ("running", "completed"):
+        text += f" {clock_text(elapsed_s(job, now))}"
+    return text + (f" (+{len(jobs) - 1})" if len(jobs) > 1 else "")
+
+
+def _line(job: dict[str, Any], names: list[str]) -> list[str]:
+    params = job.get("params") or {}
+    ran = clock_text(elapsed_s(job, time.time())) if job.get("started_at") else "-"
+    return [
+        id_text(job),
+        *(visible(str(params.get(key, ""))) for key in names),
+        state_code(job),
+        ran,
+        exit_text(job) if job.get("ended_at") else "",
+    ]
+
+
+def _list(client: Client, args: Namespace) -> int:
+    found = client.call("GET", f"{API}/sweeps")
+    if args.json:
+        print_json(found)
+        return 0
+    if not found["sweeps"]:
+        warn("you have no sweeps; 'tgpu submit --param lr=0.1,0.01 -- ...' makes one")
+        return 0
+    rows = [
+        [
+            sweep["name"],
+            f"{sweep['jobs']:,}",
+            ", ".join(
+                f"{sweep['states'][state]:,} {state}" for state in ORDER if state in sweep["states"]
+            ),
+            f"{sweep['first_job_id']} to {sweep['last_job_id']}",
+            local_time(sweep["submitted_at"]),
+        ]
+        for sweep in found["sweeps"]
+    ]
+    print_table(("SWEEP", "JOBS", "STATES", "IDS", "SUBMITTED"), rows, right=("JOBS",))
+    return 0
+
+
+def _done(args: Namespace, deed: str, job_ids: list[str]) -> tuple[int, list[Any]]:
+    """Do it to all; many at a time, as the server then commits them together."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    def some(part: list[str]) -> tuple[int, list[Any]]:
+        exit_code, answers = 0, []
+        with client_for(args) as client:
+            for job_id in part:
+                try:
+                    if deed == "retry":
+                        answers.append(client.retry(job_id, cancelled=args.cancelled))
+                    else:
+                        answers.append(client.cancel(job_id))
+                except SchedulerError as error:
+                    print(f"tgpu: error: {error}", file=sys.stderr)
+                    exit_code = exit_code or error.exit_code
+        return exit_code, answers
+
+    parts = [part for place in range(AT_ONCE) if (part := job_ids[place::AT_ONCE])]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(some, parts))
+    return max((code for code, _ in found), default=0), [a for _, answers in found for a in answers]
+
+
+def _each(args: Namespace, deed: str, jobs: list[dict[str, Any]]) -> int:
+    """Retry what failed, or cancel what has not ended; what cannot be done is said."""
+    wanted = {"failed", *(["cancelled"] if args.cancelled else [])}
+    if deed == "cancel":
+        wanted = {"pending", "running", "scheduled", "preempted"}
+    chosen = [job["id"] for job in jobs if job["state"] in wanted]
+    exit_code, answers = _done(args, deed, chosen)
+    if args.json:
+        print_json(answers)
+    elif not chosen:
+        print("nothing failed" if deed == "retry" else "nothing of it waits or runs")
+    else:
+        done = "queued again" if deed == "retry" else "cancelled"
+        print(f"{len(answers):,} of {len(jobs):,} jobs {done}")
+    return exit_code
+
+
+# --- Parameter sweeps: values of parameters in, one submission for each combination out.
+#
+# `{lr}` in the command, name, output or variables becomes the value; the job also finds it in
+# TGPU_PARAM_LR, and the name of its sweep in TGPU_SWEEP.
+
+MOST_JOBS = 100_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SWEEP = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}", re.ASCII)
+_RESERVED = ("last", "all", "retry", "cancel")
+_FILLED = ("command", "args", "name", "output", "working_directory")
+
+
+def combinations(params: list[str], file: str | None) -> list[dict[str, str]]:
+    """Every combination of the parameters, and of these with every row of the file."""
+    columns: dict[str, list[str]] = {}
+    for word in params:
+        name, equals, values = word.partition("=")
+        if not equals or not _NAME.fullmatch(name) or not values:
+            raise InvalidRequest(f"--param is '{word}'; write a name and values, as lr=0.1,0.01")
+        if name in columns:
+            raise InvalidRequest(
+                f"--param {name} is given twice; write all of its values at once, as "
+                f"{name}={','.join(columns[name])},{values}"
+            )
+        _check_variable(name, columns)
+        columns[name] = values.split(",")
+    rows = _rows(file) if file else [{}]
+    count = len(rows)
+    for column in columns.values():
+        count *= len(column)
+    if count > MOST_JOBS:
+        raise InvalidRequest(f"these are {count:,} combinations; at most {MOST_JOBS:,} are allowed")
+    clash = columns.keys() & rows[0].keys() if rows else set()
+    if clash:
+        raise InvalidRequest(f"parameter '{min(clash)}' is in --param and in {file}; use one")
+    for name in rows[0] if rows else ():
+        _check_variable(name, columns)
+    return [
+        row | dict(zip(columns, values, strict=True))
+        for row in rows
+        for values in product(*columns.values())
+    ]
+
+
+def _check_variable(name: str, others: dict[str, list[str]]) -> None:
+    """Two parameters must not share one variable."""
+    for other in others:
+        if other != name and other.upper() == name.upper():
+            raise InvalidRequest(
+                f"parameters '{other}' and '{name}' would share the variable "
+                f"TGPU_PARAM_{name.upper()}; rename one"
+            )
+
+
+def sweep_name(given: str | None, job_name: str) -> str:
+    """The name that was given, if it can be told from a job; else one of its own."""
+    if given is None:
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", job_name.partition(".")[0]).strip("-.")
+        made = f"{stem or 'sweep'}-{os.urandom(3).hex()}"[-64:]
+        return made if _SWEEP.fullmatch(made) else f"sweep-{made}"[:64]
+    if not _SWEEP.fullmatch(given) or given in _RESERVED or re.match(r"job-\d", given):
+        raise InvalidRequest(
+            f"--sweep is '{given}'; write a name that begins with a letter, of letters, digits, "
+            "dots and dashes, and is not the name of a job"
+        )
+    return given
+
+
+def filled(body: dict[str, Any], values: dict[str, str], sweep: str = "") -> dict[str, Any]:
+    """A submission with the values in their places."""
+    made = dict(body)
+    made["params"] = values
+    for field in _FILLED:
+        if field in made:
+            made[field] = _replaced(made[field], values)
+    if made.get("name") == body.get("name"):
+        label = ",".join(f"{name}={value}" for name, value in values.items())
+        made["name"] = f"{body.get('name', '')} {label}".strip()[:256]
+    variables = {
+        name: _replaced(text, values) for name, text in body.get("environment", {}).items()
+    }
+    variables |= {f"TGPU_PARAM_{name.upper()}": value for name, value in values.items()}
+    if sweep:
+        made["sweep"] = variables["TGPU_SWEEP"] = sweep
+    return made | {"environment": variables}
+
+
+def unfilled(body: dict[str, Any], values: dict[str, str]) -> list[str]:
+    """Names in braces that no parameter has, in words that have no other use for braces."""
+    words = body.get("command", []) + body.get("args", []) + [body.get("output", "")]
+    found = [name for word in words for name in re.findall(r"(?<![${])\{([A-Za-z_]\w*)\}", word)]
+    return [name for name in dict.fromkeys(found) if name not in values]
+
+
+def _replaced(value: Any, values: dict[str, str]) -> Any:
+    if isinstance(value, list):
+        return [_replaced(part, values) for part in value]
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), value)
+
+
+def _rows(file: str) -> list[dict[str, str]]:
+    import csv
+    from pathlib import Path
+
+    from gpu_scheduler.cli.text.tables import counted
+
+    try:
+        with Path(file).open(newline="", encoding="utf-8-sig") as stream:
+            table = [row for row in csv.reader(stream) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=file) from error
+    if len(table) < 2:
+        raise InvalidInput("has no rows; the first line names the parameters", file=file)
+    names = [name.strip() for name in table[0]]
+    if not all(map(_NAME.fullmatch, names)) or len(set(names)) < len(names):
+        raise InvalidInput("the first line must hold different names", file=file, line=1)
+    for line, row in enumerate(table[1:], start=2):
+        if len(row) != len(names):
+            raise InvalidInput(
+                f"has {counted(len(row), 'value')} for {counted(len(names), 'parameter')}; write "
+                "one for each, and put a value with a comma in it into double quotes",
+                file=file,
+                line=line,
+            )
+    return [dict(zip(names, (cell.strip() for cell in row), strict=True)) for row in table[1:]]

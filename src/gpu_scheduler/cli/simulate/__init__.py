@@ -1,0 +1,1 @@
+"""`tgpu simulate`: options, workloads, comparisons and reports of the simulator."""

@@ -1,0 +1,1 @@
+"""Commands that submit work, their options, and the body of a submission."""

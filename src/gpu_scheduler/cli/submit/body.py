@@ -1,0 +1,254 @@
+"""Options of a submission to the body of a request."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gpu_scheduler.client.environment import directory, exported, umask
+from gpu_scheduler.model.errors import InvalidRequest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+    from gpu_scheduler.client.client import Client
+
+PLAIN_FIELDS = {
+    "nodelist": "nodes",
+    "exclude": "exclude_nodes",
+    "gpus": "gpu_count",
+    "gpu_memory": "gpu_memory_mb",
+    "gpu_memory_per_gpu": "gpu_memory_mb_per_gpu",
+    "mig": "mig_profile",
+    "allowed_gpus": "allowed_gpus",
+    "exclusive": "exclusive",
+    "cpus": "cpu_cores",
+    "memory": "memory_mb",
+    "topology": "topology",
+    "contiguous": "contiguous",
+    "members": "members",
+    "min_members": "min_members",
+    "same_rack": "same_rack",
+    "max_processes": "max_processes",
+    "time": "max_runtime_seconds",
+    "estimate": "estimate_seconds",
+    "begin": "begin_at",
+    "deadline": "deadline",
+    "hold": "hold",
+    "signal": "signal",
+    "grace": "grace_seconds",
+    "retries": "retries",
+    "requeue_on_node_loss": "requeue_on_node_loss",
+    "allow_idle": "allow_idle",
+    "name": "name",
+    "tenant": "tenant_id",
+    "pool": "pool",
+    "interactive": "interactive",
+    "conda": "conda",
+    "runner": "runner",
+    "image": "image",
+    "output": "output",
+    "array": "array",
+    "notify": "notify",
+}
+"""Options that are sent as they are, under the name of the REST API."""
+_GPUS = ("gpu_count", "gpu_memory_mb", "gpu_memory_mb_per_gpu", "mig_profile")
+RECENT = r"last|@(?:~\d{1,9})?"
+SHORT_SCALE_TOP = 10
+SHORT_SCALE_STEP = 150
+_SHELLS = r"(?:ba|da|k|z|fi|a|c|tc)?sh"
+_INTERPRETERS = r"python[\d.]*|Rscript|julia|node|perl|ruby"
+
+
+def body_of(args: Namespace) -> dict[str, Any]:
+    """The fields that the options say; what was not given, or an empty name, is left out."""
+    body: dict[str, Any] = {
+        field: getattr(args, option)
+        for option, field in PLAIN_FIELDS.items()
+        if getattr(args, option) not in (None, "")
+    }
+    if args.gpu_model:
+        body["gpu_models"] = [name for name in args.gpu_model.split(",") if name]
+    if args.no_preempt:
+        body["preemptible"] = False
+    if args.members and args.members > 1:
+        body["gang_scheduling"] = True
+    if args.image and not args.runner:
+        body["runner"] = "container"
+    if args.mount:
+        body["mounts"] = args.mount
+    if args.label:
+        body["node_labels"] = pairs_of("--label", args.label)
+    if args.retry_exit_codes:
+        body["retry_exit_codes"] = _exit_codes(args.retry_exit_codes)
+    if args.dependency:
+        body["dependencies"] = dependencies_of(args.dependency)
+    if args.priority is not None:
+        body["priority"] = priority_of(args.priority)
+    return body
+
+
+def check_gpus(body: dict[str, Any], args: Namespace) -> None:
+    """Refuse options that say which GPUs, if nothing says how many."""
+    if any(body.get(field) for field in _GPUS):
+        return
+    for option in ("gpu_model", "allowed_gpus", "contiguous"):
+        if getattr(args, option, None):
+            flag = f"--{option.replace('_', '-')}"
+            raise InvalidRequest(
+                f"{flag} says which GPUs, and no --gpus says how many; add --gpus 1"
+            )
+    if getattr(args, "topology", None) == "require_island":
+        raise InvalidRequest(
+            "--topology says how GPUs are connected, and no --gpus says how many; add --gpus 2"
+        )
+
+
+def add_surroundings(body: dict[str, Any], args: Namespace) -> None:
+    """Environment, directory and umask of the caller, and the variables that are set."""
+    carried, given = exported(args.export, os.environ)
+    for name in given:
+        check_variable(name, "--export")
+    given |= variables_of(args.env or [])
+    body["captured_environment"] = carried
+    if given:
+        body["environment"] = {**body.get("environment", {}), **given}
+    here = directory(os.environ)
+    if args.chdir:
+        body["working_directory"] = os.path.normpath(os.path.join(here, args.chdir))  # noqa: PTH118
+    body.setdefault("working_directory", here)
+    body.setdefault("umask", umask())
+
+
+def priority_of(text: str) -> int:
+    """A priority of the command line: a name, the short scale 0 to 10, or a large number."""
+    word = text.strip()
+    if word.isascii() and word.isdigit() and int(word) <= SHORT_SCALE_TOP:
+        # As `read_priority` does, without loading the model.
+        return int(word) * SHORT_SCALE_STEP
+    from gpu_scheduler.model.job import read_priority
+
+    return read_priority(text, short_scale=True)
+
+
+def pairs_of(option: str, words: list[str]) -> dict[str, str]:
+    """`NAME=VALUE` words as a mapping."""
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name or not equals:
+            raise InvalidRequest(f"{option} is '{word}'; write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def variables_of(words: list[str]) -> dict[str, str]:
+    """`--env NAME=VALUE` words as a mapping."""
+    found = pairs_of("--env", words)
+    for name in found:
+        check_variable(name, "--env")
+    return found
+
+
+def check_variable(name: str, option: str) -> None:
+    """Refuse a name that no shell could read."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        raise InvalidRequest(
+            f"{option} has the variable '{name}', which no shell could read; write a name of "
+            "letters, digits and _ that begins with no digit"
+        )
+
+
+def dependencies_of(words: list[str], option: str = "--dependency") -> list[str]:
+    """`afterok:1:2,afterany:job-3` as one entry for each job; a bare id means afterok.
+
+    `last` and `@~1` stay: the server has to be asked which jobs they are.
+    """
+    found = []
+    for part in ",".join(words).split(","):
+        kind, *ids = part.strip().split(":")
+        if not ids:
+            kind, ids = "afterok", [kind]
+        for name in ids:
+            match = re.fullmatch(rf"(?:job-)?(\d+)|{RECENT}", name, re.ASCII)
+            if kind not in ("afterok", "afterany", "afternotok") or match is None:
+                raise InvalidRequest(
+                    f"{option} has '{part}'; write afterok:12, afterany:3:4, afternotok:5 or "
+                    "afterok:last"
+                )
+            found.append(f"{kind}:job-{match[1]}" if match[1] else f"{kind}:{name}")
+    return found
+
+
+def is_recent(dependency: object) -> bool:
+    """Whether it names one of the caller's last jobs by its place among them."""
+    name = dependency.partition(":")[2] if isinstance(dependency, str) else ""
+    return re.fullmatch(RECENT, name, re.ASCII) is not None
+
+
+def named_dependencies(client: Client, dependencies: list[Any]) -> list[Any]:
+    """The same, with the ids of the jobs that `afterok:last` and `afterok:@~1` mean."""
+    from gpu_scheduler.cli.jobs.columns import one_reference
+
+    named = []
+    for entry in dependencies:
+        if is_recent(entry):
+            kind, _, name = entry.partition(":")
+            named.append(f"{kind}:{one_reference(client, name).job_id}")
+        else:
+            named.append(entry)
+    return named
+
+
+def command_of(words: list[str]) -> list[str]:
+    """The command; a single `cmd=...` is a line for a shell."""
+    if len(words) == 1 and words[0].startswith("cmd="):
+        return ["/bin/sh", "-c", words[0].removeprefix("cmd=")]
+    return words
+
+
+def default_name(words: list[str]) -> str:
+    """The program's own name: `python -u train.py` is called train.py.
+
+    Code on the command line has none: `python -c ...` is called python. A shell's line has that of
+    its first word.
+    """
+    first = words[0].rpartition("/")[2]
+    is_shell = re.fullmatch(_SHELLS, first) is not None
+    if not is_shell and not re.fullmatch(_INTERPRETERS, first):
+        return first
+    code_follows = r"-\w*c" if is_shell or "python" in first else r"-\w*[eE]|--eval|--print"
+    for place, word in enumerate(words[1:], start=1):
+        if not word.startswith("-"):
+            return word.rpartition("/")[2]
+        if re.fullmatch(code_follows, word):
+            line = words[place + 1].split() if is_shell and words[place + 1 :] else []
+            return default_name(line) if line else first
+    return first
+
+
+def missing_program(command: list[str], body: dict[str, Any]) -> str:
+    """The program if it cannot be found from here; the job may still find it."""
+    if not command or body.get("image") or body.get("conda"):
+        return ""
+    program = command[0]
+    place = body.get("working_directory", "")
+    if "/" in program:
+        return "" if os.path.isfile(os.path.join(place, program)) else program  # noqa: PTH113, PTH118
+    search = body.get("captured_environment", {}).get("PATH")
+    if search is None:
+        return ""
+    found = any(
+        os.access(os.path.join(place, part, program), os.X_OK)  # noqa: PTH118
+        for part in search.split(":")
+    )
+    return "" if found else program
+
+
+def _exit_codes(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) < 256 for word in words):
+        raise InvalidRequest(f"--retry-exit-codes is '{text}'; write codes such as 1,137")
+    return [int(word) for word in words]

@@ -1,0 +1,338 @@
+"""Job files: YAML or JSON in, the body of a submission out.
+
+Keys are those of the REST API, and short ones as on the command line: gpus, num_gpus, time, memory.
+A command that is one string is a line for a shell. Of what only YAML knows, a date is the text that
+stands there, and the rest is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from codecs import BOM_UTF8
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
+from yaml.reader import ReaderError
+
+from gpu_scheduler.cli.submit.body import check_variable, dependencies_of, priority_of
+from gpu_scheduler.cli.text.values import duration, limit, moment, size_mb
+from gpu_scheduler.client.fields import JobFields
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from gpu_scheduler.cli.parser import Parser
+
+SHORT = {
+    "cmd": "command",
+    "gpus": "gpu_count",
+    "num_gpus": "gpu_count",
+    "gpu_memory": "gpu_memory_mb",
+    "cpus": "cpu_cores",
+    "memory": "memory_mb",
+    "time": "max_runtime_seconds",
+    "estimate": "estimate_seconds",
+    "tenant": "tenant_id",
+    "env": "environment",
+    "workdir": "working_directory",
+    "chdir": "working_directory",
+    "dependency": "dependencies",
+    "begin": "begin_at",
+    "mig": "mig_profile",
+    "grace": "grace_seconds",
+}
+FIELDS = {"command", *JobFields.__annotations__} - {"capture", "time_limit_seconds"}
+KINDS = get_type_hints(JobFields)
+"""Of which type a field is; those that may be of several are left to the server."""
+WORDS = {bool: "true or false", int: "a whole number", float: "a number such as 2 or 0.5"}
+LARGEST = 10_000_000
+_OF_YAML = "tag:yaml.org,2002:"
+_TEXT = f"{_OF_YAML}str"
+_NULL = f"{_OF_YAML}null"
+_AS_TEXT = {f"{_OF_YAML}{name}" for name in ("timestamp", "value")}
+_PLAIN = {f"{_OF_YAML}{name}" for name in ("int", "float", "bool")}
+_KNOWN = {_TEXT, _NULL, *_PLAIN, *(f"{_OF_YAML}{name}" for name in ("seq", "map", "merge"))}
+"""What JSON could say as well, and the merging of mappings."""
+
+
+def read_job_file(file: str, fields: Collection[str] = FIELDS) -> list[dict[str, Any]]:
+    """The submissions of a file: one mapping, or a list of them, with these fields."""
+    loader = _loader(file)
+    try:
+        root = loader.get_single_node()
+        _check_tags(file, root)
+        if isinstance(root, yaml.SequenceNode):
+            return [_job(file, loader, node, fields) for node in root.value]
+        if root is None:
+            raise InvalidInput("is empty; write for example 'command: python train.py'", file=file)
+        return [_job(file, loader, root, fields)]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        line = mark.line + 1 if mark is not None else None
+        raise InvalidInput(f"this is no YAML: {problem}", file=file, line=line) from error
+    finally:
+        loader.dispose()
+
+
+def _loader(file: str) -> yaml.SafeLoader:
+    text = _text(file)
+    try:
+        return yaml.SafeLoader(text)
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        told = f"has a character that no text may have (#x{error.character:04x}); remove it"
+        raise InvalidInput(told, file=file, line=line) from error
+
+
+def _check_tags(file: str, root: yaml.Node | None) -> None:
+    """Take dates as the text that they are, and refuse what JSON could not say."""
+    left, seen = [root], set()
+    while left:
+        node = left.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.ScalarNode) and node.tag in _AS_TEXT:
+            node.tag = _TEXT
+        if node.tag not in _KNOWN:
+            kind = node.tag.replace(_OF_YAML, "!!")
+            raise InvalidInput(
+                f"has a value of the kind {kind}, which no job has; write a text, a number, a list "
+                "or 'name: value' lines",
+                file=file,
+                line=node.start_mark.line + 1,
+            )
+        if isinstance(node, yaml.MappingNode):
+            left += [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            left += node.value
+
+
+def _job(
+    file: str, loader: yaml.SafeLoader, node: yaml.Node, fields: Collection[str]
+) -> dict[str, Any]:
+    if not isinstance(node, yaml.MappingNode):
+        line = node.start_mark.line + 1
+        raise InvalidInput("a job is written as 'name: value' lines", file=file, line=line)
+    body: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        key = _scalar(file, key_node)
+        field = SHORT.get(key, key)
+        if field not in fields:
+            raise InvalidInput(_unknown(key, field, fields), file=file, line=line)
+        if field in body:
+            raise InvalidInput(f"'{key}' stands here again; remove one", file=file, line=line)
+        try:
+            if field == "environment":
+                body[field] = _variables(file, value_node)
+            elif field == "command" or (
+                field == "args" and isinstance(value_node, yaml.SequenceNode)
+            ):
+                body[field] = _words(file, key, value_node)
+            else:
+                body[field] = _value(key, field, _constructed(loader, value_node, key, field))
+        except InvalidRequest as error:
+            raise InvalidInput(str(error), file=file, line=line) from None
+    return body
+
+
+def _unknown(key: str, field: str, fields: Collection[str]) -> str:
+    """Why there is no such field; what is only of jobs stands in a file of another kind."""
+    if field in ("max_runtime_seconds", "max_runtime_minutes"):
+        return f"'{key}' is for jobs, and a replica has no time limit; leave it out"
+    if field == "retries":
+        return f"'{key}' is for jobs; 'restart' says what follows the end of a replica"
+    if field in FIELDS:
+        return f"'{key}' is for jobs, and a replica has none; leave it out"
+    known = [*fields, *(short for short, long in SHORT.items() if long in fields)]
+    near = get_close_matches(key, known, n=1)
+    advice = f"did you mean '{near[0]}'?" if near else "docs/reference/cli.md lists them"
+    return f"there is no field '{key}'; {advice}"
+
+
+def _words(file: str, key: str, node: yaml.Node) -> list[str]:
+    """A command as it stands there: `false` is no boolean, and `1.10` no number."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_scalar(file, word) for word in node.value]
+    line = _scalar(file, node)
+    if not line.strip():
+        raise InvalidRequest(f"{key} is empty; write what a shell should run")
+    return ["/bin/sh", "-c", line]
+
+
+def _constructed(loader: yaml.SafeLoader, node: yaml.Node, key: str, field: str) -> Any:
+    """What a node says; `10:30` stays a text, though YAML takes it for a number of base 60.
+
+    Where a text belongs, `010` and `1.10` are what stands there, too.
+    """
+    if isinstance(node, yaml.ScalarNode):
+        is_text = KINDS.get(field) is str and node.tag in _PLAIN
+        if is_text or ":" in node.value:
+            return node.value
+    try:
+        return loader.construct_object(node, deep=True)
+    except (ValueError, KeyError):
+        kind = node.tag.replace(_OF_YAML, "")
+        raise InvalidRequest(f"{key} has something that is no {kind}; remove the '!!'") from None
+
+
+def _value(key: str, field: str, value: Any) -> Any:
+    """The value as the REST API wants it."""
+    if field == "dependencies":
+        return _dependencies(key, value if isinstance(value, list) else [value])
+    reader = _READERS.get(key) or _READERS.get(field)
+    if reader is None or isinstance(value, list):
+        return _checked(key, KINDS.get(field), value)
+    return reader(str(value))
+
+
+def _dependencies(key: str, entries: list[Any]) -> list[Any]:
+    """Each as on the command line, or as the REST API wants it."""
+    found: list[Any] = []
+    for entry in entries:
+        is_object = isinstance(entry, dict)
+        found += [entry] if is_object else dependencies_of([str(entry)], key)
+    return found
+
+
+def _checked(key: str, kind: Any, value: Any) -> Any:
+    """The value if it is of this type, so that a wrong one is told with its line."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = is_number and math.isfinite(value)
+    if kind not in WORDS or (is_number if kind is float else type(value) is kind):
+        return value
+    raise InvalidRequest(f"{key} is '{value}'; write {WORDS[kind]}")
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "priority": priority_of,
+    "time": limit("time"),
+    "estimate": duration("estimate"),
+    "grace": duration("grace", plain="s"),
+    "begin_at": moment("begin_at"),
+    "deadline": moment("deadline"),
+    "memory": size_mb("memory"),
+    "gpu_memory": size_mb("gpu_memory"),
+    "array": str,
+    "notify": lambda text: [text],
+    "allowed_gpus": str,
+}
+"""Readers of what people write in a short form, by key or by field."""
+
+
+def _variables(file: str, node: yaml.Node) -> dict[str, str]:
+    """Variables as they stand there: `ON: yes` is no boolean, and `1.10` no number."""
+    if not isinstance(node, yaml.MappingNode):
+        line = node.start_mark.line + 1
+        raise InvalidInput("variables are written as 'NAME: value'", file=file, line=line)
+    return {_scalar(file, name): _variable(file, name, value) for name, value in node.value}
+
+
+def _variable(file: str, name: yaml.Node, value: yaml.Node) -> str:
+    """The value as it stands there, or nothing; a word for nothing could mean either."""
+    check_variable(_scalar(file, name), "env")
+    if value.tag == _NULL and value.value:
+        said = _scalar(file, name)
+        raise InvalidInput(
+            f"variable {said} is {value.value}, which could be the word or nothing; write "
+            f"{said}: '{value.value}' or {said}: ''",
+            file=file,
+            line=value.start_mark.line + 1,
+        )
+    return _scalar(file, value)
+
+
+def _scalar(file: str, node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise InvalidInput("a single value belongs here", file=file, line=node.start_mark.line + 1)
+    return str(node.value)
+
+
+def _text(file: str) -> str:
+    try:
+        with Path(file).open(encoding="utf-8-sig") as stream:
+            text = stream.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise InvalidInput("there is no such file; check its name", file=file) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=file) from error
+    if len(text) > LARGEST:
+        raise InvalidInput(f"is larger than {LARGEST:,} characters", file=file)
+    return text
+
+
+# --- Scripts: the text, and the options in its `#TGPU` lines.
+
+LARGEST_SCRIPT = 500_000
+_DIRECTIVE = re.compile(r"#\s?TGPU\s+(.*)")
+_FOREIGN = re.compile(r"#(?:SBATCH|PBS|BSUB)(?=\s)|#\s*GFLOW(?=\s)")
+
+
+def script_text(path: str) -> str | None:
+    """The text of a script; None when the file is none (it has no `#!` at its beginning)."""
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            start = stream.read(len(BOM_UTF8) + 2).removeprefix(BOM_UTF8)
+            if not start.startswith(b"#!"):
+                return None
+            raw = start + stream.read(LARGEST_SCRIPT)
+    except OSError:
+        return None
+    if len(raw) > LARGEST_SCRIPT:
+        raise InvalidInput(f"is larger than {LARGEST:,} bytes; submit a command", file=path)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput("is not UTF-8 text; submit it as a command", file=path) from error
+
+
+def directives(text: str) -> list[tuple[int, str]]:
+    """The `#TGPU` lines before the first line of code, with their numbers."""
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            break
+        if match := _DIRECTIVE.match(stripped):
+            found.append((number, match[1]))
+    return found
+
+
+def foreign_directives(text: str) -> dict[str, int]:
+    """Where lines before the code begin to speak to Slurm, PBS, LSF or gflow; they do nothing."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            break
+        if match := _FOREIGN.match(stripped):
+            found.setdefault(match[0], number)
+    return found
+
+
+def read_directives(parser: Parser, path: str, text: str) -> Namespace:
+    """The options of a script's own lines; a mistake names the file and the line."""
+    import shlex
+
+    args = parser.read([])
+    for number, line in directives(text):
+        parser.place = f"{path}, line {number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise InvalidInput(f"{error}", file=path, line=number) from error
+        try:
+            args = parser.read(words, into=args)
+        except InvalidRequest as error:
+            raise InvalidInput(str(error), file=path, line=number) from None
+    parser.place = ""
+    return args

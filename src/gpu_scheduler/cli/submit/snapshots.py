@@ -1,0 +1,134 @@
+"""`--snapshot`: submissions run the code as it is now, and `tgpu snapshots` looks after the copies.
+
+Old copies are dropped when a new one is taken: those unused for a month that no job waits for and
+that hold nothing a job wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_scheduler.cli.connection import add_server_options, client_for, my_name
+from gpu_scheduler.cli.text.tables import print_json, print_table
+from gpu_scheduler.client.requests import ACTIVE
+from gpu_scheduler.client.snapshots import DEFAULT_LIMIT_MB, MEGABYTE, Kept, Shelf, Snapshot
+from gpu_scheduler.model.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from gpu_scheduler.client.client import Client
+
+ACTIONS = ("list", "prune")
+_PATHS = ("PYTHONPATH",)
+
+
+def shelf() -> Shelf:
+    """The user's own: `$XDG_STATE_HOME/gpu-scheduler/snapshots`, by default in ~/.local/state."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
+    return Shelf(state / "gpu-scheduler" / "snapshots")
+
+
+def add_snapshot(bodies: list[dict[str, Any]], args: Namespace) -> None:
+    """Let submissions run in a copy of their code; one copy for each directory."""
+    taken: dict[str, Snapshot] = {}
+    limit_mb = args.snapshot_limit or DEFAULT_LIMIT_MB
+    for body in bodies:
+        directory = body["working_directory"]
+        if directory not in taken:
+            taken[directory] = shelf().take(directory, limit_mb)
+        _move(body, taken[directory])
+
+
+def drop_old(client: Client) -> list[Kept]:
+    """Drop copies that have not been used for long and are not needed any more."""
+    kept = shelf()
+    old = kept.unused(time.time())
+    return kept.drop(old, in_use(client)) if old else []
+
+
+def in_use(client: Client) -> set[str]:
+    """The snapshots that jobs of the caller wait for or run in."""
+    jobs = client.list(state=ACTIVE, user=my_name())
+    return {job["snapshot"]["path"] for job in jobs if job.get("snapshot")}
+
+
+def _move(body: dict[str, Any], snapshot: Snapshot) -> None:
+    body["working_directory"] = str(snapshot.directory)
+    body["snapshot"] = snapshot.form()
+    if body.get("command"):
+        body["command"] = [snapshot.moved(word) for word in body["command"]]
+    variables = body.get("captured_environment") or {}
+    if "PWD" in variables:
+        variables["PWD"] = str(snapshot.directory)
+    for name in _PATHS:
+        if variables.get(name):
+            parts = variables[name].split(os.pathsep)
+            variables[name] = os.pathsep.join(map(snapshot.moved, parts))
+
+
+# --- tgpu snapshots
+
+
+def register(parser: ArgumentParser) -> None:
+    """Add the options."""
+    add = parser.add_argument
+    add("action", nargs="?", choices=ACTIONS, default="list", help="list (default) or prune")
+    add("--all", action="store_true", help="prune: also those used within the last month")
+    add("--outputs", action="store_true", help="prune: also those that hold what jobs wrote")
+    add_server_options(parser)
+
+
+def run(args: Namespace) -> int:
+    """List the copies, or drop what is not needed."""
+    kept = shelf()
+    if args.action == "list":
+        return _show(list(kept.kept()), args)
+    with client_for(args) as client:
+        needed = in_use(client)
+    chosen = list(kept.kept()) if args.all else kept.unused(time.time())
+    if args.outputs and not args.all:
+        raise InvalidRequest("--outputs deletes what jobs wrote; say so with --all --outputs")
+    dropped = kept.drop(chosen, needed, outputs=args.outputs)
+    if args.json:
+        print_json({"dropped": [one.name for one in dropped]})
+    else:
+        freed = sum(one.size_bytes for one in dropped) / MEGABYTE
+        print(f"{len(dropped):,} of {len(chosen):,} snapshots dropped, {freed:.0f} MB")
+    return 0
+
+
+def _show(found: list[Kept], args: Namespace) -> int:
+    if args.json:
+        print_json({"snapshots": [_form(one) for one in found]})
+        return 0
+    rows = [
+        [
+            one.name[:12],
+            f"{one.commit[:12]}{'+' if one.dirty else ''}" if one.commit else "-",
+            f"{one.size_bytes / MEGABYTE:.1f} MB",
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used_s)),
+            str(one.written or "-"),
+            one.source,
+        ]
+        for one in found
+    ]
+    headings = ("SNAPSHOT", "COMMIT", "SIZE", "USED", "WRITTEN", "OF")
+    print_table(headings, rows, right=("SIZE", "WRITTEN"))
+    return 0
+
+
+def _form(one: Kept) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "path": str(one.path),
+        "source": one.source,
+        "commit": one.commit,
+        "dirty": one.dirty,
+        "size_bytes": one.size_bytes,
+        "used_at": one.used_s,
+        "written": one.written,
+    }

@@ -1,0 +1,289 @@
+"""What people see: tables, colours and JSON.
+
+On a terminal columns are aligned, coloured and cut to its width; where that is not enough, those
+that matter least are left out. In a pipe the same cells come whole and plain, separated by tabs.
+NO_COLOR turns colours off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+COLOURS = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "cyan": "36",
+}
+STATE_COLOURS = {
+    "running": "green",
+    "scheduled": "cyan",
+    "pending": "yellow",
+    "preempted": "yellow",
+    "completed": "dim",
+    "failed": "red",
+    "cancelled": "dim",
+    "R": "green",
+    "SC": "cyan",
+    "PD": "yellow",
+    "PR": "yellow",
+    "F": "red",
+    "TO": "red",
+    "CD": "dim",
+    "CA": "dim",
+    "free": "green",
+    "used": "cyan",
+    "shared": "cyan",
+    "paused": "yellow",
+    "hot": "red",
+    "unhealthy": "red",
+    "quarantined": "red",
+    "foreign": "yellow",
+    "online": "green",
+    "draining": "yellow",
+    "drained": "yellow",
+    "cordoned": "yellow",
+    "lost": "red",
+    "offline": "red",
+    "healthy": "green",
+    "degraded": "yellow",
+    "problem": "red",
+    "warning": "yellow",
+    "ok": "green",
+    "ready": "green",
+    "starting": "yellow",
+    "updating": "cyan",
+    "stopping": "dim",
+    "deleting": "dim",
+    "stopped": "dim",
+    "ended": "red",
+    "over": "dim",
+}
+_GAP = "  "
+_LEAST_LAST = 16
+_LEAST_NARROW = 8
+_USUAL_NARROW = 16
+_LEAST_OF_ALL = 4
+
+
+def counted(number: int, thing: str, verb: str = "") -> str:
+    """`1 GPU`, `2 GPUs`, `1,000 jobs`; with a verb `1 job runs`, `2 jobs run`."""
+    end, verb_end = ("", "s") if number == 1 else ("s", "")
+    return f"{number:,} {thing}{end}" + (f" {verb}{verb_end}" if verb else "")
+
+
+def hours_text(hours: float) -> str:
+    """Hours with two places; a little is not nothing."""
+    return "<0.01" if 0 < hours < 0.005 else f"{hours:,.2f}"
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at stdout."""
+    return sys.stdout.isatty()
+
+
+def has_colour() -> bool:
+    """Whether stdout takes colours."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, colour: str | None) -> str:
+    """The text in a colour, where there are colours."""
+    if not colour or not has_colour():
+        return text
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+
+def coloured_state(state: str) -> str:
+    """A state in its colour."""
+    return painted(state, STATE_COLOURS.get(state))
+
+
+def print_json(document: object) -> None:
+    """One document on stdout; where that takes no UTF-8, other characters are escaped."""
+    import json
+
+    is_ascii = "utf" not in (sys.stdout.encoding or "utf").lower()
+    print(json.dumps(document, indent=2, ensure_ascii=is_ascii, allow_nan=False))
+
+
+def print_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    narrow: Sequence[str] = (),
+    spare: Sequence[str] = (),
+) -> None:
+    """A table; the columns named in `right` end on the same place. See `aligned`."""
+    lines = [list(row) for row in rows]
+    if not is_terminal():
+        for cells in [list(headings), *lines]:
+            print("\t".join(map(visible, cells)))
+        return
+    for line in aligned(
+        headings,
+        lines,
+        right=frozenset(right),
+        width=terminal_width(),
+        narrow=narrow,
+        spare=spare,
+    ):
+        print(line)
+
+
+def aligned(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: frozenset[str] = frozenset(),
+    width: int,
+    narrow: Sequence[str] = (),
+    spare: Sequence[str] = (),
+) -> list[str]:
+    """The lines of a table for a terminal of that width.
+
+    The last column is cut, then those in `narrow`; then columns are left out as `spare` names them,
+    the first of them first. A table that has neither runs over a terminal that is too narrow.
+    """
+    rows = [[visible(cell) for cell in row] for row in rows]
+    widths = [
+        max([len(heading), *(width_of(row[place]) for row in rows)])
+        for place, heading in enumerate(headings)
+    ]
+    sizes = _fitted(headings, widths, width, narrow, spare)
+    titles = [_padded(cut(headings[p], size), size, headings[p] in right) for p, size in sizes]
+    lines = [painted(_GAP.join(titles).rstrip(), "bold")]
+    for row in rows:
+        cells = [
+            painted(
+                _padded(cut(row[place], size), size, headings[place] in right),
+                STATE_COLOURS.get(row[place]),
+            )
+            for place, size in sizes
+        ]
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def _fitted(
+    headings: Sequence[str],
+    widths: Sequence[int],
+    width: int,
+    narrow: Sequence[str],
+    spare: Sequence[str],
+) -> list[tuple[int, int]]:
+    """The places of the columns that are shown, and how wide each is."""
+    sizes = list(widths)
+    names = [place for place, heading in enumerate(headings) if heading in narrow]
+    for place in names:
+        sizes[place] = min(widths[place], max(_LEAST_NARROW, len(headings[place])))
+    sizes[-1] = min(widths[-1], _LEAST_LAST)
+    shown = _shown(headings, sizes, width, spare)
+    while narrow or spare:  # nothing more can go, so the widest give way
+        widest = max(shown, key=lambda place: sizes[place])
+        if _total(sizes, shown) <= width or sizes[widest] <= _LEAST_OF_ALL:
+            break
+        sizes[widest] -= 1
+    # What is left goes to short names, then to the last column, then to long names.
+    wishes = [(place, _USUAL_NARROW) for place in names]
+    for place, most in [*wishes, *((place, width) for place in (len(widths) - 1, *names))]:
+        room = max(0, width - _total(sizes, shown)) if place in shown else 0
+        sizes[place] = max(sizes[place], min(widths[place], most, sizes[place] + room))
+    return [(place, sizes[place]) for place in shown]
+
+
+def _shown(
+    headings: Sequence[str], sizes: Sequence[int], width: int, spare: Sequence[str]
+) -> list[int]:
+    """The places of the columns that there is room for."""
+    shown = list(range(len(headings)))
+    gone: list[int] = []
+    for name in spare:
+        if _total(sizes, shown) <= width:
+            break
+        if name in headings:
+            gone.append(headings.index(name))
+            shown.remove(gone[-1])
+    for place in reversed(gone):  # a small one may fit beside, now that a large one is gone
+        if _total(sizes, [*shown, place]) <= width:
+            shown.append(place)
+    return sorted(shown)
+
+
+def _total(sizes: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(sizes[place] for place in shown) + len(_GAP) * (len(shown) - 1)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 80 where that is not known."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def cut(text: str, width: int) -> str:
+    """The text, shortened by an ellipsis if it is too wide."""
+    if width_of(text) <= width:
+        return text
+    kept, left = "", width - 1
+    for char in text:
+        left -= width_of(char)
+        if left < 0:
+            break
+        kept += char
+    return f"{kept}…"
+
+
+def width_of(text: str) -> int:
+    """Columns that a text takes on a terminal: some characters take two, some none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0
+        if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me")
+        else 1 + (unicodedata.east_asian_width(char) in ("W", "F"))
+        for char in text
+    )
+
+
+def visible(text: str) -> str:
+    """Text without control characters: a job's name must not steer somebody's terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def in_local_time(text: str) -> str:
+    """A sentence of the server, which speaks of times in UTC, as it is said here."""
+    if " UTC" not in text:
+        return text
+    from gpu_scheduler.cli.text.dates import localised
+
+    return localised(text)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Names with values, one to a line; without a value they are left out."""
+    shown = [(name, value) for name, value in pairs if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print(f"  {painted(f'{name:<{width}}', 'dim')}  {visible(value)}")
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    gap = " " * (width - width_of(text))
+    return gap + text if right else text + gap

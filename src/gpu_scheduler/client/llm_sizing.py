@@ -1,0 +1,185 @@
+"""`--llm NAME`: the GPUs that a job with this model needs, and a sentence that says why.
+
+By `llm_config.json` if it names the model; else estimated, for the GPUs that there are; else the
+file's default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, why_unreadable
+from gpu_scheduler.sizing.memory import GIB, MIB, Need, Train, Use, fits, memory_need, share_of_one
+from gpu_scheduler.sizing.model import Model, named_model
+from gpu_scheduler.sizing.model_files import Weights, model_from_files, quantised_bits, weights_of
+
+# --- Reads what a model's directory says about it: `config.json`, and the headers of its tensors.
+#
+# Only headers are read, so a model of 100 GB costs some milliseconds. A file that lies about its
+# header is refused before anything large is read.
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+LARGEST_HEADER = 100 << 20
+"""As the format itself allows."""
+LARGEST_JSON = 64 << 20
+
+
+def found_model(name: str, parameters: int | None = None) -> Model:
+    """A model by its directory if there is one of that name, else by the name itself."""
+    directory = Path(name).expanduser()
+    if parameters is None and ("/" in name or name in {".", ".."}) and directory.is_dir():
+        return read_model(directory)
+    return named_model(name, parameters)
+
+
+def read_model(directory: Path) -> Model:
+    """What the files of a model say."""
+    config = _json(directory / CONFIG)
+    if not isinstance(config, dict):
+        raise InvalidInput("is no configuration of a model", file=str(directory / CONFIG))
+    files = tensor_files(directory)
+    headers = [read_header(file) for file in files]
+    weights = weights_of(headers, quantised_bits(config)) if headers else Weights()
+    try:
+        return model_from_files(directory.resolve().name, config, weights)
+    except InvalidRequest as error:
+        raise InvalidInput(str(error), file=str(directory / CONFIG)) from error
+
+
+def tensor_files(directory: Path) -> list[Path]:
+    """The files that make up the model: by its index, else the one, else all there are."""
+    index = directory / INDEX
+    if index.is_file():
+        names = set((_json(index).get("weight_map") or {}).values())
+        if any(not isinstance(name, str) or "/" in name for name in names):
+            raise InvalidInput("names files outside of its directory", file=str(index))
+        return [directory / name for name in sorted(names)]
+    if (directory / SINGLE).is_file():
+        return [directory / SINGLE]
+    return sorted(directory.glob("*.safetensors"))
+
+
+def read_header(file: Path) -> dict[str, Any]:
+    """The table of tensors at the beginning of a safetensors file."""
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if not 2 <= length <= min(LARGEST_HEADER, file.stat().st_size):
+                raise InvalidInput("is no safetensors file", file=str(file))
+            text = stream.read(length)
+            header = json.loads(text) if len(text) == length else None
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=str(file)) from error
+    if not isinstance(header, dict):
+        raise InvalidInput("is no safetensors file", file=str(file))
+    return header
+
+
+def _json(file: Path) -> Any:
+    try:
+        if file.stat().st_size > LARGEST_JSON:
+            raise InvalidInput(f"is larger than {LARGEST_JSON:,} bytes", file=str(file))
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"cannot be read: {why_unreadable(error)}", file=str(file)) from error
+
+
+# --- `--llm NAME`: the GPUs that a job with this model needs, and a sentence that says why.
+
+EXAMPLE = "qwen2.5-32b, or qwen2.5-32b,context=32k,dtype=int4,batch=4,train=lora"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20}
+_COUNTS = ("context", "batch", "rank")
+
+
+def wanted_model(text: str) -> tuple[str, Use]:
+    """The name and the use in `NAME,context=32k,dtype=int4`."""
+    name, *settings = [part.strip() for part in text.split(",")]
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if key in _COUNTS and equals:
+            values[key] = token_count(value, key)
+        elif key == "train" and value in tuple(Train):
+            values[key] = Train(value)
+        elif key in ("dtype", "cache_dtype") and equals:
+            values[key] = value
+        else:
+            raise InvalidRequest(f"--llm has '{setting}'; write {EXAMPLE}")
+    if not name:
+        raise InvalidRequest(f"--llm names no model; write {EXAMPLE}")
+    return name, Use(**values)
+
+
+def token_count(text: str, name: str) -> int:
+    """`32k` is 32,768."""
+    word = text.strip().lower()
+    digits, unit = (word[:-1], word[-1]) if word[-1:] in ("k", "m") else (word, "")
+    if not (digits.isascii() and digits.isdigit()) or not 0 < int(digits) < 1 << 40:
+        raise InvalidRequest(f"{name} is '{text}'; write a number such as 8192 or 32k")
+    return int(digits) * _UNITS[unit]
+
+
+def gpu_kinds(gpus: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """The kinds of GPU that a server has: name to memory in MiB and how many."""
+    kinds: dict[str, tuple[int, int]] = {}
+    for gpu in gpus:
+        memory_mb = int(gpu.get("memory_mb") or 0)
+        name = f"{gpu.get('model') or 'GPU'}-{round(memory_mb / 1024)}GB"
+        kinds[name] = (memory_mb, kinds.get(name, (0, 0))[1] + 1)
+    return {name: kind for name, kind in kinds.items() if kind[0]}
+
+
+def fields_for(
+    text: str, config: Mapping[str, Any], kinds: Mapping[str, tuple[int, int]]
+) -> tuple[dict[str, Any], str]:
+    """The fields of a submission for a model, and how they were found."""
+    name, use = wanted_model(text)
+    models = config.get("models") or {}
+    if name in models:
+        gpus = float(models[name])
+        return {"gpu_count": gpus}, f"{name} takes {gpus:g} GPUs by the file of models"
+    try:
+        model = found_model(name)
+    except InvalidRequest as error:
+        if "default_requirement" not in config:
+            raise
+        gpus = float(config["default_requirement"])
+        return {"gpu_count": gpus}, f"{error}; the default of {gpus:g} GPUs is taken"
+    return estimated_fields(model, use, kinds)
+
+
+def estimated_fields(
+    model: Model, use: Use, kinds: Mapping[str, tuple[int, int]]
+) -> tuple[dict[str, Any], str]:
+    """GPUs and their memory for a model, on the kind of GPU of which the fewest are needed."""
+    need = memory_need(model, use)
+    found = [
+        fit
+        for fit in fits(need, {name: memory_mb for name, (memory_mb, _) in kinds.items()})
+        if fit.count <= kinds[fit.gpu][1]
+    ]
+    if not found:
+        have = ", ".join(f"{count} x {name}" for name, (_, count) in kinds.items()) or "no GPUs"
+        raise InvalidRequest(
+            f"{model.name} needs {summary(need)}, and there are {have}; choose a smaller data "
+            "type, context or model, or ask for GPUs with --gpus"
+        )
+    fit = found[0]
+    count = fit.count if fit.count > 1 else share_of_one(need, fit.memory_mb)
+    fields = {"gpu_count": count, "gpu_memory_mb_per_gpu": fit.each_mb}
+    if count < 1:
+        # A share has its part of the memory by itself, and that is enough by its making.
+        fields = {"gpu_count": count, "gpu_memory_mb": need.total_bytes // MIB + 1}
+    return fields, f"{model.name} needs {summary(need)}: {count:g} x {fit.gpu}"
+
+
+def summary(need: Need) -> str:
+    """`70.1 GB (weights 61.0, KV cache 8.0, ...)`."""
+    parts = [*((part.name, part.size_bytes) for part in need.parts), ("CUDA", need.per_gpu_bytes)]
+    told = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size >= GIB / 20)
+    return f"{need.total_bytes / GIB:.1f} GB ({told})"

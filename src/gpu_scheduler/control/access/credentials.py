@@ -1,0 +1,181 @@
+"""Nodes join, renew their keys and are revoked: who may, and what is kept of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.effects import CutOrder, Outcome
+from gpu_scheduler.control.messages import (
+    JoinNode,
+    KeepAuthority,
+    MakeJoinToken,
+    MakeToken,
+    NodeKeyMessage,
+    RenewNode,
+    RevokeJoinToken,
+    RevokeNode,
+    RevokeToken,
+    UseToken,
+)
+from gpu_scheduler.control.state import Book, NodeKeys
+from gpu_scheduler.model.errors import AlreadyExists, Forbidden, UnknownThing, WrongState
+from gpu_scheduler.model.identity import Identity, JoinToken, NodeKey, Token
+
+
+def change(book: Book, message: NodeKeyMessage, now_ms: int, outcome: Outcome) -> None:
+    """Do what the message says, or refuse it."""
+    keys = book.node_keys
+    changed: tuple[Identity, ...] = ()
+    match message:
+        case KeepAuthority(authority):
+            if keys.authority is not None:
+                raise AlreadyExists("there is an authority for nodes already")
+            changed = (authority,)
+        case MakeJoinToken() | RevokeJoinToken():
+            changed = (_changed_token(keys, message, now_ms),)
+        case JoinNode():
+            changed = _joined(book, message, now_ms)
+            outcome.effects.append(CutOrder(message.node_id))
+        case RenewNode():
+            changed = (_renewed(keys, message, now_ms),)
+        case RevokeNode(node_id):
+            changed = (_revoked(keys, node_id, now_ms),)
+            outcome.effects.append(CutOrder(node_id))
+    keys.keep(*changed)
+    outcome.writes += changed
+
+
+def _changed_token(
+    keys: NodeKeys, message: MakeJoinToken | RevokeJoinToken, now_ms: int
+) -> JoinToken:
+    if isinstance(message, MakeJoinToken):
+        if message.token.id in keys.tokens:
+            raise AlreadyExists(f"join token {message.token.id} exists; try again")
+        return message.token
+    token = _token(keys, message.token_id)
+    if token.revoked_ms:
+        raise WrongState(f"join token {token.id} has been revoked already")
+    return replace(token, revoked_ms=max(1, now_ms))
+
+
+def check_token(keys: NodeKeys, token_id: str, node_id: str, now_ms: int) -> JoinToken:
+    """The token, if a node may join with it now, or has and may ask again for the answer."""
+    token = _token(keys, token_id)
+    if token.revoked_ms:
+        raise Forbidden(f"join token {token_id} has been revoked; ask for another one")
+    if token.expires_ms <= now_ms:
+        raise Forbidden(f"join token {token_id} has expired; ask for another one")
+    if token.used >= token.uses and _joined_with(keys, token_id, node_id) is None:
+        raise _used_up(token)
+    return token
+
+
+def _used_up(token: JoinToken) -> Forbidden:
+    return Forbidden(
+        f"join token {token.id} was for {token.uses} node{'s' * (token.uses != 1)}, and so many "
+        "have joined with it; ask for another one"
+    )
+
+
+def _joined_with(keys: NodeKeys, token_id: str, node_id: str) -> NodeKey | None:
+    """The key of a node, if it joined with that token and is believed."""
+    key = keys.nodes.get(node_id)
+    return key if key and key.token_id == token_id and not key.revoked_ms else None
+
+
+def _joined(book: Book, message: JoinNode, now_ms: int) -> tuple[Identity, ...]:
+    keys, node_id = book.node_keys, message.node_id
+    token = check_token(keys, message.token_id, node_id, now_ms)
+    same = _joined_with(keys, token.id, node_id)
+    if same is not None and same.fingerprint == message.fingerprint:
+        # It has missed the answer: the same machine joins once, however often it asks.
+        return (replace(same, issued_ms=now_ms, expires_ms=message.expires_ms),)
+    if token.used >= token.uses:
+        raise _used_up(token)
+    if token.nodes and node_id not in token.nodes:
+        raise Forbidden(
+            f"join token {token.id} is for {', '.join(token.nodes)} and not for '{node_id}'"
+        )
+    old = keys.nodes.get(node_id)
+    has_key = old is not None and not old.revoked_ms
+    is_known = node_id in book.picture.index.by_id
+    if not token.nodes and (has_key or (is_known and old is None)):
+        raise Forbidden(
+            f"there is a node '{node_id}' already, and nobody may take its place with a token that "
+            f"is for any node; make one with 'tgpu node token create --node {node_id}', or first "
+            f"'tgpu node revoke {node_id}'"
+        )
+    key = NodeKey(
+        node=node_id,
+        fingerprint=message.fingerprint,
+        token_id=token.id,
+        issued_ms=now_ms,
+        expires_ms=message.expires_ms,
+    )
+    return replace(token, used=token.used + 1), key
+
+
+def _renewed(keys: NodeKeys, message: RenewNode, now_ms: int) -> NodeKey:
+    key = _key(keys, message.node_id)
+    if not key.is_good(message.former):
+        raise Forbidden(f"this is not the key of node '{message.node_id}', or it has been revoked")
+    return replace(
+        key,
+        fingerprint=message.fingerprint,
+        former=message.former,
+        issued_ms=now_ms,
+        expires_ms=message.expires_ms,
+    )
+
+
+def _revoked(keys: NodeKeys, node_id: str, now_ms: int) -> NodeKey:
+    key = _key(keys, node_id)
+    if key.revoked_ms:
+        raise WrongState(f"the key of node '{node_id}' has been revoked already")
+    return replace(key, revoked_ms=max(1, now_ms))
+
+
+def _token(keys: NodeKeys, token_id: str) -> JoinToken:
+    token = keys.tokens.get(token_id)
+    if token is None:
+        raise UnknownThing(
+            f"join token '{token_id}' is not known; 'tgpu node token list' shows all"
+        )
+    return token
+
+
+def _key(keys: NodeKeys, node_id: str) -> NodeKey:
+    key = keys.nodes.get(node_id)
+    if key is None:
+        raise UnknownThing(f"node '{node_id}' has no key here; 'tgpu nodes' shows all nodes")
+    return key
+
+
+# --- Tokens are made, used and revoked.
+
+
+def change_token(
+    book: Book, message: MakeToken | RevokeToken | UseToken, now_ms: int, outcome: Outcome
+) -> None:
+    """Do what the message says."""
+    match message:
+        case MakeToken(token):
+            if token.id in book.tokens:
+                raise AlreadyExists(f"token {token.id} exists; try again")
+        case RevokeToken(token_id):
+            token = _known(book, token_id)
+            if token.revoked_ms:
+                raise WrongState(f"token {token_id} has been revoked already")
+            token = replace(token, revoked_ms=max(1, now_ms))
+        case UseToken(token_id):
+            token = replace(_known(book, token_id), last_used_ms=now_ms)
+    book.tokens[token.id] = token
+    book.token_ids[token.secret_hash] = token.id
+    outcome.writes.append(token)
+
+
+def _known(book: Book, token_id: str) -> Token:
+    token = book.tokens.get(token_id)
+    if token is None:
+        raise UnknownThing(f"token '{token_id}' is not known; 'tgpu token list' shows yours")
+    return token

@@ -1,0 +1,248 @@
+"""Who may do what. A caller and a message come in; silence, or a refusal, comes out.
+
+What others have waiting or running may be known of and not touched; a job of theirs that has ended
+is refused as if it did not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpu_scheduler.control.messages import (
+    Cancel,
+    CancelReservation,
+    Command,
+    CreateService,
+    Fact,
+    Hold,
+    MakeToken,
+    Release,
+    Reprioritise,
+    Retry,
+    RevokeToken,
+    Series,
+    ServiceCommand,
+    Submit,
+    SubmitAll,
+    Update,
+    UpdateService,
+)
+from gpu_scheduler.control.state import Book
+from gpu_scheduler.model.errors import Forbidden, InvalidRequest, SchedulerError, UnknownThing
+from gpu_scheduler.model.identity import Caller, Role, Token
+from gpu_scheduler.model.job import Dependency, called
+from gpu_scheduler.model.service import Service
+
+
+def check(book: Book, caller: Caller, message: Command | Fact) -> None:
+    """Refuse what the caller may not do."""
+    if caller.is_admin:
+        return
+    if not caller.may_change:
+        raise Forbidden(f"'{caller.user}' calls as a viewer, who changes nothing")
+    if isinstance(message, ServiceCommand):
+        _check_service(book, caller, message)
+        return
+    match message:
+        case Submit() | Series():
+            _check_own(book, caller, (message,))
+        case SubmitAll(submissions):
+            _check_own(book, caller, submissions)
+        case Cancel() | Hold() | Release() | Reprioritise() | Update() | Retry():
+            _check_owner(book, caller, message.job_id)
+            _check_changes(book, caller, message)
+        case MakeToken(token):
+            _check_token(caller, token)
+        case RevokeToken(token_id):
+            _check_own_token(book, caller, token_id)
+        case CancelReservation(reservation_id):
+            _check_giving_back(book, caller, reservation_id)
+        case _:
+            raise Forbidden(
+                f"user '{caller.user}' asked for what only an admin may do "
+                f"({type(message).__name__}); ask the person who runs the scheduler"
+            )
+
+
+def _check_token(caller: Caller, token: Token) -> None:
+    """Nobody gives away more than they have, and nobody speaks for somebody else."""
+    if token.user != caller.user:
+        raise Forbidden(
+            f"user '{caller.user}' asked for a token of '{token.user}', whose jobs would run with "
+            "it; only an admin may make that"
+        )
+    if token.tenant not in caller.tenants:
+        raise not_a_member(caller, token.tenant)
+    most = Role.TENANT_ADMIN if token.tenant in caller.administers else Role.USER
+    if token.role.rank > most.rank:
+        raise Forbidden(
+            f"user '{caller.user}' asked for a token with role {token.role.value} and may have "
+            f"{most.value} in tenant '{token.tenant}'"
+        )
+
+
+def sees_token(caller: Caller, token: Token) -> bool:
+    """Tell whether the caller may see and revoke a token; who came with one, only of its tenant."""
+    is_own = caller.user in {token.user, token.created_by}
+    is_near = not caller.confined or token.tenant in caller.tenants
+    return caller.is_admin or (is_own and is_near)
+
+
+def _check_own_token(book: Book, caller: Caller, token_id: str) -> None:
+    known = book.tokens.get(token_id)
+    if known is None or not sees_token(caller, known):
+        raise UnknownThing(f"token '{token_id}' is not known; 'tgpu token list' shows yours")
+
+
+def _check_owner(book: Book, caller: Caller, job_id: str) -> None:
+    """Everybody may know of what waits or runs; what has ended is gone for others."""
+    if caller.may_touch(*owner_of(book, job_id)):
+        return
+    if job_id not in book.lives:
+        raise UnknownThing(f"{called(job_id)} is not known")
+    raise Forbidden(
+        f"{called(job_id)} belongs to '{book.lives[job_id].job.user}'; only that user, admins of "
+        "its tenant and admins may change it"
+    )
+
+
+def _check_service(book: Book, caller: Caller, message: ServiceCommand) -> None:
+    """Services of others are not there; what one runs is changed by nobody but its owner."""
+    if isinstance(message, CreateService):
+        _check_own(book, caller, (Submit(message.service.job, message.service.launch),))
+        return
+    service = book.services.get(message.service_id)
+    if service is None or not caller.may_touch(service.user, service.tenant):
+        raise UnknownThing(
+            f"service '{message.service_id}' is not known; 'tgpu service list' shows yours"
+        )
+    if isinstance(message, UpdateService):
+        _check_own(book, caller, (Submit(message.wanted.job, message.wanted.launch),))
+
+
+def _check_giving_back(book: Book, caller: Caller, reservation_id: str) -> None:
+    """An admin of a tenant may give back what an admin has reserved for that tenant."""
+    window = book.picture.windows.get(reservation_id)
+    if window is None or not caller.may_touch("", window.tenant):
+        raise Forbidden(
+            f"user '{caller.user}' may not cancel reservation '{reservation_id}'; only admins, "
+            "and admins of the tenant that it is for, may do this"
+        )
+
+
+def _check_changes(book: Book, caller: Caller, message: Command | Fact) -> None:
+    if isinstance(message, Update):
+        _check_dependencies(book, caller, dict(message.changes).get("dependencies", ()))
+
+
+def _check_dependencies(book: Book, caller: Caller, dependencies: tuple[Dependency, ...]) -> None:
+    """To wait for a job of somebody else would tell how that one ends."""
+    for dependency in dependencies:
+        if not caller.may_see(*owner_of(book, dependency.job_id)):
+            raise InvalidRequest(
+                f"the job depends on {called(dependency.job_id)}, which is not known; "
+                "submit that one first"
+            )
+
+
+def owner_of(book: Book, job_id: str) -> tuple[str, str]:
+    """Whose job this is, and of which tenant; of a job that is not known, nobody's."""
+    life = book.lives.get(job_id)
+    if life is not None:
+        return life.job.user, life.job.tenant
+    end = book.ended.get(job_id)
+    return (end.user, end.tenant) if end is not None else ("", "")
+
+
+def _check_own(book: Book, caller: Caller, submissions: tuple[Submit | Series, ...]) -> None:
+    for submission in submissions:
+        job, launch = submission.job, submission.launch
+        _check_dependencies(book, caller, job.dependencies)
+        if job.user != caller.user or (launch is not None and launch.uid != caller.uid):
+            raise Forbidden(
+                f"user '{caller.user}' tried to submit a job as '{job.user}'; "
+                "jobs run as the user who submits them"
+            )
+        if not caller.may_submit_to(job.tenant):
+            raise not_a_member(caller, job.tenant)
+
+
+def not_a_member(caller: Caller, tenant: str) -> Forbidden:
+    """The refusal of a tenant that the caller does not belong to, or that there is not."""
+    own = ", ".join(sorted(caller.tenants)) or "none"
+    return Forbidden(
+        f"user '{caller.user}' does not belong to tenant '{tenant}', and may submit to: {own}; "
+        "ask an admin"
+    )
+
+
+# --- What a message is about, before it is applied: which jobs it names, and what it would submit.
+#
+# And the message as the rules of a site let it be done.
+
+Rules = Callable[[Submit | Series], Submit | Series]
+"""Refuses what a site does not want to run, and says what is to be run otherwise."""
+
+
+def jobs_named_in(message: Command | Fact) -> list[str]:
+    """The jobs whose end may matter to it, also if that was long ago."""
+    if isinstance(message, Submit | Series):
+        return [dependency.job_id for dependency in message.job.dependencies]
+    if isinstance(message, SubmitAll):
+        return [d.job_id for s in message.submissions for d in s.job.dependencies]
+    if isinstance(message, Retry):
+        return [message.job_id]
+    if isinstance(message, Update):
+        dependencies = dict(message.changes).get("dependencies", ())
+        return [dependency.job_id for dependency in dependencies]
+    return []
+
+
+def submissions_in(book: Book, message: Command | Fact) -> tuple[Submit | Series, ...]:
+    """What it would let run, for the rules of the site."""
+    if isinstance(message, Submit | Series):
+        return (message,)
+    if isinstance(message, SubmitAll):
+        return message.submissions
+    if isinstance(message, CreateService):
+        return (Submit(message.service.job, message.service.launch),)
+    if isinstance(message, UpdateService):
+        return (Submit(message.wanted.job, message.wanted.launch),)
+    if isinstance(message, Update) and message.job_id in book.lives:
+        job = book.lives[message.job_id].job
+        return (Submit(replace(job, **dict(message.changes))),)
+    return ()
+
+
+def as_allowed(book: Book, message: Command | Fact, rules: Rules) -> Command | Fact:
+    """The message as it is to be done, or a refusal that names the `index` of the first bad job."""
+    asked = submissions_in(book, message)
+    allowed: list[Submit | Series] = []
+    index = 0
+    for submission in asked:
+        try:
+            allowed.append(rules(submission))
+        except SchedulerError as error:
+            error.index = index + (error.index or 0)
+            raise
+        index += submission.job_count
+    is_same = all(one is other for one, other in zip(asked, allowed, strict=True))
+    return message if is_same else _with(message, allowed)
+
+
+def _with(message: Command | Fact, allowed: Sequence[Submit | Series]) -> Command | Fact:
+    """The same message, about these submissions; what changes a waiting job has none."""
+    if isinstance(message, Submit | Series):
+        return allowed[0]
+    if isinstance(message, SubmitAll):
+        return replace(message, submissions=tuple(allowed))
+    if isinstance(message, CreateService):
+        return replace(message, service=_running(message.service, allowed[0]))
+    if isinstance(message, UpdateService):
+        return replace(message, wanted=_running(message.wanted, allowed[0]))
+    return message
+
+
+def _running(service: Service, allowed: Submit | Series) -> Service:
+    return replace(service, launch=allowed.launch or service.launch)

@@ -1,0 +1,397 @@
+"""Jobs on their devices, reading by reading: measured, and held to what they were given.
+
+A job that uses more GPU memory than it has, or leaves its GPUs idle, is warned, and stopped later
+if the site wants that. What ends it is in its log, in the history and in its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field, replace
+
+from gpu_scheduler.control.effects import Outcome, WarnOrder
+from gpu_scheduler.control.gpu_metering import (
+    Action,
+    AttemptGauge,
+    GpuRules,
+    weight_of,
+    with_reading,
+)
+from gpu_scheduler.control.jobs.stop import GPU_IDLE, GPU_MEMORY, stop
+from gpu_scheduler.control.messages import DeviceRead
+from gpu_scheduler.control.state import Book, Limits
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.measurements import DeviceProcess
+from gpu_scheduler.model.node import Device, ForeignUse, Health, Node, hot_after
+from gpu_scheduler.model.plan import DeviceShare
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.snapshot import Running
+from gpu_scheduler.store.rows import EventRow
+
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A job on one device."""
+
+    running: Running
+    share: DeviceShare
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One attempt on the node that was read, and where to put what follows."""
+
+    book: Book
+    node: Node
+    running: Running
+    gauge: AttemptGauge
+    now_ms: int
+    outcome: Outcome
+    loads: dict[int, int | None] = field(default_factory=dict)
+    """How busy each of its devices here was lately; None if that is not known."""
+
+    @property
+    def rules(self) -> GpuRules:
+        return self.book.limits.gpu_rules
+
+    def tell(self, kind: str, *data: tuple[str, str | int]) -> None:
+        """A line of history that the owner sees."""
+        allocation, job = self.running.allocation, self.running.job
+        self.outcome.writes.append(
+            EventRow(
+                at_ms=self.now_ms,
+                kind=kind,
+                job_id=job.id,
+                task=allocation.task,
+                user=job.user,
+                data=data,
+            )
+        )
+
+    def warn(self, kind: str, text: str, *data: tuple[str, str | int]) -> None:
+        """The same, in the job's own log too, and kept as its last warning."""
+        self.gauge.warning = text
+        self.gauge.changed = True
+        self.outcome.effects.append(WarnOrder(self.running.allocation.id, text))
+        self.tell(kind, *data, ("text", text))
+
+    def stop(self, why: str, text: str) -> None:
+        self.gauge.warning = text
+        allocation = self.running.allocation
+        stop(self.book, allocation.id, why, self.outcome)
+        self.outcome.effects.append(WarnOrder(allocation.id, f"stopped: {text}"))
+        self.outcome.writes.append(self.gauge.row(allocation))
+        self.tell("stopping", ("why", why), ("text", text))
+
+
+def look_after(
+    book: Book, node: Node, readings: tuple[DeviceRead, ...], now_ms: int, outcome: Outcome
+) -> None:
+    """Take in new readings of a node."""
+    devices = {device.index: device for device in node.devices}
+    by_index = {reading.index: reading for reading in readings if reading.index in devices}
+    span_ms = book.gauges.span_ms(node.id, now_ms, book.limits.gpu_rules.longest_gap_ms)
+    holders = _holders(book, node, devices)
+    cases: dict[str, _Case] = {}
+    for index, reading in by_index.items():
+        here = holders.get(index, [])
+        if span_ms:
+            held_milli = min(WHOLE_MILLI, sum(holder.weight for holder in here))
+            book.gauges.add_device(node.id, reading, held_milli, span_ms, now_ms)
+        for holder in here:
+            running = holder.running
+            gauge = book.gauges.of(running.allocation)
+            new = _Case(book, node, running, gauge, now_ms, outcome)
+            case = cases.setdefault(running.allocation.id, new)
+            own = _own_part(reading, running.allocation.id) if len(here) > 1 else reading
+            case.loads[index] = own.utilisation_percent
+            mine_ms = min(span_ms, max(0, now_ms - running.allocation.start_ms))
+            if mine_ms:
+                weights = sum(other.weight for other in here)
+                gauge.measure = with_reading(gauge.measure, own, mine_ms, holder.weight, weights)
+                gauge.changed = True
+    for case in cases.values():
+        _note_memory(case, by_index)
+        if not _is_stopping(case):
+            _check_memory(case, by_index)
+        if not _is_stopping(case):
+            _check_idle(case)
+    _write(book, node.id, cases, now_ms, outcome)
+
+
+def _is_stopping(case: _Case) -> bool:
+    return case.book.picture.running[case.running.allocation.id].running.stopping
+
+
+def _holders(book: Book, node: Node, devices: dict[int, Device]) -> dict[int, list[_Holder]]:
+    """Who holds what on each device of a node."""
+    found: dict[int, list[_Holder]] = {}
+    slot = book.picture.index.slot(node.id)
+    for entry in book.picture.by_node.get(slot.ordinal, {}).values():
+        for share in _shares(entry.running, node.id):
+            holder = _Holder(entry.running, share, weight_of(share, devices[share.index]))
+            found.setdefault(share.index, []).append(holder)
+    return found
+
+
+def _own_part(reading: DeviceRead, allocation_id: str) -> DeviceRead:
+    """A reading with the load of one job of several, if the device tells their processes apart."""
+    if all(process.load_percent is None for process in reading.processes):
+        return reading
+    load = sum(
+        process.load_percent or 0
+        for process in reading.processes
+        if process.allocation_id == allocation_id
+    )
+    return replace(reading, load_percent=load, utilisation_percent=load)
+
+
+def _shares(running: Running, node_id: str) -> Iterator[DeviceShare]:
+    for placement in running.allocation.placements:
+        if placement.node_id == node_id:
+            yield from placement.devices
+
+
+def _used_mb(reading: DeviceRead, allocation_id: str) -> int:
+    return sum(
+        process.memory_mb for process in reading.processes if process.allocation_id == allocation_id
+    )
+
+
+def _note_memory(case: _Case, by_index: dict[int, DeviceRead]) -> None:
+    gauge, allocation_id = case.gauge, case.running.allocation.id
+    gauge.read_ms[case.node.id] = case.now_ms
+    gauge.used_mb[case.node.id] = sum(
+        _used_mb(by_index[share.index], allocation_id)
+        for share in _shares(case.running, case.node.id)
+        if share.index in by_index
+    )
+    used_mb = sum(gauge.used_mb.values())
+    if used_mb > gauge.measure.peak_memory_mb:
+        gauge.measure = replace(gauge.measure, peak_memory_mb=used_mb)
+        gauge.changed = True
+
+
+# --- memory
+
+
+def _check_memory(case: _Case, by_index: dict[int, DeviceRead]) -> None:
+    """Whoever shares a device must leave its neighbours theirs; a whole device is one's own."""
+    if case.rules.memory is Action.OFF:
+        return
+    for share in _shares(case.running, case.node.id):
+        reading = by_index.get(share.index)
+        if reading is None or share.share_milli >= WHOLE_MILLI or share.mig_profile:
+            continue
+        used_mb = _used_mb(reading, case.running.allocation.id)
+        place = (case.node.id, share.index)
+        most_mb = share.memory_mb * (100 + case.rules.memory_tolerance_percent) // 100
+        if used_mb > most_mb:
+            _over_memory(case, share, used_mb)
+        elif place in case.gauge.over_ms:
+            del case.gauge.over_ms[place]
+            data = (("node", case.node.id), ("gpu", share.index), ("used_mb", used_mb))
+            case.tell("gpu_memory_ok", *data)
+
+
+def _over_memory(case: _Case, share: DeviceShare, used_mb: int) -> None:
+    rules, place = case.rules, (case.node.id, share.index)
+    over_ms = case.gauge.over_ms.get(place)
+    text = (
+        f"it uses {used_mb} MiB of the memory of GPU {share.index} on {case.node.id} "
+        f"and was given {share.memory_mb}"
+    )
+    if over_ms is None:
+        case.gauge.over_ms[place] = case.now_ms
+        then = ""
+        if rules.memory is Action.STOP:
+            then = f"; it is stopped in {rules.memory_grace_ms // 1000} s unless it gives some back"
+        case.warn(
+            "gpu_memory_warning",
+            text + then,
+            *(("node", case.node.id), ("gpu", share.index)),
+            *(("used_mb", used_mb), ("given_mb", share.memory_mb)),
+        )
+    elif rules.memory is Action.STOP and case.now_ms - over_ms >= rules.memory_grace_ms:
+        case.stop(GPU_MEMORY, text)
+
+
+# --- idleness
+
+
+def _check_idle(case: _Case) -> None:
+    """A job is idle when all its devices are, and all of them have said so lately."""
+    rules, gauge, now_ms = case.rules, case.gauge, case.now_ms
+    if rules.idle is Action.OFF or _may_be_idle(rules, case.running.job):
+        return
+    if _is_busy(case) or not _all_read(case):
+        if gauge.idle_warned_ms is not None:
+            case.tell("gpu_idle_over")
+        gauge.busy_ms, gauge.idle_warned_ms = now_ms, None
+        return
+    if gauge.busy_ms is None:
+        gauge.busy_ms = now_ms
+    minutes = (now_ms - gauge.busy_ms) // MINUTE_MS
+    text = f"its GPUs have been under {rules.idle_percent} % for {minutes} minutes"
+    if gauge.idle_warned_ms is not None:
+        if rules.idle is Action.STOP and now_ms - gauge.idle_warned_ms >= rules.idle_grace_ms:
+            case.stop(GPU_IDLE, text)
+    elif now_ms - gauge.busy_ms >= rules.idle_ms:
+        gauge.idle_warned_ms = now_ms
+        then = ""
+        if rules.idle is Action.STOP:
+            then = f"; it is stopped in {rules.idle_grace_ms // 1000} s unless it uses them"
+        case.warn("gpu_idle_warning", text + then, ("minutes", minutes))
+
+
+def _may_be_idle(rules: GpuRules, job: Job) -> bool:
+    return (
+        (rules.idle_opt_out and job.allow_idle)
+        or (rules.idle_exempts_interactive and job.interactive)
+        or job.user in rules.idle_exempt_users
+        or job.tenant in rules.idle_exempt_tenants
+    )
+
+
+def _is_busy(case: _Case) -> bool:
+    """Tell whether a device of the job here is in use, or may be: one that does not say so is."""
+    for share in _shares(case.running, case.node.id):
+        load = case.loads.get(share.index)
+        if load is None or load >= case.rules.idle_percent:
+            return True
+    return False
+
+
+def _all_read(case: _Case) -> bool:
+    """Tell whether every node of the job with devices was read not long ago."""
+    since_ms = case.now_ms - case.rules.longest_gap_ms
+    return all(
+        case.gauge.read_ms.get(placement.node_id, -1) >= since_ms
+        for placement in case.running.allocation.placements
+        if placement.devices
+    )
+
+
+# --- rows
+
+
+def _write(
+    book: Book, node_id: str, cases: dict[str, _Case], now_ms: int, outcome: Outcome
+) -> None:
+    hours = book.gauges.due_hours(node_id, now_ms)
+    if hours is None:
+        return
+    outcome.writes += hours
+    for case in cases.values():
+        if case.gauge.changed and case.gauge.says_something:
+            case.gauge.changed = False
+            outcome.writes.append(case.gauge.row(case.running.allocation))
+
+
+# --- The condition of a device after a reading: hot, trusted, taken by others or not given back.
+#
+# A device and what was read of it come in, the device as it should be seen from now on comes out,
+# and
+# what of that is worth a line of history.
+
+NEAR_MB = 256
+"""Memory of a process that changes by less is not worth a write."""
+
+Data = tuple[tuple[str, str | int], ...]
+
+
+def after_reading(
+    device: Device, reading: DeviceRead | None, limits: Limits, held: Container[str]
+) -> Device:
+    """The device after a reading. `held` are the allocations that still hold devices."""
+    if reading is None:
+        return device
+    hot = limits.hot_above_c > 0 and hot_after(
+        was_hot=device.hot,
+        temperature_c=reading.temperature_c,
+        threshold_c=limits.hot_above_c,
+        hysteresis_c=limits.hot_hysteresis_c,
+    )
+    pids = {process.pid for process in reading.processes}
+    changed = replace(
+        device,
+        hot=hot,
+        health=Health.HEALTHY if reading.healthy else Health.UNHEALTHY,
+        why="" if reading.healthy else reading.why,
+        foreign=_taken_by(device, reading, held),
+        forgiven=tuple(pid for pid in device.forgiven if pid in pids),
+        trust_ms=0 if reading.trusted == device.trust_ms else device.trust_ms,
+    )
+    if changed == device:
+        return device
+    return replace(changed, temperature_c=reading.temperature_c)
+
+
+def changes(old: Device, new: Device, xid: int) -> list[tuple[str, Data]]:
+    """What about a device is worth a line of history."""
+    found: list[tuple[str, Data]] = []
+    if old.hot != new.hot:
+        found.append(
+            ("gpu_hot" if new.hot else "gpu_cool", (("temperature_c", new.temperature_c),))
+        )
+    if old.health is not new.health:
+        if new.health is Health.UNHEALTHY:
+            found.append(("gpu_unhealthy", (("why", new.why), ("xid", xid))))
+        else:
+            found.append(("gpu_healthy", ()))
+    if _name(old.foreign) != _name(new.foreign):
+        if new.foreign is None:
+            found.append(("gpu_free", ()))
+        else:
+            kind = "gpu_leak" if new.foreign.leaked else "gpu_foreign"
+            found.append((kind, _about(new.foreign)))
+    return found
+
+
+def _taken_by(device: Device, reading: DeviceRead, held: Container[str]) -> ForeignUse | None:
+    """Who keeps the device from our jobs: what a job of ours has left there, then a stranger."""
+    uses = []
+    for process in reading.processes:
+        if process.pid in device.forgiven and process.pid:
+            continue
+        if process.allocation_id and process.allocation_id not in held:
+            uses.append(_use(process, leaked=True))
+        elif not process.allocation_id:
+            uses.append(_use(process, leaked=False))
+    if reading.unexplained_mb:
+        uses.append(ForeignUse(pid=0, memory_mb=reading.unexplained_mb, leaked=True))
+    if not uses:
+        return None
+    before = device.foreign
+    for use in uses:
+        # The one that was named stays named while it is there: two that take turns are no news.
+        if before is not None and _name(use) == _name(before):
+            is_near = abs(before.memory_mb - use.memory_mb) < NEAR_MB
+            return replace(use, memory_mb=before.memory_mb) if is_near else use
+    return max(uses, key=lambda use: (use.leaked, use.memory_mb, -use.pid))
+
+
+def _use(process: DeviceProcess, *, leaked: bool) -> ForeignUse:
+    return ForeignUse(
+        pid=process.pid,
+        user=process.user,
+        memory_mb=process.memory_mb,
+        command=process.command,
+        leaked=leaked,
+        job=process.allocation_id.rpartition(".")[0],
+    )
+
+
+def _name(use: ForeignUse | None) -> tuple[int, bool] | None:
+    return None if use is None else (use.pid, use.leaked)
+
+
+def _about(use: ForeignUse) -> Data:
+    data: Data = (
+        *(("pid", use.pid), ("of_user", use.user)),
+        *(("command", use.command), ("memory_mb", use.memory_mb)),
+    )
+    return (*data, ("job", use.job)) if use.job else data

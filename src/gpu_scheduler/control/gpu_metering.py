@@ -1,0 +1,210 @@
+"""What readings add up to: energy, use and memory, by attempt, and by device and hour.
+
+Readings come in, sums stay; now and then, and when an attempt ends, they go out as rows. The power
+of a device is divided between the jobs on it by their shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from gpu_scheduler.control.messages import DeviceRead
+from gpu_scheduler.model.measurements import HOUR_MS, AttemptMeasure, DeviceHour, Measure
+from gpu_scheduler.model.node import Device
+from gpu_scheduler.model.plan import Allocation, DeviceShare
+from gpu_scheduler.model.request import WHOLE_MILLI
+
+WRITE_EVERY_MS = 60_000
+
+Place = tuple[str, int]
+"""A device: node and index."""
+
+
+@dataclass(slots=True)
+class AttemptGauge:
+    """One attempt that runs.
+
+    `used_mb` is its memory by node as of the last reading, `read_ms` when each node was last read,
+    `over_ms` since when it uses more memory than it has of a device. `busy_ms` is when one of its
+    devices was last busy, or could not say; None if that is not known after a restart.
+    """
+
+    measure: Measure = field(default_factory=Measure)
+    used_mb: dict[str, int] = field(default_factory=dict)
+    read_ms: dict[str, int] = field(default_factory=dict)
+    over_ms: dict[Place, int] = field(default_factory=dict)
+    busy_ms: int | None = None
+    idle_warned_ms: int | None = None
+    warning: str = ""
+    changed: bool = False
+
+    def row(self, allocation: Allocation) -> AttemptMeasure:
+        """What the store should remember."""
+        return AttemptMeasure(
+            allocation_id=allocation.id,
+            job_id=allocation.job_id,
+            task=allocation.task,
+            attempt=allocation.attempt,
+            measure=self.measure,
+            warning=self.warning,
+        )
+
+    @property
+    def standing_warning(self) -> str:
+        """What it was told that may end it, as long as that holds; else empty."""
+        return self.warning if self.over_ms or self.idle_warned_ms is not None else ""
+
+    @property
+    def says_something(self) -> bool:
+        """Tell whether there is anything worth a row."""
+        measure = self.measure
+        return bool(measure.gpu_ms or measure.power_ms or measure.peak_memory_mb or self.warning)
+
+
+class Gauges:
+    """All of them. `at_ms` is when each node was last read.
+
+    `energy_uj` is what each device has drawn since the start of this process.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing measured."""
+        self.attempts: dict[str, AttemptGauge] = {}
+        self.at_ms: dict[str, int] = {}
+        self.energy_uj: dict[Place, int] = {}
+        self._hours: dict[Place, DeviceHour] = {}
+        self._stale: set[Place] = set()
+        self._past: list[DeviceHour] = []
+        self._written_ms: dict[str, int] = {}
+
+    def of(self, allocation: Allocation) -> AttemptGauge:
+        """The gauge of an attempt, which counts as busy when it begins."""
+        gauge = self.attempts.get(allocation.id)
+        if gauge is None:
+            gauge = self.attempts[allocation.id] = AttemptGauge(busy_ms=allocation.start_ms)
+        return gauge
+
+    def recall(self, rows: Iterable[AttemptMeasure], hours: Iterable[DeviceHour]) -> None:
+        """Go on where the store left off."""
+        for row in rows:
+            self.attempts[row.allocation_id] = AttemptGauge(
+                measure=row.measure, warning=row.warning
+            )
+        for hour in hours:
+            self._hours[hour.node_id, hour.index] = hour
+
+    def take(self, allocation: Allocation) -> list[AttemptMeasure]:
+        """The last row of an attempt that has ended; none if nothing was measured."""
+        gauge = self.attempts.pop(allocation.id, None)
+        return [gauge.row(allocation)] if gauge is not None and gauge.says_something else []
+
+    def span_ms(self, node_id: str, now_ms: int, longest_ms: int) -> int:
+        """How long ago the node was last read; 0 if that is too long to say what was between."""
+        before_ms = self.at_ms.get(node_id)
+        self.at_ms[node_id] = now_ms
+        if before_ms is None or not 0 < now_ms - before_ms <= longest_ms:
+            return 0
+        return now_ms - before_ms
+
+    def add_device(
+        self, node_id: str, reading: DeviceRead, held_milli: int, span_ms: int, now_ms: int
+    ) -> None:
+        """One device was read; what it said held since the last time."""
+        place = (node_id, reading.index)
+        hour_ms = now_ms - now_ms % HOUR_MS
+        hour = self._hours.get(place)
+        if hour is None or hour.hour_ms != hour_ms:
+            if hour is not None and place in self._stale:
+                self._past.append(hour)
+            hour = DeviceHour(hour_ms=hour_ms, node_id=node_id, index=reading.index)
+        load, power = reading.load_percent, reading.power_mw
+        self._hours[place] = replace(
+            hour,
+            read_ms=hour.read_ms + span_ms,
+            gpu_ms=hour.gpu_ms + (span_ms if load is not None else 0),
+            busy_percent_ms=hour.busy_percent_ms + (load or 0) * span_ms,
+            peak_percent=max(hour.peak_percent, load or 0),
+            memory_mb_ms=hour.memory_mb_ms + reading.memory_used_mb * span_ms,
+            peak_memory_mb=max(hour.peak_memory_mb, reading.memory_used_mb),
+            power_ms=hour.power_ms + (span_ms if power is not None else 0),
+            energy_uj=hour.energy_uj + (power or 0) * span_ms,
+            peak_power_mw=max(hour.peak_power_mw, power or 0),
+            peak_temperature_c=max(hour.peak_temperature_c, reading.temperature_c),
+            held_milli_ms=hour.held_milli_ms + held_milli * span_ms,
+        )
+        self._stale.add(place)
+        if power is not None:
+            self.energy_uj[place] = self.energy_uj.get(place, 0) + power * span_ms
+
+    def due_hours(self, node_id: str, now_ms: int) -> list[DeviceHour] | None:
+        """The hours of a node that should be written now; None if it is not time yet."""
+        if now_ms - self._written_ms.setdefault(node_id, now_ms) < WRITE_EVERY_MS:
+            return None
+        self._written_ms[node_id] = now_ms
+        due = sorted(place for place in self._stale if place[0] == node_id)
+        self._stale.difference_update(due)
+        past, self._past = self._past, []
+        return [*past, *(self._hours[place] for place in due)]
+
+
+def weight_of(share: DeviceShare, device: Device) -> int:
+    """A job's part of a device: its share, or that of the memory if it has only memory."""
+    if share.share_milli or not device.memory_mb:
+        return max(1, share.share_milli)
+    return max(1, share.memory_mb * WHOLE_MILLI // device.memory_mb)
+
+
+def with_reading(
+    measure: Measure, reading: DeviceRead, span_ms: int, weight: int, weights: int
+) -> Measure:
+    """A measure after one more reading of one device."""
+    load, power = reading.load_percent, reading.power_mw
+    return replace(
+        measure,
+        gpu_ms=measure.gpu_ms + (span_ms if load is not None else 0),
+        busy_percent_ms=measure.busy_percent_ms + (load or 0) * span_ms,
+        peak_percent=max(measure.peak_percent, load or 0),
+        power_ms=measure.power_ms + (span_ms if power is not None else 0),
+        energy_uj=measure.energy_uj + (power or 0) * span_ms * weight // weights,
+    )
+
+
+# --- What jobs may do with the devices that they hold, and what follows if they do more, or none.
+
+
+class Action(StrEnum):
+    """What is done about a job that breaks a rule."""
+
+    OFF = "off"
+    WARN = "warn"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRules:
+    """The rules, as a site has set them.
+
+    A job on a shared device may exceed its memory there by `memory_tolerance_percent`; one that
+    does so for longer than `memory_grace_ms` after the warning is stopped. A job whose devices are
+    all below `idle_percent` for `idle_ms` is warned, and stopped `idle_grace_ms` later.
+    Readings that lie further apart than `longest_gap_ms` say nothing about the time between them.
+    """
+
+    memory: Action = Action.OFF
+    memory_grace_ms: int = 30_000
+    memory_tolerance_percent: int = 10
+    idle: Action = Action.OFF
+    idle_percent: int = 5
+    idle_ms: int = 30 * 60_000
+    idle_grace_ms: int = 10 * 60_000
+    idle_exempt_users: frozenset[str] = frozenset()
+    idle_exempt_tenants: frozenset[str] = frozenset()
+    idle_exempts_interactive: bool = False
+    idle_opt_out: bool = True
+    longest_gap_ms: int = 60_000
+
+
+NO_RULES = GpuRules()
+"""Jobs may do as they like."""

@@ -1,0 +1,413 @@
+"""The life of a job as the core keeps it in memory, from submission to end.
+
+Most jobs wait most of their lives, so a job that has never started is kept small: what a task goes
+through has a place only from its first start on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.intervals import IntervalSet
+from gpu_scheduler.model.job import ENDED, Dependency, Job, JobState, move
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.store.rows import JobRow, TaskRow
+
+NO_TASKS = IntervalSet()
+HELD = "hold"
+
+Obstacle = str | Dependency
+"""What can keep a job from the queue: a hold, a time, a pause, or a dependency."""
+
+
+class TaskLife:
+    """One task of an array, or the whole of a plain job.
+
+    `clock_ms` is what the job's waiting clock showed when this task began to wait; `resume_ms` is
+    when its pause after a failure ends, and 0 if it does not pause; `members` is with how many it
+    started last, and `most_members` with how many it may start next (0: all); `prolog_failures` is
+    how often in a row a prolog kept it from running, `misstarts` how often it did not begin in time
+    or lost a member, with no long run between; `saved_ms` is when the attempt that runs last saved
+    its work, as far as that is stored.
+    """
+
+    __slots__ = (
+        "allocation_id",
+        "attained_ms",
+        "attempt",
+        "clock_ms",
+        "exit_code",
+        "failures",
+        "first_start_ms",
+        "members",
+        "misstarts",
+        "most_members",
+        "preemptions",
+        "prolog_failures",
+        "protected",
+        "resume_ms",
+        "saved_ms",
+        "served_ms",
+        "signal",
+        "start_ms",
+        "state",
+        "stop_why",
+        "waited_ms",
+    )
+
+    def __init__(self, *, attempt: int = 0, clock_ms: int = 0) -> None:
+        """A task that has not run yet, or that is tried again after so many attempts."""
+        self.state = JobState.PENDING
+        self.attempt = attempt
+        self.failures = 0
+        self.misstarts = 0
+        self.most_members = 0
+        self.prolog_failures = 0
+        self.saved_ms = 0
+        self.members = 0
+        self.preemptions = 0
+        self.protected = False
+        self.attained_ms = 0
+        self.served_ms = 0
+        self.waited_ms = 0
+        self.clock_ms = clock_ms
+        self.resume_ms = 0
+        self.start_ms: int | None = None
+        self.first_start_ms: int | None = None
+        self.allocation_id = ""
+        self.stop_why = ""
+        self.exit_code: int | None = None
+        self.signal: int | None = None
+
+    def move_to(self, state: JobState) -> None:
+        """Change the state by an allowed move."""
+        self.state = move(self.state, state)
+
+
+class JobLife:
+    """A job with its tasks.
+
+    `waiting_on` has what keeps it from the queue, with the reason that is shown. `waited_ms` is how
+    long it has stood in the queue so far, but for the wait that began at `since_ms`: time on hold,
+    before its begin time, before its dependencies are met and in a pause is not waiting for a turn.
+    Of an array, `pending` tasks may be queued, `tasks` are those that have started and not ended,
+    and `first_start_ms` is when the first one did; a plain job has none of these.
+    """
+
+    __slots__ = (
+        "_only",
+        "_retried",
+        "end_ms",
+        "expected_ms",
+        "first_start_ms",
+        "job",
+        "last_attempt",
+        "pending",
+        "queued",
+        "reason",
+        "since_ms",
+        "states",
+        "tasks",
+        "waited_ms",
+        "waiting_on",
+    )
+
+    def __init__(self, job: Job) -> None:
+        """A job as it was submitted."""
+        self.job = job
+        self.reason: Reason | None = None
+        self.waiting_on: dict[Obstacle, Reason] | None = None
+        self.queued = False
+        self.end_ms: int | None = None
+        self.expected_ms = 0
+        self.waited_ms = 0
+        self.since_ms = 0
+        self.last_attempt = 0
+        self.first_start_ms: int | None = None
+        self._only: TaskLife | None = None
+        self._retried: tuple[IntervalSet, int, int] | None = None
+        if job.array is None:
+            # Never written to: what belongs to arrays is not kept for plain jobs.
+            self.tasks, self.states, self.pending = _NO_LIVES, _NO_STATES, NO_TASKS
+        else:
+            self.tasks, self.states, self.pending = {}, {}, job.array.tasks
+
+    # --- what it waits for
+
+    def wait_on(self, obstacle: Obstacle, reason: Reason) -> None:
+        """Note something that keeps the job from the queue."""
+        if self.waiting_on is None:
+            self.waiting_on = {}
+        self.waiting_on[obstacle] = reason
+
+    def is_waiting_on(self, obstacle: Obstacle) -> bool:
+        """Tell whether this keeps the job from the queue."""
+        return self.waiting_on is not None and obstacle in self.waiting_on
+
+    def wait_no_more(self, obstacle: Obstacle) -> None:
+        """Something keeps the job from the queue no longer."""
+        if self.waiting_on is not None:
+            self.waiting_on.pop(obstacle, None)
+            if not self.waiting_on:
+                self.waiting_on = None
+
+    def why(self) -> Reason | None:
+        """Why it ended, or why it is not queued: a hold first, as only a person can end that."""
+        if self.reason is not None:
+            return self.reason
+        if self.waiting_on:
+            return self.waiting_on.get(HELD) or next(iter(self.waiting_on.values()))
+        if self.tasks and not self.pending:
+            pauses = [task.resume_ms for task in self.tasks.values() if task.resume_ms]
+            if len(pauses) == len(self.tasks):
+                return paused_until(min(pauses))
+        return None
+
+    # --- tasks
+
+    def task(self, number: int | None) -> TaskLife:
+        """The life of a task, made at its first start."""
+        if self.job.array is None:
+            if self._only is None:
+                self._only = TaskLife()
+            return self._only
+        if number is None:
+            raise InternalError(f"array {self.job.id} has no task without a number")
+        life = self.tasks.get(number)
+        if life is None:
+            life = self.tasks[number] = self._new_task(number)
+        return life
+
+    @property
+    def only_task(self) -> TaskLife | None:
+        """The life of a plain job, if it has one of its own: it has started, or is protected."""
+        return self._only
+
+    @property
+    def has_started(self) -> bool:
+        """Tell whether the job, or a task of it, has ever started."""
+        return bool(self.tasks) or (self._only is not None and self._only.attempt > 0)
+
+    @property
+    def paused(self) -> IntervalSet:
+        """The tasks of an array that pause before their next attempt."""
+        return IntervalSet.of(number for number, task in self.tasks.items() if task.resume_ms)
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether the job, or some task of the array, waits for its turn or for something."""
+        if self.job.array is None:
+            return self.state is JobState.PENDING
+        return bool(self.pending) or any(task.resume_ms for task in self.tasks.values())
+
+    def end_task(self, number: int | None, state: JobState) -> None:
+        """A task has ended; of an array, only the number is kept."""
+        task = self.task(number)
+        task.move_to(state)
+        task.allocation_id = ""
+        task.resume_ms = 0
+        if number is not None:
+            self.states[state] = self.states.get(state, NO_TASKS).with_number(number)
+            self.last_attempt = max(self.last_attempt, task.attempt)
+            del self.tasks[number]
+
+    def cancel_waiting(self, chosen: IntervalSet, now_ms: int) -> tuple[int, list[TaskRow]]:
+        """Of an array: of these tasks, all that wait or pause end as cancelled.
+
+        Says how many, with the rows of those that had started before.
+        """
+        waiting = self.pending.union(self.paused)
+        gone = waiting.minus(waiting.minus(chosen))
+        self.pending = self.pending.minus(gone)
+        if gone:
+            self.states[JobState.CANCELLED] = gone.union(
+                self.states.get(JobState.CANCELLED, NO_TASKS)
+            )
+        rows = []
+        for number in [number for number in self.tasks if number in gone]:
+            task = self.tasks.pop(number)
+            self.last_attempt = max(self.last_attempt, task.attempt)
+            task.move_to(JobState.CANCELLED)
+            task.resume_ms = 0
+            if task.attempt:
+                rows.append(self.task_row(number, task, end_ms=now_ms))
+        return len(gone), rows
+
+    def take_pending(self, number: int, now_ms: int) -> None:
+        """A task of the array starts."""
+        self.pending = self.pending.without(number)
+        if self.first_start_ms is None:
+            self.first_start_ms = now_ms
+
+    def tasks_to_retry(self, *, cancelled: bool) -> IntervalSet:
+        """Of an array: its failed tasks, with the cancelled ones if asked for."""
+        failed = self.states.get(JobState.FAILED, NO_TASKS)
+        return failed.union(self.states.get(JobState.CANCELLED, NO_TASKS)) if cancelled else failed
+
+    def retry_tasks(self, again: IntervalSet, clock_ms: int) -> None:
+        """Of an array: these tasks, which failed or were cancelled, wait again.
+
+        Their next attempts have numbers that no former attempt of any of them had.
+        """
+        for state in (JobState.FAILED, JobState.CANCELLED):
+            left = self.states.pop(state, NO_TASKS).minus(again)
+            if left:
+                self.states[state] = left
+        self.pending = self.pending.union(again)
+        before = self._retried[0] if self._retried is not None else NO_TASKS
+        self._retried = (again.union(before), self.last_attempt, clock_ms)
+
+    def _new_task(self, number: int) -> TaskLife:
+        if self._retried is not None and number in self._retried[0]:
+            return TaskLife(attempt=self._retried[1], clock_ms=self._retried[2])
+        return TaskLife()
+
+    # --- states
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether nothing of the job runs or waits."""
+        if self.job.array is None:
+            return self.state in ENDED
+        return not self.pending and not self.tasks
+
+    @property
+    def state(self) -> JobState:
+        """The state of the job; of an array, of its most lively task."""
+        if self.job.array is None:
+            return JobState.PENDING if self._only is None else self._only.state
+        return self._state_of_array({life.state for life in self.tasks.values()})
+
+    def _state_of_array(self, alive: Collection[JobState]) -> JobState:
+        """Of an array whose living tasks are in these states."""
+        for state in (JobState.RUNNING, JobState.SCHEDULED):
+            if state in alive:
+                return state
+        if self.pending or self.tasks:
+            return JobState.PENDING
+        for state in (JobState.FAILED, JobState.CANCELLED):
+            if self.states.get(state):
+                return state
+        return JobState.COMPLETED
+
+    def row(self) -> JobRow:
+        """What the store should remember."""
+        why = self.why()
+        reason = "" if why is None else str(why)
+        met = self._met_dependencies()
+        since_ms = self.since_ms if self.queued else 0
+        if self.job.array is not None:
+            alive = self._tasks_alive()
+            return JobRow(
+                job=self.job,
+                state=self._state_of_array(alive),
+                reason=reason,
+                first_start_ms=self.first_start_ms,
+                start_ms=self.first_start_ms,
+                end_ms=self.end_ms,
+                waited_ms=self.waited_ms,
+                since_ms=since_ms,
+                met=met,
+                tasks=self._tasks_by_state(alive),
+            )
+        life = self._only
+        if life is None:
+            return JobRow(
+                job=self.job,
+                state=JobState.PENDING,
+                reason=reason,
+                end_ms=self.end_ms,
+                waited_ms=self.waited_ms,
+                expected_ms=self.expected_ms,
+                since_ms=since_ms,
+                met=met,
+            )
+        return JobRow(
+            job=self.job,
+            state=life.state,
+            reason=reason,
+            attempt=life.attempt,
+            preemptions=life.preemptions,
+            failures=life.failures,
+            exit_code=life.exit_code,
+            signal=life.signal,
+            first_start_ms=life.first_start_ms,
+            start_ms=life.start_ms,
+            end_ms=self.end_ms,
+            waited_ms=self.waited_ms,
+            attained_ms=life.attained_ms,
+            served_ms=life.served_ms,
+            resume_ms=life.resume_ms,
+            expected_ms=self.expected_ms,
+            since_ms=since_ms,
+            protected=life.protected,
+            stop_why=life.stop_why,
+            prolog_failures=life.prolog_failures,
+            misstarts=life.misstarts,
+            most_members=life.most_members,
+            saved_ms=life.saved_ms,
+            met=met,
+        )
+
+    def task_row(self, number: int, task: TaskLife, *, end_ms: int | None = None) -> TaskRow:
+        """What the store should remember of a task that has started."""
+        return TaskRow(
+            job_id=self.job.id,
+            task=number,
+            state=task.state,
+            attempt=task.attempt,
+            preemptions=task.preemptions,
+            failures=task.failures,
+            exit_code=task.exit_code,
+            signal=task.signal,
+            first_start_ms=task.first_start_ms,
+            start_ms=task.start_ms,
+            end_ms=end_ms,
+            waited_ms=task.waited_ms,
+            attained_ms=task.attained_ms,
+            served_ms=task.served_ms,
+            resume_ms=task.resume_ms,
+            protected=task.protected,
+            stop_why=task.stop_why,
+            prolog_failures=task.prolog_failures,
+            misstarts=task.misstarts,
+            saved_ms=task.saved_ms,
+        )
+
+    def _met_dependencies(self) -> tuple[str, ...]:
+        """The jobs that hold this one back no more."""
+        if not self.job.dependencies:
+            return ()
+        return tuple(
+            dict.fromkeys(
+                dependency.job_id
+                for dependency in self.job.dependencies
+                if not self.is_waiting_on(dependency)
+            )
+        )
+
+    def _tasks_alive(self) -> dict[JobState, list[int]]:
+        alive: dict[JobState, list[int]] = {}
+        for number, task in self.tasks.items():
+            alive.setdefault(task.state, []).append(number)
+        return alive
+
+    def _tasks_by_state(
+        self, alive: dict[JobState, list[int]]
+    ) -> tuple[tuple[JobState, IntervalSet], ...]:
+        tasks = dict(self.states)
+        if self.pending:
+            tasks[JobState.PENDING] = self.pending
+        for state, numbers in alive.items():
+            tasks[state] = tasks.get(state, NO_TASKS).union(IntervalSet.of(numbers))
+        return tuple(sorted(tasks.items()))
+
+
+def paused_until(resume_ms: int) -> Reason:
+    """Why a job waits after a failed attempt."""
+    return Reason(ReasonCode.BACKOFF, (("until_ms", resume_ms),))
+
+
+_NO_LIVES: dict[int, TaskLife] = {}
+_NO_STATES: dict[JobState, IntervalSet] = {}

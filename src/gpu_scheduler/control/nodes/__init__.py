@@ -1,0 +1,1 @@
+"""Nodes as the core knows them: inventory, cordon and drain, lost nodes, reconciliation."""

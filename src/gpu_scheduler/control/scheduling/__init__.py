@@ -1,0 +1,1 @@
+"""Running the engine: the cycle, its reservations, forecast audit, advance reservations."""

@@ -1,0 +1,75 @@
+"""What waiting jobs were first told about their start, kept until they start and judged then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.control.effects import Outcome
+from gpu_scheduler.control.messages import Estimate
+from gpu_scheduler.control.state import Book
+from gpu_scheduler.model.snapshot import Running
+from gpu_scheduler.predict.interface import Predictor
+from gpu_scheduler.store.rows import EstimateRow, RemovedEstimate
+
+
+def note(book: Book, estimates: tuple[Estimate, ...], now_ms: int, outcome: Outcome) -> None:
+    """Keep the first estimate of each job that still waits for its first start."""
+    for estimate in estimates:
+        life = book.lives.get(estimate.job_id)
+        if life is None or not life.queued or life.has_started:
+            continue
+        if estimate.job_id in book.estimates:
+            continue
+        row = EstimateRow(
+            job_id=estimate.job_id,
+            tenant=life.job.tenant,
+            user=life.job.user,
+            made_ms=now_ms,
+            promised_ms=max(now_ms, estimate.start_ms),
+            basis=estimate.basis,
+        )
+        book.estimates[estimate.job_id] = row
+        outcome.writes.append(row)
+
+
+def fulfil(book: Book, job_id: str, now_ms: int, outcome: Outcome) -> None:
+    """A job starts for the first time: that is what its estimate is judged by."""
+    row = book.estimates.pop(job_id, None)
+    if row is not None:
+        outcome.writes.append(replace(row, start_ms=now_ms))
+
+
+def withdraw(book: Book, job_id: str, outcome: Outcome) -> None:
+    """Somebody changed the job, or it ended: what was said about it before is void."""
+    if book.estimates.pop(job_id, None) is not None:
+        outcome.writes.append(RemovedEstimate(job_id))
+
+
+# --- When a job should end that has run longer than was expected.
+#
+# Expectations are corrected by the cycles, which come when they decide something. Whoever tells a
+# time meanwhile has to ask anew, or would say that it ends now for as long as it runs.
+
+LEAST_STEP_MS = 1_000
+LEAST_STEP_PERCENT = 1
+"""An expectation that was exceeded grows by at least so much, so that it is not exceeded again
+at the next moment, however short-sighted the predictor is."""
+
+
+def expected_end_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
+    """When it should end; if that time has passed, by what is known of jobs that ran as long."""
+    if running.expected_end_ms >= now_ms or running.stopping:
+        return running.expected_end_ms
+    return corrected_end_ms(predictor, running, now_ms)
+
+
+def corrected_end_ms(predictor: Predictor, running: Running, now_ms: int) -> int:
+    """When a job should end that should have ended already."""
+    elapsed_ms = max(0, now_ms - running.allocation.start_ms)
+    if elapsed_ms < LEAST_STEP_MS:
+        # Before that there is no use in asking, and very short jobs would ask all the time.
+        return now_ms + LEAST_STEP_MS
+    total_ms = running.attained_ms + elapsed_ms
+    expected_ms = predictor.exceed(running.job, total_ms, now_ms)
+    least_ms = max(LEAST_STEP_MS, elapsed_ms * LEAST_STEP_PERCENT // 100)
+    return now_ms + max(least_ms, expected_ms - total_ms)

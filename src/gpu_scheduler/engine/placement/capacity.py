@@ -1,0 +1,243 @@
+"""What could ever run here: judged against all known nodes, empty, healthy and online."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpu_scheduler.engine.placement import placer
+from gpu_scheduler.engine.queue import JobShape
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.node_class import Kind
+from gpu_scheduler.engine.state.node_index import Index
+from gpu_scheduler.engine.state.node_resources import Slot
+from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.model.node import (
+    ONLY,
+    Health,
+    Node,
+    NodeState,
+    asked_for,
+    in_words,
+    names_nodes,
+    offer_of,
+)
+from gpu_scheduler.model.request import MB_PER_GB, Request
+
+MOST_NAMED = 5
+
+
+def largest_node_gpus(index: Index, request: Request) -> int:
+    """The most GPUs of one model on one known node that the request may use."""
+    for count, kind in index.shape(request).widths(index.kinds):
+        if _is_present(index, kind):
+            return count
+    return 0
+
+
+def ever_fits(picture: Picture, job_shape: JobShape) -> str:
+    """Why the job could never run, even on the empty cluster; an empty text if it could."""
+    index = picture.index
+    first = job_shape.members[0]
+    if job_shape.min_members == 1 and not first.labelled:
+        return _lone_verdict(index, first)
+    verdicts = picture.gang_verdicts
+    verdict = verdicts.get((job_shape.id, index.version))
+    if verdict is None:
+        if verdicts and next(iter(verdicts))[1] != index.version:
+            verdicts.clear()
+        verdict = verdicts[job_shape.id, index.version] = _verdict(index, job_shape)
+    return verdict
+
+
+def described(shape: Shape, *, as_asked: bool = False) -> str:
+    """A request in a few words; `as_asked`, without what a node must offer to run it at all."""
+    request = shape.request
+    labels = asked_for(request.node_labels) if as_asked else request.node_labels
+    words = []
+    if request.gpu_count or request.gpu_extra_milli:
+        amount = f"{request.gpu_milli / 1000:g} GPU" + ("s" if request.gpu_milli > 1000 else "")
+        if request.mig_profile:
+            amount = f"{request.gpu_count} x MIG {request.mig_profile}"
+        elif not request.gpu_milli:
+            amount = f"{request.gpu_count} shared GPU" + ("s" if request.gpu_count > 1 else "")
+        if request.gpu_models:
+            amount += f" ({' or '.join(request.gpu_models)})"
+        if request.device_ids:
+            amount += f" with index {' or '.join(map(str, request.device_ids))}"
+        words.append(amount)
+    if request.gpu_memory_mb:
+        words.append(f"{_size(request.gpu_memory_mb)} of GPU memory each")
+    if request.cpu_milli:
+        words.append(f"{request.cpu_milli / 1000:g} CPU core" + "s" * (request.cpu_milli > 1000))
+    if request.memory_mb:
+        words.append(f"{_size(request.memory_mb)} of memory")
+    of_node = in_words(labels)
+    if of_node and not words:
+        words.append("a place")
+    return ", ".join([*words, *of_node]) or "nothing"
+
+
+def _size(memory_mb: int) -> str:
+    """In GB, as people ask for it, where that says it exactly."""
+    whole, rest = divmod(memory_mb, MB_PER_GB)
+    return f"{memory_mb} MiB" if rest else f"{whole:,} GB"
+
+
+def offered(index: Index) -> str:
+    """The largest node in a few words."""
+    present = [kind for kind in index.kinds if _is_present(index, kind)]
+    kinds = sorted(present, key=lambda kind: (-kind.size, -kind.cpu_milli, kind.id))
+    if not kinds:
+        return "no node is known"
+    best = kinds[0]
+    gpus = f"{best.size} {'/'.join(best.models)} GPUs" if best.size else "no GPU"
+    return (
+        f"the largest node has {gpus}, {best.cpu_milli / 1000:g} CPU cores and "
+        f"{best.memory_mb / MB_PER_GB:,.0f} GB of memory"
+    )
+
+
+def _verdict(index: Index, job_shape: JobShape) -> str:
+    for shape in dict.fromkeys(job_shape.members[: job_shape.min_members]):
+        missing = _lone_verdict(index, shape)
+        if missing:
+            return missing
+    return "" if job_shape.min_members == 1 else _try_empty(index, job_shape)
+
+
+def _lone_verdict(index: Index, shape: Shape) -> str:
+    """One and the same node must have the labels and the hardware."""
+    if shape.kinds_seen != len(index.kinds):
+        shape.learn(index.kinds)
+    selected = index.selected(shape.request)
+    if selected is None:
+        found = any(_is_present(index, fit.kind) for fit in shape.fits)
+    else:
+        found = any(slot.kind.id in shape.by_kind for slot in index.slots_in(selected))
+    if found:
+        return ""
+    return f"no node offers {described(shape)}; {_unlabelled(index, shape)}{offered(index)}"
+
+
+def _unlabelled(index: Index, shape: Shape) -> str:
+    """Which of the labels no node has, if it is that."""
+    known = {label for slot in index.by_id.values() for label in slot.node.labels}
+    for name, value in shape.request.node_labels:
+        if name == ONLY:
+            strange = [one for one in value.split(",") if one not in index.by_id]
+            if strange:
+                return f"no node is called {' or '.join(strange[:MOST_NAMED])}; "
+        elif not names_nodes(name) and (name, value) not in known:
+            offer = offer_of(name)
+            if offer:
+                return f"no node has {offer}; "
+            others = sorted(has for label, has in known if label == name)[:MOST_NAMED]
+            there_is = f"; there is {', '.join(others)}" if others else ""
+            return f"no node has label {name}={value}{there_is}; "
+    return ""
+
+
+def _is_present(index: Index, kind: Kind) -> bool:
+    """Tell whether a node of the kind is there: kinds stay known when their nodes are gone."""
+    example = index.by_id.get(kind.example)
+    if example is not None and example.kind is kind:
+        return True
+    if kind.absent_at == index.version:
+        return False
+    for slot in index.by_id.values():
+        if slot.kind is kind:
+            kind.example = slot.node.id
+            return True
+    kind.absent_at = index.version
+    return False
+
+
+def _try_empty(index: Index, job_shape: JobShape) -> str:
+    empty = Index()
+    for slot in sorted(index.by_id.values(), key=lambda slot: slot.ordinal):
+        empty.add_node(_at_its_best(slot.node))
+    shapes = tuple(empty.shape(member.request) for member in job_shape.members)
+    twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
+    if placer.place_gang(twin, Draft(empty), empty.find) is not None:
+        return ""
+    where = _where_it_fails(empty, twin)
+    total = sum(member.request.gpu_milli for member in job_shape.members[: job_shape.min_members])
+    count = len(index.by_id)
+    nodes = "the one node" if count == 1 else f"the {count} nodes"
+    return (
+        f"{total / 1000:g} GPUs in {job_shape.min_members} parts do not fit together on {nodes}; "
+        f"{where}{offered(index)}"
+    )
+
+
+def _chosen_by(labels: tuple[tuple[str, str], ...], nodes: int) -> str:
+    words = ", ".join(in_words(labels))
+    if any(names_nodes(name) for name, _ in labels):
+        return f"may be used ({words})"
+    return (
+        f"{'has' if nodes == 1 else 'have'} {words.removeprefix('labels ').removeprefix('with ')}"
+    )
+
+
+def _where_it_fails(empty: Index, job_shape: JobShape) -> str:
+    """What a gang asks for that leaves it too few places: one rack, or labels."""
+    draft = Draft(empty)
+    least = job_shape.min_members
+    wanted = job_shape.members[:least]
+    labels = wanted[0].request.node_labels
+    told = ""
+    if labels:
+        count = (empty.selected(wanted[0].request) or 0).bit_count()
+        room = placer.most_members(draft, wanted, empty.find, None)
+        nodes = f"{count} node{'s' * (count != 1)}"
+        told = f"{nodes} {_chosen_by(labels, count)}, with room for {room} of {least}; "
+    if job_shape.same_rack:
+        rooms = [
+            (-placer.most_members(draft, wanted, empty.find, bits), name)
+            for name, bits in empty.racks().items()
+        ]
+        room, name = min(rooms)
+        told += (
+            f"the largest rack, {name or 'which has no name'}, has room for {-room} of {least}; "
+        )
+    return told
+
+
+def open_room(picture: Picture, job_shape: JobShape) -> bool:
+    """Tell whether the nodes that take work now could run a job, if they were empty."""
+    least = job_shape.members[: job_shape.min_members]
+    nodes = [
+        slot.node
+        for slot in sorted(picture.index.by_id.values(), key=lambda slot: slot.ordinal)
+        if slot.bucket >= 0
+        and any(_is_able(picture.index, slot, shape) for shape in dict.fromkeys(least))
+    ]
+    if len(least) == 1 or not nodes:
+        return bool(nodes)
+    opened = Index()
+    for node in nodes:
+        opened.add_node(node)
+    shapes = tuple(opened.shape(member.request) for member in job_shape.members)
+    twin = JobShape(0, shapes, job_shape.min_members, same_rack=job_shape.same_rack)
+    return placer.place_gang(twin, Draft(opened), opened.find) is not None
+
+
+def _is_able(index: Index, slot: Slot, shape: Shape) -> bool:
+    """Tell whether a node, as it is but empty, could run one member."""
+    selected = index.selected(shape.request)
+    if selected is not None and not selected & slot.bit:
+        return False
+    wanted = shape.request.device_count
+    return any(
+        (fit.allowed & slot.usable).bit_count() >= wanted
+        for fit in shape.by_kind.get(slot.kind.id, ())
+    )
+
+
+def _at_its_best(node: Node) -> Node:
+    devices = tuple(
+        replace(device, health=Health.HEALTHY, paused=False, hot=False, foreign=None)
+        for device in node.devices
+    )
+    return replace(node, devices=devices, state=NodeState.ONLINE, closed=None)

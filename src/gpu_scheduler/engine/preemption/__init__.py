@@ -1,0 +1,1 @@
+"""Preemption: for which reason a running job may be evicted, and which victims are chosen."""

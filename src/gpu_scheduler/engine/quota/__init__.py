@@ -1,0 +1,1 @@
+"""Quota checks: what a tenant, user or pool may hold, and what it holds in one cycle."""

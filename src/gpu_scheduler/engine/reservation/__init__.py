@@ -1,0 +1,1 @@
+"""Reservations: start times kept for blocked jobs, backfill, and advance reservations."""

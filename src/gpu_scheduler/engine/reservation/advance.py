@@ -1,0 +1,502 @@
+"""What people have reserved, as it bears on one job: which devices are closed to it, and when.
+
+A job without a right to a window may start on its devices only if it is over before the window
+begins. What counts is its limit; a job that can be preempted may also rely on its expected run
+time, as it is stopped in time if that was wrong. `eviction_ms` is left for the last one to leave.
+
+Closed devices are taken out of the index for as long as a job is looked at that may not have them,
+so every search obeys without knowing. Nothing here is made while nobody has reserved anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpu_scheduler.engine.policy import Preemption
+from gpu_scheduler.engine.queue import Entry
+from gpu_scheduler.engine.state.cluster_state import Picture, RunningEntry
+from gpu_scheduler.engine.state.node_class import lowest_bits
+from gpu_scheduler.engine.state.node_resources import Hold, Slot
+from gpu_scheduler.model.advance_reservation import Window, Wish
+from gpu_scheduler.model.errors import UnknownThing, WrongState
+from gpu_scheduler.model.job import Job
+from gpu_scheduler.model.node import Device, Health, NodeState
+from gpu_scheduler.model.plan import Placement
+from gpu_scheduler.model.reasons import Reason, ReasonCode
+from gpu_scheduler.model.request import Request
+from gpu_scheduler.model.utc import moment_text
+
+Masks = dict[int, int]
+"""Devices by the ordinal of their node."""
+
+
+class Rule:
+    """The windows that one job has no right to, and how far ahead it must look."""
+
+    __slots__ = ("_windows", "reach_ms")
+
+    def __init__(self, windows: tuple[tuple[Window, Masks], ...], reach_ms: int) -> None:
+        """`reach_ms` after its start the job is gone for sure."""
+        self._windows = windows
+        self.reach_ms = reach_ms
+
+    @property
+    def last_end_ms(self) -> int:
+        """From then on nothing is closed."""
+        return max(window.end_ms for window, _ in self._windows)
+
+    @property
+    def ordinals(self) -> list[int]:
+        """The nodes with windows."""
+        return sorted({ordinal for _, masks in self._windows for ordinal in masks})
+
+    def closed_at(self, ordinal: int, at_ms: int) -> int:
+        """The devices of a node on which the job must not start at that moment."""
+        closed = 0
+        for window, masks in self._windows:
+            if at_ms < window.end_ms and at_ms + self.reach_ms > window.start_ms:
+                closed |= masks.get(ordinal, 0)
+        return closed
+
+    def closed(self, at_ms: int | None) -> Masks:
+        """The same for all nodes; for None, whatever is ever closed."""
+        found: Masks = {}
+        for window, masks in self._windows:
+            if at_ms is None or (at_ms < window.end_ms and at_ms + self.reach_ms > window.start_ms):
+                for ordinal, mask in masks.items():
+                    found[ordinal] = found.get(ordinal, 0) | mask
+        return found
+
+    def ends_on(self, ordinal: int) -> list[int]:
+        """When windows on a node end."""
+        return [window.end_ms for window, masks in self._windows if ordinal in masks]
+
+    def narrowed(self, slot: Slot, at_ms: int) -> Slot:
+        """A node as the job may use it from that moment on."""
+        closed = self.closed_at(slot.ordinal, at_ms) & slot.usable
+        if not closed:
+            return slot
+        twin = slot.copy()
+        twin.usable &= ~closed
+        return twin
+
+    def bars(self, hold: Hold, at_ms: int) -> bool:
+        """Tell whether the job must not take certain devices at that moment."""
+        return bool(touched(hold) & self.closed_at(hold.slot.ordinal, at_ms))
+
+    def reason_at(self, at_ms: int) -> Reason:
+        """The window that is first in the way, as a reason."""
+        for window, _ in self._windows:
+            if at_ms < window.end_ms and at_ms + self.reach_ms > window.start_ms:
+                data: tuple[tuple[str, str | int], ...] = (
+                    ("from_ms", window.start_ms),
+                    ("gpus", window.gpu_count),
+                    ("owner", window.owner),
+                    ("reservation", window.id),
+                    ("until_ms", window.end_ms),
+                )
+                is_ahead = at_ms < window.start_ms
+                return Reason(ReasonCode.WINDOW_AHEAD if is_ahead else ReasonCode.WINDOW, data)
+        return Reason(ReasonCode.RESOURCES)
+
+
+class Windows:
+    """The windows of one pass, and what is closed on the index for the job that is looked at."""
+
+    def __init__(self, picture: Picture, now_ms: int) -> None:
+        """Look at all windows that are not over."""
+        self._picture = picture
+        self._now_ms = now_ms
+        self._all = tuple(
+            (window, masks_of(picture, window))
+            for window in sorted(
+                picture.windows.values(), key=lambda window: (window.start_ms, window.number)
+            )
+            if now_ms < window.end_ms
+        )
+        self._rules: dict[tuple[str, str, int], Rule | None] = {}
+        self._open: Masks = {}
+        self._closures: dict[tuple[tuple[int, int], ...], int] = {(): 0}
+
+    def rule_for(self, entry: Entry, duration_ms: int) -> Rule | None:
+        """What a waiting job must keep to; None if it may go everywhere at any time."""
+        job = entry.waiting.job
+        reach_ms = self._reach_ms(entry, duration_ms)
+        key = (job.tenant, job.user, reach_ms)
+        if key not in self._rules:
+            windows = tuple(item for item in self._all if not item[0].admits(job))
+            self._rules[key] = Rule(windows, reach_ms) if windows else None
+        return self._rules[key]
+
+    def close(self, masks: Masks) -> int:
+        """Have just these devices closed on the index; returns a number for this very choice."""
+        key = tuple(sorted(item for item in masks.items() if item[1]))
+        index = self._picture.index
+        for ordinal in sorted({*self._open, *masks}):
+            slot = index.slots[ordinal]
+            usable = self._open.setdefault(ordinal, slot.usable) & ~masks.get(ordinal, 0)
+            if usable != slot.usable:
+                index.set_usable(slot, usable)
+        return self._closures.setdefault(key, len(self._closures))
+
+    def usable_of(self, slot: Slot) -> int:
+        """The devices that take work, closed or not."""
+        return self._open.get(slot.ordinal, slot.usable)
+
+    def own_of(self, entry: Entry, rule: Rule | None) -> tuple[Masks, int, int] | None:
+        """The job's own windows now: what to close besides them, their nodes, and until when.
+
+        None if it has none, or needs no GPU.
+        """
+        own: Masks = {}
+        until_ms = 0
+        if entry.shape.uses_gpus:
+            for window, masks in self._all:
+                if window.start_ms <= self._now_ms and window.admits(entry.waiting.job):
+                    until_ms = max(until_ms, window.end_ms)
+                    for ordinal, mask in masks.items():
+                        own[ordinal] = own.get(ordinal, 0) | mask
+        if not own:
+            return None
+        closed = {} if rule is None else rule.closed(self._now_ms)
+        slots = self._picture.index.slots
+        outside = {o: self.usable_of(slots[o]) & ~own[o] | closed.get(o, 0) for o in own}
+        nodes = 0
+        for ordinal in own:
+            nodes |= slots[ordinal].bit
+        return outside, nodes, until_ms
+
+    def _reach_ms(self, entry: Entry, duration_ms: int) -> int:
+        policy = self._picture.policy
+        waiting = entry.waiting
+        tenant = self._picture.tenant(waiting.job.tenant)
+        yields = (
+            policy.fills_gaps
+            and policy.preemption is not Preemption.NONE
+            and waiting.job.preemptible
+            and tenant.allow_preemption
+            and waiting.preemptions < tenant.max_preemptions
+        )
+        lasts_ms = duration_ms if yields else self._picture.limit_ms(waiting.job)
+        return lasts_ms + policy.eviction_ms
+
+
+def masks_of(picture: Picture, window: Window) -> Masks:
+    """The devices of a window on the nodes that are known."""
+    masks: Masks = {}
+    for node_id, indices in window.devices:
+        slot = picture.index.by_id.get(node_id)
+        if slot is not None:
+            masks[slot.ordinal] = masks.get(slot.ordinal, 0) | mask_of(slot, indices)
+    return masks
+
+
+def mask_of(slot: Slot, indices: Iterable[int]) -> int:
+    """Devices of a node by their positions."""
+    wanted = set(indices)
+    mask = 0
+    for position, device in enumerate(slot.kind.devices):
+        if device.index in wanted:
+            mask |= 1 << position
+    return mask
+
+
+def intruders(picture: Picture, window: Window) -> list[RunningEntry]:
+    """What runs on the devices of a window, has no right to that, and may not be gone in time."""
+    masks = masks_of(picture, window)
+    found: dict[str, RunningEntry] = {}
+    for ordinal, mask in sorted(masks.items()):
+        for allocation_id, entry in sorted(picture.by_node.get(ordinal, {}).items()):
+            running = entry.running
+            if window.admits(running.job) or running.limit_end_ms <= window.start_ms:
+                continue
+            if any(touched(h) & mask for h in entry.holds if h.slot.ordinal == ordinal):
+                found[allocation_id] = entry
+    return list(found.values())
+
+
+def can_yield(picture: Picture, entry: RunningEntry) -> bool:
+    """Tell whether a running job may be stopped for a window."""
+    running = entry.running
+    tenant = picture.tenant(running.job.tenant)
+    return (
+        running.job.preemptible
+        and tenant.allow_preemption
+        and running.preemptions < tenant.max_preemptions
+    )
+
+
+def is_barred(windows: Iterable[Window], job: Job, placements: tuple[Placement, ...]) -> bool:
+    """Tell whether a placement lies on devices that are somebody else's; for tests and checks."""
+    held = {(p.node_id, share.index) for p in placements for share in p.devices}
+    return any(
+        (node_id, index) in held
+        for window in windows
+        if not window.admits(job)
+        for node_id, indices in window.devices
+        for index in indices
+    )
+
+
+def touched(hold: Hold) -> int:
+    """All devices that a hold takes any part of."""
+    mask = hold.mask
+    for position, _, _ in hold.parts:
+        mask |= 1 << position
+    for position, _ in hold.slices:
+        mask |= 1 << position
+    return mask
+
+
+# --- Which devices a person can reserve for a while, or what would fit instead. Changes nothing.
+#
+# A device can be kept if it takes work, is in no other window at that time, and whatever runs on it
+# has a right to be there or is gone by its limit before the start. With `preempts`, jobs that can
+# be
+# preempted are no obstacle: they are stopped in time.
+
+MOST_TRIED = 64
+"""Each look goes over all nodes, and whoever is refused is not worth more than a moment."""
+Devices = tuple[tuple[str, tuple[int, ...]], ...]
+Place = tuple[str, int]
+"""A node, and the index of one of its devices."""
+
+
+class _Survey:
+    """What stands in the way of a wish, counted by device."""
+
+    def __init__(self, picture: Picture, wish: Wish, start_ms: int) -> None:
+        self.out = self.reserved = self.running = self.stoppable = 0
+        self.open: list[tuple[Slot, int, int]] = []
+        end_ms = start_ms + wish.end_ms - wish.start_ms
+        for slot in _nodes(picture, wish):
+            wanted = _wanted(slot, wish)
+            out = wanted & ~_trusted(slot)
+            reserved = wanted & ~out & _in_windows(picture, slot, start_ms, end_ms)
+            stays, yields = _running(picture, wish, slot, start_ms)
+            running = wanted & ~out & ~reserved & stays
+            stoppable = wanted & ~out & ~reserved & ~running & yields
+            self.out += out.bit_count()
+            self.reserved += reserved.bit_count()
+            self.running += running.bit_count()
+            self.stoppable += stoppable.bit_count()
+            free = wanted & ~out & ~reserved & ~running & ~stoppable
+            self.open.append((slot, free, stoppable if wish.preempts else 0))
+
+    @property
+    def count(self) -> int:
+        """How many devices can be had."""
+        return sum((free | more).bit_count() for _, free, more in self.open)
+
+
+def choose_devices(picture: Picture, wish: Wish) -> Devices:
+    """The devices to keep: on one node if one has enough, those that nobody must leave first."""
+    survey = _Survey(picture, wish, wish.start_ms)
+    if survey.count < wish.gpus:
+        raise WrongState(_refusal(picture, wish, survey))
+    enough = [item for item in survey.open if (item[1] | item[2]).bit_count() >= wish.gpus]
+    if enough:
+        # Who must stop for it counts first, then the tightest node.
+        slot, free, more = min(
+            enough,
+            key=lambda item: (
+                max(0, wish.gpus - item[1].bit_count()),
+                item[1].bit_count(),
+                item[0].ordinal,
+            ),
+        )
+        return ((slot.node.id, _indices(slot, _pick(slot, free, more, wish.gpus))),)
+    chosen: list[tuple[str, tuple[int, ...]]] = []
+    left = wish.gpus
+    for slot, free, more in sorted(
+        survey.open, key=lambda item: (-(item[1] | item[2]).bit_count(), item[0].ordinal)
+    ):
+        count = min(left, (free | more).bit_count())
+        if count:
+            chosen.append((slot.node.id, _indices(slot, _pick(slot, free, more, count))))
+            left -= count
+    return tuple(chosen)
+
+
+def broken_devices(picture: Picture, window: Window) -> tuple[Place, ...]:
+    """Devices of a window that cannot be relied on: unhealthy, set aside, gone, or of a lost node.
+
+    What an admin has paused or cordoned is not broken, and comes back by the admin's word.
+    """
+    broken = []
+    for node_id, indices in window.devices:
+        slot = picture.index.by_id.get(node_id)
+        is_lost = slot is None or slot.node.state in {NodeState.LOST, NodeState.DEAD}
+        devices = {} if slot is None else {one.index: one for one in slot.node.devices}
+        for index in indices:
+            device = devices.get(index)
+            if is_lost or device is None or _is_broken(device):
+                broken.append((node_id, index))
+    return tuple(sorted(broken))
+
+
+def mended_devices(
+    picture: Picture, window: Window, broken: tuple[Place, ...], now_ms: int
+) -> Devices:
+    """The devices of a window, with others in place of as many broken ones as can be.
+
+    Others are what was asked for and, if no model was, of the model of those that broke; rather on
+    a node of which the window has some already.
+    """
+    wish = Wish(
+        tenant=window.tenant,
+        user=window.user,
+        gpus=1,
+        start_ms=max(now_ms, window.start_ms),
+        end_ms=window.end_ms,
+        node=window.asked_node,
+        indices=window.asked_indices,
+        preempts=window.preempts,
+    )
+    if wish.end_ms <= wish.start_ms or (wish.node and wish.node not in picture.index.by_id):
+        return window.devices
+    places = {(node_id, index) for node_id, indices in window.devices for index in indices}
+    taken: set[Place] = set()
+    for place in broken:
+        model = window.asked_model or _model_of(picture, place)
+        found = _other(picture, replace(wish, gpu_model=model), places | taken)
+        if found is not None:
+            places.remove(place)
+            taken.add(found)
+    by_node: dict[str, list[int]] = {}
+    for node_id, index in sorted(places | taken):
+        by_node.setdefault(node_id, []).append(index)
+    return tuple((node_id, tuple(indices)) for node_id, indices in by_node.items())
+
+
+def _other(picture: Picture, wish: Wish, places: set[Place]) -> Place | None:
+    """One device more, that is not among these."""
+    near = {node_id for node_id, _ in places}
+    found = []
+    for slot, free, more in _Survey(picture, wish, wish.start_ms).open:
+        for is_held, mask in ((False, free), (True, more)):
+            found += [
+                ((is_held, slot.node.id not in near, slot.ordinal, index), (slot.node.id, index))
+                for index in _indices(slot, mask)
+                if (slot.node.id, index) not in places
+            ]
+    return min(found)[1] if found else None
+
+
+def _model_of(picture: Picture, place: Place) -> str:
+    slot = picture.index.by_id.get(place[0])
+    devices = () if slot is None else slot.node.devices
+    return next((device.model for device in devices if device.index == place[1]), "")
+
+
+def _is_broken(device: Device) -> bool:
+    return device.health is not Health.HEALTHY or device.quarantined
+
+
+def _nodes(picture: Picture, wish: Wish) -> list[Slot]:
+    if wish.node:
+        return [picture.index.slot(wish.node)]
+    return sorted(picture.index.by_id.values(), key=lambda slot: slot.ordinal)
+
+
+def _wanted(slot: Slot, wish: Wish) -> int:
+    devices = slot.kind.devices
+    if wish.indices:
+        unknown = sorted(set(wish.indices) - {device.index for device in devices})
+        if unknown and wish.node:
+            raise UnknownThing(f"node '{wish.node}' has no GPU {', '.join(map(str, unknown))}")
+        mask = mask_of(slot, wish.indices)
+    else:
+        mask = (1 << len(devices)) - 1
+    if wish.gpu_model:
+        mask &= mask_of(slot, (d.index for d in devices if d.model == wish.gpu_model))
+    return mask
+
+
+def _trusted(slot: Slot) -> int:
+    """Devices that should be there then: heat and other people's programs pass."""
+    if not slot.takes_work:
+        return 0
+    return mask_of(slot, (device.index for device in slot.node.devices if _is_sound(device)))
+
+
+def _is_sound(device: Device) -> bool:
+    return device.health is Health.HEALTHY and not device.paused and not device.quarantined
+
+
+def _in_windows(picture: Picture, slot: Slot, start_ms: int, end_ms: int) -> int:
+    mask = 0
+    for window in picture.windows.values():
+        if window.overlaps(start_ms, end_ms):
+            mask |= masks_of(picture, window).get(slot.ordinal, 0)
+    return mask
+
+
+def _running(picture: Picture, wish: Wish, slot: Slot, start_ms: int) -> tuple[int, int]:
+    """Devices of a node that may still be held at the start: for good, and by who can yield."""
+    stays = yields = 0
+    for entry in picture.by_node.get(slot.ordinal, {}).values():
+        running = entry.running
+        gone_ms = running.limit_end_ms + picture.policy.eviction_ms
+        if wish.admits(running.job) or running.stopping or gone_ms <= start_ms:
+            continue
+        mask = 0
+        for hold in entry.holds:
+            if hold.slot is slot:
+                mask |= touched(hold)
+        if can_yield(picture, entry):
+            yields |= mask
+        else:
+            stays |= mask
+    return stays, yields
+
+
+def _pick(slot: Slot, free: int, more: int, count: int) -> int:
+    """Neighbours on one island if possible, and no more of those in use than needed."""
+    wanted = min(count, free.bit_count())
+    mask = slot.kind.pick(free, Request(gpu_count=wanted)) if wanted else 0
+    return mask | lowest_bits(more & ~mask, count - wanted)
+
+
+def _indices(slot: Slot, mask: int) -> tuple[int, ...]:
+    devices = enumerate(slot.kind.devices)
+    return tuple(sorted(device.index for place, device in devices if mask >> place & 1))
+
+
+def _refusal(picture: Picture, wish: Wish, survey: _Survey) -> str:
+    """What was asked, what was found, and what would fit."""
+    total = sum(_wanted(slot, wish).bit_count() for slot in _nodes(picture, wish))
+    found = [
+        f"{count} {what}"
+        for count, what in (
+            (survey.out, "paused, unhealthy, drained or not online"),
+            (survey.reserved, "reserved already"),
+            (survey.running, "held by jobs that may run longer"),
+            (0 if wish.preempts else survey.stoppable, "held by jobs that could be preempted"),
+        )
+        if count
+    ]
+    advice = [f"ask for {survey.count} or fewer"] if survey.count else []
+    if not wish.preempts and survey.count + survey.stoppable >= wish.gpus:
+        advice.append("let them be stopped for it (--preempt)")
+    later_ms = _first_time(picture, wish)
+    if later_ms is not None:
+        advice.append(f"begin at {moment_text(later_ms)}")
+    return (
+        f"{wish.gpus} GPUs cannot be free at {moment_text(wish.start_ms)}: of {total} that could "
+        f"be meant, {survey.count} can" + (f" ({', '.join(found)})" if found else "") + "; "
+        f"{', or '.join(advice) or 'choose other GPUs'}"
+    )
+
+
+def _first_time(picture: Picture, wish: Wish) -> int | None:
+    """The first later moment at which the wish could be granted; of many only some are tried."""
+    eviction_ms = picture.policy.eviction_ms
+    moments = {entry.running.limit_end_ms + eviction_ms for entry in picture.running.values()}
+    moments |= {window.end_ms for window in picture.windows.values()}
+    later = sorted((moment for moment in moments if moment > wish.start_ms), reverse=True)
+    # Backwards, so that the last one, when all have gone, is among those that are tried.
+    tried = later[:: 1 + len(later) // MOST_TRIED][::-1]
+    fitting = (at_ms for at_ms in tried if _Survey(picture, wish, at_ms).count >= wish.gpus)
+    return next(fitting, None)

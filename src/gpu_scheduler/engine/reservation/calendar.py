@@ -1,0 +1,530 @@
+"""Reservations: a place and a time for blocked jobs, and what later jobs may do around them.
+
+A reservation is kept from cycle to cycle (sticky). Jobs of the same or a lower static class start
+on its nodes only if it can still start in time there; a higher class may push it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gpu_scheduler.engine.placement.anti_affinity import Distance
+from gpu_scheduler.engine.queue import Entry, JobShape
+from gpu_scheduler.engine.reservation.advance import Rule, Windows
+from gpu_scheduler.engine.reservation.timeline import Booking, Outlook, Upcoming, least_release
+from gpu_scheduler.engine.state.cluster_state import Picture
+from gpu_scheduler.engine.state.node_resources import Hold, Slot
+from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.engine.state.transaction import Draft
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.plan import Reservation
+from gpu_scheduler.model.service import BEYOND_MS
+
+Placer = Callable[[JobShape, int | None], list[Hold] | None]
+NOBODY_PASSES = 1 << 62
+"""The class of a place that was cleared: others have left for it, so it is kept from everybody."""
+
+
+class Calendar:
+    """The reservations of one cycle, and an outlook for every node that they touch."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        draft: Draft,
+        now_ms: int,
+        *,
+        gone: set[str],
+        started: list[tuple[int, list[Hold]]],
+        windows: Windows | None = None,
+        distance: Distance | None = None,
+    ) -> None:
+        """`gone` allocations hold nothing in the draft any more, `started` jobs already do.
+
+        `leaving` allocations are being evicted: they hold what they hold, but not for long.
+        `unsettled` nodes, as a bitmap, are not just as the picture shows them: something starts
+        there in this cycle, or something is booked. `windows` are what people have reserved, and
+        `rule` is what that means for the job that is looked at. `distance` knows where ports are
+        taken.
+        """
+        self._picture = picture
+        self._draft = draft
+        self._now_ms = now_ms
+        self._gone = gone
+        self._started = started
+        self._outlooks: dict[int, Outlook] = {}
+        self._bookings: dict[int, list[Booking]] = {}
+        self._booked = 0
+        self._windows = windows
+        self._distance = distance or Distance(picture.apart, picture.index)
+        self.rule: Rule | None = None
+        self.comes_first: Callable[[Entry], bool] = lambda _: False
+        self.leaving: set[str] = set()
+        self.unsettled = 0
+        self.kept: dict[int, Reservation] = {}
+
+    def note_start(self, holds: list[Hold], duration_ms: int) -> None:
+        """A job starts now; what it takes is not there for a booking until it ends."""
+        end_ms = self._now_ms + duration_ms
+        self._started.append((end_ms, holds))
+        for hold in holds:
+            self.unsettled |= hold.slot.bit
+            outlook = self._outlooks.get(hold.slot.ordinal)
+            if outlook is not None:
+                outlook.occupy(hold, self._now_ms, end_ms)
+
+    def fitted(self, entry: Entry, holds: list[Hold], duration_ms: int, value: int) -> list[Hold]:
+        """The same place, on devices that no booking counts on."""
+        if len(holds) != 1:
+            return holds
+        ordinal = holds[0].slot.ordinal
+        outlook = self._outlooks.get(ordinal)
+        if outlook is None or not self._respects(
+            entry, value, ordinal, comes_first=self.comes_first(entry)
+        ):
+            return holds
+        end_ms = self._now_ms + duration_ms
+        hold = outlook.choose(entry.shape.members[0], self._now_ms, end_ms, self.rule)
+        return holds if hold is None else [hold.on(holds[0].slot)]
+
+    def allowed(self, entry: Entry, duration_ms: int, value: int) -> int | None:
+        """The nodes on which the job would push nobody back; None for all.
+
+        `value` is the job's place in the order. It may ignore reservations of lower classes, but
+        only of jobs that come after it: aging protects from higher classes in the end.
+
+        A gang of several members is kept off every node where a booking begins before its end.
+        """
+        forbidden = self._distance.closed(entry.waiting.job)
+        if not self._outlooks:
+            return ~forbidden if forbidden else None
+        end_ms = self._now_ms + duration_ms
+        members = entry.shape.members
+        comes_first = self.comes_first(entry)
+        for ordinal, outlook in self._outlooks.items():
+            if not self._respects(entry, value, ordinal, comes_first=comes_first):
+                continue
+            if len(members) > 1:
+                is_free = not outlook.drops or outlook.drops[0] >= end_ms
+            elif self.rule is None:
+                is_free = outlook.fits(members[0], end_ms)
+            else:
+                found = outlook.choose(members[0], self._now_ms, end_ms, self.rule)
+                is_free = found is not None
+            if not is_free:
+                forbidden |= self._picture.index.slots[ordinal].bit
+        return ~forbidden if forbidden else None
+
+    def booked_later(self, entry: Entry, duration_ms: int, value: int) -> int:
+        """Nodes that are promised to others before the job would end, as a bitmap.
+
+        A place that is being cleared at this moment counts in `shadow` instead.
+        """
+        end_ms = self._now_ms + duration_ms
+        bits = self._distance.closed(entry.waiting.job)
+        comes_first = self.comes_first(entry)
+        for ordinal, outlook in self._outlooks.items():
+            if self._respects(entry, value, ordinal, comes_first=comes_first) and any(
+                self._now_ms + 1 < drop < end_ms for drop in outlook.drops
+            ):
+                bits |= self._picture.index.slots[ordinal].bit
+        return bits
+
+    def keep(
+        self, entry: Entry, duration_ms: int, old: Reservation, place: Placer, value: int
+    ) -> None:
+        """Book a reservation just as it was promised; if it slips, the best that there is."""
+        promised = self._as_promised(duration_ms, old)
+        if promised is not None:
+            self._book(entry, duration_ms, promised, old, value, exact=True)
+            return
+        same = self._same_place(entry, duration_ms, old)
+        other = self.earliest(entry, duration_ms, place)
+        choices = [choice for choice in (same, other) if choice is not None]
+        if choices:
+            self._book(entry, duration_ms, min(choices, key=lambda choice: choice[0]), old, value)
+
+    def renew(
+        self, entry: Entry, duration_ms: int, old: Reservation, place: Placer, value: int
+    ) -> None:
+        """Book a reservation on the same nodes, sooner than it was promised if that can be."""
+        same = self._same_place(entry, duration_ms, old)
+        if same is not None and same[0] <= max(old.at_ms, self._now_ms + 1):
+            self._book(entry, duration_ms, same, old, value)
+        else:
+            self.keep(entry, duration_ms, old, place, value)
+
+    def has_room(self, reservation: Reservation, duration_ms: int) -> bool:
+        """Tell whether a reservation that is not booked is in the way of none that is."""
+        return not self.kept or self._as_promised(duration_ms, reservation) is not None
+
+    def withdraw(self, number: int) -> Reservation | None:
+        """Take a reservation out again, while its job looks for something better."""
+        reservation = self.kept.pop(number, None)
+        if reservation is not None:
+            for ordinal, bookings in list(self._bookings.items()):
+                if any(booking.number == number for booking in bookings):
+                    self._rebuild(ordinal, without=number)
+        return reservation
+
+    def reserve(self, entry: Entry, duration_ms: int, place: Placer, value: int) -> bool:
+        """Give a blocked job a place and a time; False if none can be foreseen."""
+        found = self.earliest(entry, duration_ms, place)
+        if found is not None:
+            self._book(entry, duration_ms, found, None, value)
+        return entry.number in self.kept
+
+    def claim(
+        self,
+        entry: Entry,
+        duration_ms: int,
+        holds: list[Hold],
+        victims: list[str],
+        old: Reservation | None,
+        value: int,
+    ) -> None:
+        """Keep a place that victims are leaving; it is due as soon as they are gone."""
+        self.leaving.update(victims)
+        for allocation_id in victims:
+            for hold in self._picture.running[allocation_id].holds:
+                if hold.slot.ordinal in self._outlooks:
+                    self._rebuild(hold.slot.ordinal)
+        self._book(
+            entry, duration_ms, (self._now_ms + 1, holds), old, value, exact=True, claim=True
+        )
+
+    def place_as_reserved(self, reservation: Reservation, duration_ms: int) -> list[Hold] | None:
+        """The very place that was reserved, if it is due and free; the draft has it then.
+
+        Others may count on it by now: a place that is being cleared is not taken in the draft.
+        """
+        if reservation.at_ms > self._now_ms + 1 or not self.has_room(reservation, duration_ms):
+            return None
+        mark = self._draft.mark()
+        holds: list[Hold] = []
+        entry = self._picture.queue.entries[reservation.job_number]
+        closed = self._distance.closed(entry.waiting.job)
+        for placement in reservation.placements:
+            slot = self._picture.index.by_id.get(placement.node_id)
+            hold = None if slot is None else slot.hold_from(placement)
+            if slot is None or hold is None or closed & slot.bit or not _can_take(slot, hold):
+                self._draft.undo(mark)
+                return None
+            self._draft.take(hold)
+            holds.append(hold)
+        return holds
+
+    def can_begin(self, holds: list[Hold], duration_ms: int) -> bool:
+        """Tell whether a place that is free now stays free of everything that is booked."""
+        outlooks = [self._outlooks.get(hold.slot.ordinal) for hold in holds]
+        return all(
+            outlook is None
+            or not outlook.drops
+            or outlook.has_room(holds, self._now_ms, self._now_ms + duration_ms)
+            for outlook in outlooks
+        )
+
+    def shadow(self, slot: Slot) -> Slot:
+        """A copy of a node as it will be when everybody who is being stopped has left."""
+        outlook = self._outlooks.get(slot.ordinal)
+        if outlook is not None:
+            soon = outlook.at(self._now_ms + 1)
+            return soon if self.rule is None else self.rule.narrowed(soon, self._now_ms)
+        twin = slot.copy()
+        for allocation_id in (*self.leaving, *self._picture.stopping):
+            if allocation_id in self._gone:
+                continue
+            for hold in self._picture.running[allocation_id].holds:
+                if hold.slot is slot:
+                    self._picture.index.give(hold.on(twin))
+        return twin
+
+    def holder_other_than(self, job_number: int) -> str:
+        """A job whose reservation stands in the way of another; empty if it is only a port."""
+        for number, reservation in self.kept.items():
+            if number != job_number:
+                return reservation.job_id
+        return ""
+
+    def earliest(
+        self, entry: Entry, duration_ms: int, place: Placer
+    ) -> tuple[int, list[Hold]] | None:
+        """The first time at which the job fits somewhere, and where."""
+        if len(entry.shape.members) == 1:
+            closed = self._distance.closed(entry.waiting.job)
+            return self._earliest_single(entry.shape.members[0], duration_ms, closed)
+        return self._earliest_gang(entry.shape, place)
+
+    # --- inside
+
+    def _respects(self, entry: Entry, value: int, ordinal: int, *, comes_first: bool) -> bool:
+        """A job passes over bookings only if it is of a higher class than all and before them all.
+
+        Online work within its part passes over those of batch work, but for cleared places.
+        """
+        outlook = self._outlooks[ordinal]
+        if outlook.top_class < NOBODY_PASSES and comes_first:
+            entries = self._picture.queue.entries
+            numbers = (booking.number for booking in self._bookings.get(ordinal, ()))
+            if all(entries[number].waiting.job.pool is Pool.BATCH for number in numbers):
+                return False
+        return entry.static_class <= outlook.top_class or value >= outlook.first_value
+
+    def _earliest_single(
+        self, shape: Shape, duration_ms: int, closed: int
+    ) -> tuple[int, list[Hold]] | None:
+        """Walk through the expected ends; only the node that was just freed can newly fit."""
+        index = self._picture.index
+        selected = index.selected(shape.request)
+        if closed:
+            selected = ~closed if selected is None else selected & ~closed
+        self._look_at_windows()
+        best = self._earliest_booked(shape, duration_ms, selected)
+        shadows: dict[int, Slot] = {}
+        for end_ms, holds in self._ends():
+            at_ms = max(end_ms, self._now_ms + 1)
+            if best is not None and at_ms >= best[0]:
+                break
+            for hold in holds:
+                slot = hold.slot
+                ordinal = slot.ordinal
+                if ordinal in self._outlooks or slot.bucket < 0:
+                    continue
+                if selected is not None and not selected & slot.bit:
+                    continue
+                shadow = shadows.get(ordinal)
+                if shadow is None:
+                    shadow = shadows[ordinal] = slot.copy()
+                index.give(hold.on(shadow))
+                chosen = shadow.choose_any(shape)
+                if chosen is not None:
+                    return at_ms, [chosen]
+        return best
+
+    def _look_at_windows(self) -> None:
+        """Have an outlook for nodes where what is closed to the job changes with time."""
+        if self.rule is not None:
+            slots = [self._picture.index.slots[ordinal] for ordinal in self.rule.ordinals]
+            for slot in slots:
+                if slot.bucket >= 0:
+                    self._outlook(slot)
+
+    def _earliest_booked(
+        self, shape: Shape, duration_ms: int, selected: int | None
+    ) -> tuple[int, list[Hold]] | None:
+        """The same among the nodes that have an outlook already."""
+        best: tuple[int, list[Hold]] | None = None
+        for ordinal, outlook in self._outlooks.items():
+            if selected is not None and not selected & self._picture.index.slots[ordinal].bit:
+                continue
+            found = outlook.earliest(shape, duration_ms, self._now_ms + 1, self.rule)
+            if found is not None and (best is None or found[0] < best[0]):
+                best = (found[0], [found[1]])
+        return best
+
+    def _earliest_gang(self, job_shape: JobShape, place: Placer) -> tuple[int, list[Hold]] | None:
+        """When enough has ended on nodes without bookings; else after all that is booked."""
+        ends = Upcoming(self._ends())
+        booked = self._booked
+        within = ~booked if booked else None
+        self._close(None)  # A place without any such device is good at any time.
+        found = least_release(self._draft, ends, lambda: self._try(job_shape, place, within))
+        not_before_ms = self._now_ms + 1
+        if found is None and (booked or self.rule is not None):
+            after_ms = self._booked_until_ms()
+            if self.rule is not None:
+                after_ms = max(after_ms, self.rule.last_end_ms)
+            self._close(after_ms)
+            at_once = None if booked else self._try(job_shape, place, None)
+            if at_once is not None:
+                found = (after_ms, at_once)  # Nothing has to end but a window.
+            else:
+                found = least_release(self._draft, ends, lambda: self._try(job_shape, place, None))
+            not_before_ms = max(not_before_ms, after_ms)
+        self._close(self._now_ms)
+        return None if found is None else (max(found[0], not_before_ms), found[1])
+
+    def _close(self, at_ms: int | None) -> None:
+        """Have closed on the index what is closed to the job at a time; None: at any time."""
+        if self._windows is not None and self.rule is not None:
+            self._windows.close(self.rule.closed(at_ms))
+
+    def _try(self, job_shape: JobShape, place: Placer, within: int | None) -> list[Hold] | None:
+        mark = self._draft.mark()
+        holds = place(job_shape, within)
+        self._draft.undo(mark)
+        return holds
+
+    def _same_place(
+        self, entry: Entry, duration_ms: int, old: Reservation
+    ) -> tuple[int, list[Hold]] | None:
+        """When the job could start on the nodes that it has reserved."""
+        at_ms = self._now_ms + 1
+        index = self._picture.index
+        places: list[tuple[Slot, int]] = []
+        for placement in old.placements:
+            slot = index.by_id.get(placement.node_id)
+            if slot is None or slot.bucket < 0:
+                return None
+            places.append((slot, placement.member))
+        if len({slot.ordinal for slot, _ in places}) < len(places):
+            return self._same_devices(duration_ms, old)
+        holds: list[Hold] = []
+        while len(holds) < len(places):
+            holds = []
+            for slot, member in places:
+                shape = entry.shape.members[member]
+                found = self._outlook(slot).earliest(shape, duration_ms, at_ms, self.rule)
+                if found is None:
+                    return None
+                if found[0] > at_ms and holds:
+                    at_ms = found[0]
+                    break
+                at_ms = found[0]
+                hold = found[1].on(slot)
+                hold.member = member
+                holds.append(hold)
+        return at_ms, holds
+
+    def _same_devices(self, duration_ms: int, old: Reservation) -> tuple[int, list[Hold]] | None:
+        """When the very devices of a reservation are free, for members that share a node."""
+        slots = [self._picture.index.slot(placement.node_id) for placement in old.placements]
+        holds = [
+            slot.hold_from(placement) for slot, placement in zip(slots, old.placements, strict=True)
+        ]
+        outlooks = [self._outlook(slot) for slot in dict.fromkeys(slots)]
+        times = sorted({at_ms for outlook in outlooks for at_ms in outlook.times})
+        if self.rule is not None:
+            times = sorted({*times, *(end for s in slots for end in self.rule.ends_on(s.ordinal))})
+        for at_ms in [self._now_ms + 1, *times]:
+            if at_ms > self._now_ms and self._have_room(outlooks, holds, at_ms, duration_ms):
+                return at_ms, holds
+        return None
+
+    def _as_promised(self, duration_ms: int, old: Reservation) -> tuple[int, list[Hold]] | None:
+        """The very devices of a reservation at its time, if they are free then."""
+        at_ms = max(old.at_ms, self._now_ms)
+        holds: list[Hold] = []
+        for placement in old.placements:
+            slot = self._picture.index.by_id.get(placement.node_id)
+            if slot is None or slot.bucket < 0:
+                return None
+            holds.append(slot.hold_from(placement))
+        outlooks = [self._outlook(slot) for slot in dict.fromkeys(hold.slot for hold in holds)]
+        if self._have_room(outlooks, holds, at_ms, duration_ms):
+            return at_ms, holds
+        return None
+
+    def _have_room(
+        self, outlooks: list[Outlook], holds: list[Hold], at_ms: int, duration_ms: int
+    ) -> bool:
+        """Tell whether certain devices are free for a while, and open to the job."""
+        rule = self.rule
+        if rule is not None and any(rule.bars(hold, at_ms) for hold in holds):
+            return False
+        return all(outlook.has_room(holds, at_ms, at_ms + duration_ms) for outlook in outlooks)
+
+    def _book(
+        self,
+        entry: Entry,
+        duration_ms: int,
+        found: tuple[int, list[Hold]],
+        old: Reservation | None,
+        value: int,
+        *,
+        exact: bool = False,
+        claim: bool = False,
+    ) -> None:
+        at_ms, holds = found
+        if at_ms - self._now_ms >= BEYOND_MS:
+            return  # It waits for something that has no end, which is nothing to keep a place for.
+        end_ms = at_ms + duration_ms
+        index = self._picture.index
+        if len(holds) == 1 and not exact:
+            slot = index.slots[holds[0].slot.ordinal]
+            late = self._outlook(slot).choose_late(entry.shape.members[0], at_ms, end_ms, self.rule)
+            holds = holds if late is None else [late]
+        claim = claim or (old is not None and old.claim and at_ms <= self._now_ms + 1)
+        static_class = NOBODY_PASSES if claim else entry.static_class
+        for hold in holds:
+            slot = index.slots[hold.slot.ordinal]
+            booking = Booking(entry.number, hold, at_ms, end_ms, static_class, value)
+            self._outlook(slot).book(booking)
+            self._bookings.setdefault(slot.ordinal, []).append(booking)
+            self._booked |= slot.bit
+        slipped = old is not None and at_ms > max(old.at_ms, self._now_ms + 1)
+        self.kept[entry.number] = Reservation(
+            job_id=entry.waiting.job.id,
+            job_number=entry.number,
+            at_ms=at_ms,
+            until_ms=end_ms,
+            placements=tuple(hold.placement() for hold in holds),
+            made_ms=self._now_ms if old is None else old.made_ms,
+            claim=claim,
+            slips=(0 if old is None else old.slips) + slipped,
+            promised_ms=at_ms if old is None else old.due_ms,
+        )
+
+    def _rebuild(self, ordinal: int, *, without: int = -1) -> None:
+        """Look at a node afresh, with all its bookings but those of one job."""
+        slot = self._picture.index.slots[ordinal]
+        self._outlooks.pop(ordinal, None)
+        bookings = [item for item in self._bookings.pop(ordinal, ()) if item.number != without]
+        if not bookings:
+            self._booked &= ~slot.bit
+            return
+        self._bookings[ordinal] = bookings
+        outlook = self._outlook(slot)
+        for booking in bookings:
+            outlook.book(booking)
+
+    def _booked_until_ms(self) -> int:
+        """When the last booking ends."""
+        ends = (booking.end_ms for bookings in self._bookings.values() for booking in bookings)
+        return max(ends, default=self._now_ms)
+
+    def _outlook(self, slot: Slot) -> Outlook:
+        outlook = self._outlooks.get(slot.ordinal)
+        if outlook is None:
+            ends: list[tuple[int, Hold]] = []
+            for allocation_id, entry in self._picture.by_node.get(slot.ordinal, {}).items():
+                if allocation_id not in self._gone:
+                    end_ms = self._end_ms(allocation_id)
+                    ends += [(end_ms, hold) for hold in entry.holds if hold.slot is slot]
+            for end_ms, holds in self._started:
+                ends += [(end_ms, hold) for hold in holds if hold.slot is slot]
+            outlook = Outlook(self._picture.index, slot, self._now_ms, ends)
+            if self._windows is not None:
+                # All jobs share the outlook, so nothing is closed there.
+                for state in outlook.states:
+                    state.usable = self._windows.usable_of(slot)
+            self._outlooks[slot.ordinal] = outlook
+            self.unsettled |= slot.bit
+        return outlook
+
+    def _end_ms(self, allocation_id: str) -> int:
+        """When a running allocation is expected to end; at once if it is being stopped."""
+        running = self._picture.running[allocation_id].running
+        if running.stopping or allocation_id in self.leaving:
+            return self._now_ms
+        return running.expected_end_ms
+
+    def _ends(self) -> Iterator[tuple[int, list[Hold]]]:
+        """What runs or has just been started, by expected end."""
+        stopping = [*self.leaving, *self._picture.stopping]
+        for allocation_id in sorted(set(stopping) - self._gone):
+            yield self._now_ms, self._picture.running[allocation_id].holds
+        started = sorted(self._started, key=lambda item: item[0])
+        place = 0
+        skipped = {*self._gone, *stopping}
+        for end_key in self._picture.ends:
+            while place < len(started) and started[place][0] < end_key[0]:
+                yield started[place]
+                place += 1
+            if end_key[3] not in skipped:
+                yield end_key[0], self._picture.running[end_key[3]].holds
+        yield from started[place:]
+
+
+def _can_take(slot: Slot, hold: Hold) -> bool:
+    return slot.bucket >= 0 and slot.can_take(hold)

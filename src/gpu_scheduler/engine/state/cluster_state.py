@@ -1,0 +1,523 @@
+"""The picture that decisions are made from, with its indexes kept true by every change.
+
+`control` tells the picture what happened; `decide` only reads it (what it tries, it undoes).
+A picture rebuilt from its own snapshot gives the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sortedcontainers import SortedList
+
+from gpu_scheduler.engine.placement.anti_affinity import Apart
+from gpu_scheduler.engine.placement.scoring import ScoreMemory, needs_vectors
+from gpu_scheduler.engine.policy import Policy, Preemption, Ranking
+from gpu_scheduler.engine.preemption.cache import BarrenNodes
+from gpu_scheduler.engine.priority import LEVEL_MS, level_of, order_key, static_class
+from gpu_scheduler.engine.queue import Entry, JobShape, Queue
+from gpu_scheduler.engine.quota.rules import Amounts, Holdings, dues_of, job_amounts
+from gpu_scheduler.engine.state.node_index import NO_SLOT, Index
+from gpu_scheduler.engine.state.node_resources import Hold, Slot
+from gpu_scheduler.engine.state.request_shape import Shape
+from gpu_scheduler.model.advance_reservation import Window
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.job import Job, Pool
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.plan import Plan, Reservation
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.service import ENDLESS_MS
+from gpu_scheduler.model.snapshot import PoolQuota, Running, Snapshot, Standing, Waiting
+from gpu_scheduler.model.tenant import Quota, Tenant
+
+EndKey = tuple[int, int, int, str]
+_NO_LIMITS = Quota()
+SPARE_SHAPES = 1_000
+"""So many shapes may be remembered beside those of the jobs that wait."""
+
+
+class RunningEntry:
+    """A running allocation with its holds on the slots."""
+
+    __slots__ = ("amounts", "holds", "running", "static_class")
+
+    def __init__(
+        self, running: Running, holds: list[Hold], amounts: Amounts, static_class: int
+    ) -> None:
+        """Bind an allocation to what it holds."""
+        self.running = running
+        self.holds = holds
+        self.amounts = amounts
+        self.static_class = static_class
+
+    @property
+    def nodes(self) -> int:
+        """Where it runs, as a bitmap."""
+        bits = 0
+        for hold in self.holds:
+            bits |= hold.slot.bit
+        return bits
+
+    @property
+    def end_key(self) -> EndKey:
+        """Expected end first; ends with ids, so that two runs agree."""
+        allocation = self.running.allocation
+        task = -1 if allocation.task is None else allocation.task
+        return (self.running.expected_end_ms, self.running.job.number, task, allocation.id)
+
+
+class WorkNodes:
+    """The nodes that run work of one sort, as a bitmap with counts behind it."""
+
+    __slots__ = ("_counts", "bits")
+
+    def __init__(self) -> None:
+        """Start with no node."""
+        self.bits = 0
+        self._counts: dict[int, int] = {}
+
+    def add(self, holds: list[Hold]) -> None:
+        """Such work runs here from now on."""
+        for hold in holds:
+            ordinal = hold.slot.ordinal
+            count = self._counts.get(ordinal, 0)
+            self._counts[ordinal] = count + 1
+            if not count:
+                self.bits |= hold.slot.bit
+
+    def remove(self, holds: list[Hold]) -> None:
+        """It runs here no more."""
+        for hold in holds:
+            ordinal = hold.slot.ordinal
+            self._counts[ordinal] -= 1
+            if not self._counts[ordinal]:
+                del self._counts[ordinal]
+                self.bits ^= hold.slot.bit
+
+    def widen(self, growth: int) -> None:
+        """Bitmaps of nodes have so many more bits from now on."""
+        self.bits <<= growth
+
+
+class Picture:
+    """Nodes, tenants, waiting and running jobs, reservations and standings, all indexed."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Start empty; the policy decides how the queue is keyed."""
+        self.policy = policy
+        self.index = Index()
+        if needs_vectors(policy.ranking):
+            self.index.watch(sizes=policy.ranking is Ranking.CLUSTERING)
+        self.score_memory = ScoreMemory()
+        self.queue = Queue()
+        self.tenants: dict[str, Tenant] = {}
+        self.pools: dict[Pool, PoolQuota] = {}
+        self.holdings = Holdings()
+        self.running: dict[str, RunningEntry] = {}
+        self.ends: SortedList[EndKey] = SortedList()
+        self.by_node: dict[int, dict[str, RunningEntry]] = {}
+        self.by_class: dict[int, dict[str, RunningEntry]] = {}
+        self.running_tasks: dict[int, int] = {}
+        self.apart = Apart()
+        self.reservations: dict[int, Reservation] = {}
+        self.windows: dict[str, Window] = {}
+        self.tenant_standings: dict[str, Standing] = {}
+        self.user_standings: dict[tuple[str, str], Standing] = {}
+        self.total_gpu_milli = 0
+        self._out_of_use: dict[int, int] = {}
+        self.stopping: dict[str, None] = {}
+        self.class_nodes: dict[int, WorkNodes] = {}
+        self.account_nodes: dict[tuple[str, Pool], WorkNodes] = {}
+        self.barren_nodes = BarrenNodes()
+        self.resume_after = 0
+        self.has_limits = policy.max_running > 0 or policy.user_quota != _NO_LIMITS
+        self.gang_verdicts: dict[tuple[int, int], str] = {}
+        self.job_shapes: dict[int, JobShape] = {}
+        self.shapes_of_base: dict[int, list[JobShape]] = {}
+        self._shape_of: dict[tuple[object, ...], JobShape] = {}
+        self._bases: dict[tuple[object, ...], int] = {}
+        self._next_shape = 0
+        self._most_shapes = SPARE_SHAPES
+
+    @classmethod
+    def from_snapshot(cls, snapshot: Snapshot, policy: Policy) -> Picture:
+        """Build every index afresh."""
+        picture = cls(policy)
+        for node in snapshot.nodes:
+            picture.set_node(node)
+        for tenant in snapshot.tenants:
+            picture.set_tenant(tenant)
+        picture.set_pools(snapshot.pools)
+        picture.tenant_standings.update(snapshot.tenant_standings)
+        picture.user_standings.update(snapshot.user_standings)
+        for running in snapshot.running:
+            picture.start(running)
+        for waiting in snapshot.waiting:
+            picture.enqueue(waiting)
+        picture.set_reservations(snapshot.reservations)
+        picture.windows = {window.id: window for window in snapshot.windows}
+        picture.resume_after = snapshot.resume_after
+        return picture
+
+    def snapshot(self) -> Snapshot:
+        """The same picture as one frozen value."""
+        return Snapshot(
+            nodes=tuple(slot.node for slot in self.index.slots if slot is not NO_SLOT),
+            tenants=tuple(tenant for _, tenant in sorted(self.tenants.items())),
+            waiting=tuple(entry.waiting for _, entry in sorted(self.queue.entries.items())),
+            running=tuple(self.running[key[3]].running for key in self.ends),
+            reservations=tuple(reservation for _, reservation in sorted(self.reservations.items())),
+            tenant_standings=tuple(sorted(self.tenant_standings.items())),
+            user_standings=tuple(sorted(self.user_standings.items())),
+            pools=tuple(pool for _, pool in sorted(self.pools.items())),
+            windows=tuple(sorted(self.windows.values(), key=lambda window: window.number)),
+            resume_after=self.resume_after,
+        )
+
+    # --- nodes and tenants
+
+    def change_hardware(self, node: Node) -> None:
+        """A node has other devices, CPUs or memory than before; what runs there must fit them.
+
+        Places that were reserved there are given up: they are found anew.
+        """
+        slot = self.index.slot(node.id)
+        runs = [entry.running for entry in self.by_node.get(slot.ordinal, {}).values()]
+        for running in runs:
+            self.finish(running.allocation.id)
+        for number, reservation in list(self.reservations.items()):
+            if any(placement.node_id == node.id for placement in reservation.placements):
+                del self.reservations[number]
+        self.remove_node(node.id)
+        self.set_node(node)
+        for running in runs:
+            self.start(running)
+
+    def set_node(self, node: Node) -> None:
+        """A node appeared or changed."""
+        is_new = node.id not in self.index.by_id
+        width = self.index.width
+        slot = self.index.add_node(node)
+        if self.index.width > width:
+            self._widen(self.index.width - width)
+        self.barren_nodes.note_change(slot.bit)
+        if is_new:
+            self.total_gpu_milli += node.gpu_count * WHOLE_MILLI
+        self._note_out_of_use(slot)
+
+    def _widen(self, growth: int) -> None:
+        """Bitmaps of nodes have so many more bits; those that outlive a cycle have to follow."""
+        for nodes in (*self.class_nodes.values(), *self.account_nodes.values()):
+            nodes.widen(growth)
+        self.barren_nodes = BarrenNodes()
+
+    def remove_node(self, node_id: str) -> None:
+        """A node that holds nothing is gone for good."""
+        slot = self.index.slot(node_id)
+        self.index.remove_node(node_id)
+        self._out_of_use.pop(slot.ordinal, None)
+        self.total_gpu_milli -= slot.node.gpu_count * WHOLE_MILLI
+
+    @property
+    def usable_gpu_milli(self) -> int:
+        """The GPUs that can be used or are held now: all but those that are of use to nobody."""
+        return self.total_gpu_milli - sum(self._out_of_use.values())
+
+    def dues(self) -> dict[Pool, int]:
+        """What each pool with a part is sure of now."""
+        return dues_of(
+            self.pools, total_milli=self.total_gpu_milli, usable_milli=self.usable_gpu_milli
+        )
+
+    def _note_out_of_use(self, slot: Slot) -> None:
+        """A node has changed, or what is held there has."""
+        devices = slot.out_of_use
+        if devices:
+            self._out_of_use[slot.ordinal] = slot.idle_milli(devices)
+        else:
+            self._out_of_use.pop(slot.ordinal, None)
+
+    def set_tenant(self, tenant: Tenant) -> None:
+        """A tenant appeared or changed; its waiting jobs get their new place in the order."""
+        before = self.tenants.get(tenant.id)
+        self.tenants[tenant.id] = tenant
+        self._note_limits()
+        if before is None or before == tenant:
+            return
+        for entry in [e for e in self.queue.in_order() if e.waiting.job.tenant == tenant.id]:
+            reservation = self.reservations.get(entry.number)
+            self.dequeue(entry.number)
+            self.enqueue(entry.waiting)
+            if reservation is not None:
+                self.reservations[entry.number] = reservation
+        for running in [
+            e.running for e in self.running.values() if e.running.job.tenant == tenant.id
+        ]:
+            self.finish(running.allocation.id)
+            self.start(running)
+
+    def remove_tenant(self, tenant_id: str) -> None:
+        """A tenant that has no jobs is gone."""
+        self.tenants.pop(tenant_id, None)
+        self._note_limits()
+
+    def set_pools(self, pools: Iterable[PoolQuota]) -> None:
+        """The parts of pools in all GPUs changed; with all of them for each, nothing is divided."""
+        self.pools |= {pool.pool: pool for pool in pools}
+        if len(self.pools) == len(Pool) and all(p.percent == 100 for p in self.pools.values()):
+            self.pools.clear()
+        self._note_limits()
+
+    def _note_limits(self) -> None:
+        tenants = self.tenants.values()
+        self.has_limits = (
+            bool(self.pools)
+            or self.policy.max_running > 0
+            or self.policy.user_quota != _NO_LIMITS
+            or any(t.quota != _NO_LIMITS or t.user_quota != _NO_LIMITS for t in tenants)
+        )
+
+    def waiting_tenants(self) -> frozenset[str]:
+        """The tenants with jobs that could start."""
+        if not self.has_limits:
+            return frozenset()
+        return frozenset(key[0] for key in self.queue.groups)
+
+    def online_waits_milli(self) -> int:
+        """How many GPUs online jobs wait for, each with as few members as it starts with."""
+        total = 0
+        for (_, _, pool), group in self.queue.groups.items():
+            if pool is Pool.ONLINE:
+                for shape_id, line in group.by_shape.items():
+                    shape = self.job_shapes[shape_id]
+                    needed = shape.members[: shape.min_members]
+                    total += len(line) * sum(member.request.gpu_milli for member in needed)
+        return total
+
+    def others_wait(self) -> bool:
+        """Tell whether jobs wait that may stop others on grounds of their own."""
+        if self.pools and any(pool is Pool.ONLINE for _, _, pool in self.queue.groups):
+            return True
+        if self.has_limits and any(self.tenant(key[0]).elastic for key in self.queue.groups):
+            return True
+        return self.policy.interactive_gpu_milli > 0 and any(
+            shape.interactive and shape.id in self.queue.of_shape
+            for shape in self.job_shapes.values()
+        )
+
+    def tenant(self, tenant_id: str) -> Tenant:
+        """A tenant; one that nobody declared has no limits."""
+        tenant = self.tenants.get(tenant_id)
+        if tenant is None:
+            tenant = self.tenants[tenant_id] = Tenant(id=tenant_id)
+        return tenant
+
+    # --- jobs
+
+    def job_shape(
+        self,
+        job: Job,
+        rank: object = 0,
+        members: int | None = None,
+        *,
+        interactive: bool = False,
+    ) -> JobShape:
+        """The shape of all members (or the first few); jobs of another rank have another one."""
+        shapes: tuple[Shape, ...] = tuple(
+            self.index.shape(member) for member in job.members[:members]
+        )
+        room: tuple[object, ...]
+        room = (tuple(shape.id for shape in shapes), job.min_members, job.same_rack)
+        if job.service or job.port or job.pool is Pool.ONLINE:
+            # Others that need the same room may find it elsewhere, or clear it on other grounds.
+            own = (job.pool, job.service, job.port)
+            room, rank = (*room, own), (rank, own)
+        shape = self._shape_of.get((room, rank))
+        if shape is None:
+            base = self._bases.setdefault(room, self._next_shape)
+            shape = JobShape(
+                self._next_shape,
+                shapes,
+                job.min_members,
+                same_rack=job.same_rack,
+                base=base,
+                rank=rank,
+                interactive=interactive,
+            )
+            self._shape_of[room, rank] = shape
+            self.job_shapes[shape.id] = shape
+            self._next_shape += 1
+            self.shapes_of_base.setdefault(base, []).append(shape)
+        return shape
+
+    def _forget_shapes(self) -> None:
+        """Drop the shapes that no waiting job has, with all that is remembered of them.
+
+        There is no end to what people ask for. Done when there are twice as many as after the last
+        time, so it costs little; their ids are never given out again.
+        """
+        kept = [shape for shape in self.job_shapes.values() if shape.id in self.queue.of_shape]
+        self.job_shapes = {shape.id: shape for shape in kept}
+        known = self._shape_of.items()
+        self._shape_of = {key: shape for key, shape in known if shape.id in self.job_shapes}
+        self.shapes_of_base = {}
+        for shape in kept:
+            self.shapes_of_base.setdefault(shape.base, []).append(shape)
+        bases = self._bases.items()
+        self._bases = {room: base for room, base in bases if base in self.shapes_of_base}
+        members = {member.id for shape in kept for member in shape.members}
+        self.index.forget_shapes(members)
+        self.score_memory.forget_shapes(members)
+        self.gang_verdicts.clear()
+        self.barren_nodes = BarrenNodes()
+        self._most_shapes = SPARE_SHAPES + 2 * (len(kept) + len(members))
+
+    def limit_ms(self, job: Job) -> int:
+        """How long a job may run: its own limit or the default; a service has none."""
+        if job.service:
+            return ENDLESS_MS
+        return job.max_runtime_ms or self.policy.default_limit_ms
+
+    def enqueue(self, waiting: Waiting) -> Entry:
+        """A job could start from now on."""
+        if len(self.job_shapes) + self.index.shape_count > self._most_shapes:
+            self._forget_shapes()
+        job = waiting.job
+        tenant = self.tenant(job.tenant)
+        key = order_key(waiting, tenant, self.policy.order)
+        job_class = static_class(job, tenant)
+        rank: object = 0
+        interactive = False
+        if self.policy.preemption is Preemption.FEEDBACK:
+            level = level_of(
+                waiting.served_ms,
+                job.gpu_milli,
+                self.policy.feedback,
+                protected=waiting.protected,
+            )
+            key += LEVEL_MS * level
+            rank = level
+        elif self.policy.preemption is Preemption.CLASS:
+            rank = (
+                job_class,
+                job.tenant if tenant.elastic or not tenant.can_preempt_others else "",
+            )
+            if job.interactive and self.policy.interactive_gpu_milli:
+                rank = (rank, "interactive", job.tenant, job.user)
+                interactive = True
+        if self.has_limits and not job.preemptible:
+            rank = (rank, "not preemptible")
+        group = self.queue.group((job.tenant, job.user, job.pool))
+        entry = Entry(
+            waiting, self.job_shape(job, rank, interactive=interactive), group, key, job_class
+        )
+        self.queue.add(entry)
+        return entry
+
+    def enqueue_alike(self, waiting: list[Waiting]) -> None:
+        """Jobs could start from now on that differ only in number, name and expected time."""
+        first = self.enqueue(waiting[0])
+        tenant, order = self.tenant(waiting[0].job.tenant), self.policy.order
+        level_ms = first.key - order_key(waiting[0], tenant, order)
+        keys = {waiting[0].expected_ms: first.key}
+        shape, group, job_class = first.shape, first.group, first.static_class
+        entries = []
+        for one in waiting[1:]:
+            key = keys.get(one.expected_ms)
+            if key is None:
+                key = keys[one.expected_ms] = order_key(one, tenant, order) + level_ms
+            entries.append(Entry(one, shape, group, key, job_class))
+        if entries:
+            self.queue.add_alike(entries)
+
+    def dequeue(self, number: int) -> Waiting:
+        """A job can start no more (or has started)."""
+        self.reservations.pop(number, None)
+        return self.queue.remove(number).waiting
+
+    def start(self, running: Running) -> None:
+        """An allocation is held from now on."""
+        job = running.job
+        index = self.index
+        allocation = running.allocation
+        if allocation.id in self.running:
+            raise InternalError(f"allocation {allocation.id} is held twice")
+        holds = []
+        for placement in allocation.placements:
+            hold = index.slot(placement.node_id).hold_from(placement)
+            index.take(hold)
+            holds.append(hold)
+            if hold.slot.ordinal in self._out_of_use:
+                self._note_out_of_use(hold.slot)
+        amounts = job_amounts(job, self.limit_ms(job), len(allocation.placements))
+        tenant = self.tenant(job.tenant)
+        entry = RunningEntry(running, holds, amounts, static_class(job, tenant))
+        self.running[allocation.id] = entry
+        self.ends.add(entry.end_key)
+        for hold in holds:
+            self.by_node.setdefault(hold.slot.ordinal, {})[allocation.id] = entry
+        self.by_class.setdefault(entry.static_class, {})[allocation.id] = entry
+        self.class_nodes.setdefault(entry.static_class, WorkNodes()).add(holds)
+        self.account_nodes.setdefault((job.tenant, job.pool), WorkNodes()).add(holds)
+        self.barren_nodes.note_change(entry.nodes)
+        if running.stopping:
+            self.stopping[allocation.id] = None
+        self.holdings.add(job, amounts)
+        self.running_tasks[job.number] = self.running_tasks.get(job.number, 0) + 1
+        if job.service or job.port:
+            self.apart.add(job, holds)
+
+    def finish(self, allocation_id: str) -> Running:
+        """An allocation is held no more."""
+        entry = self.running.pop(allocation_id)
+        job = entry.running.job
+        for hold in entry.holds:
+            self.index.give(hold)
+            self.by_node[hold.slot.ordinal].pop(allocation_id, None)
+            if hold.slot.ordinal in self._out_of_use:
+                self._note_out_of_use(hold.slot)
+        self.ends.remove(entry.end_key)
+        alike = self.by_class[entry.static_class]
+        del alike[allocation_id]
+        self.class_nodes[entry.static_class].remove(entry.holds)
+        if not alike:
+            del self.by_class[entry.static_class]
+            del self.class_nodes[entry.static_class]
+        account = self.account_nodes[job.tenant, job.pool]
+        account.remove(entry.holds)
+        if not account.bits:
+            del self.account_nodes[job.tenant, job.pool]
+        self.barren_nodes.note_change(entry.nodes)
+        self.stopping.pop(allocation_id, None)
+        self.holdings.add(job, entry.amounts, -1)
+        if job.service or job.port:
+            self.apart.add(job, entry.holds, -1)
+        left = self.running_tasks[job.number] - 1
+        if left:
+            self.running_tasks[job.number] = left
+        else:
+            del self.running_tasks[job.number]
+        return entry.running
+
+    def revise(self, running: Running) -> None:
+        """Something that the engine should know of a running job changed; its holds did not."""
+        entry = self.running[running.allocation.id]
+        self.ends.remove(entry.end_key)
+        entry.running = running
+        self.ends.add(entry.end_key)
+        self.barren_nodes.note_change(entry.nodes)
+        if running.stopping:
+            self.stopping[running.allocation.id] = None
+
+    def remember(self, plan: Plan) -> None:
+        """Keep what one cycle hands on to the next."""
+        self.set_reservations(plan.reservations)
+        self.resume_after = plan.resume_after
+
+    def set_reservations(self, reservations: tuple[Reservation, ...]) -> None:
+        """Keep the reservations of a plan until the next one."""
+        self.reservations = {
+            reservation.job_number: reservation
+            for reservation in reservations
+            if reservation.job_number in self.queue.entries
+        }

@@ -1,0 +1,264 @@
+"""What every tenant and user has used in all, and in each day or month.
+
+Beginnings and intervals come in, totals come out. Every moment of an allocation is charged once:
+`charge` covers what has not been charged yet, up to the interval's end. A repeated, late or
+unknown interval is ignored, not refused, so that facts may be delivered twice. Only allocations
+that run are remembered; the one that ended is forgotten, and with it every repetition is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias
+
+from gpu_scheduler.ledger.decayed_usage import Account, account_of, account_order, tenant_and_user
+from gpu_scheduler.ledger.units import Period
+from gpu_scheduler.ledger.usage_interval import UsageInterval
+from gpu_scheduler.model.errors import InternalError
+from gpu_scheduler.model.job import ENDED, JobState
+
+TotalRow: TypeAlias = tuple[int | None, str, str | None, tuple[int, ...]]
+"""Start of the period (None: in all), tenant, user (None: the tenant itself), totals."""
+RunningRow: TypeAlias = tuple[str, int]
+"""Allocation id, and until when it has been charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over intervals. Ends are counted per attempt: a job that fails twice counts twice."""
+
+    gpu_milli_ms: int = 0
+    gpu_memory_mb_ms: int = 0
+    cpu_milli_ms: int = 0
+    memory_mb_ms: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    preemptions: int = 0
+    lost_gpu_milli_ms: int = 0
+    energy_uj: int = 0
+
+
+_PLACE = {field.name: place for place, field in enumerate(fields(Totals))}
+_TIMES = tuple(
+    _PLACE[name] for name in ("gpu_milli_ms", "gpu_memory_mb_ms", "cpu_milli_ms", "memory_mb_ms")
+)
+_LOST = _PLACE["lost_gpu_milli_ms"]
+_ENERGY = _PLACE["energy_uj"]
+_END = {
+    JobState.COMPLETED: _PLACE["completed"],
+    JobState.FAILED: _PLACE["failed"],
+    JobState.CANCELLED: _PLACE["cancelled"],
+    JobState.PREEMPTED: _PLACE["preemptions"],
+}
+"""Where an end is counted. An attempt that only went back to the queue counts nowhere."""
+
+_Key: TypeAlias = tuple[int | None, Account]
+
+
+class Accounts:
+    """Totals per tenant and per user, in all and by period. The order of charges is no matter."""
+
+    def __init__(self, period: Period = Period.MONTH) -> None:
+        self.period = period
+        self._sums: dict[_Key, list[int]] = {}
+        self._charged_until: dict[str, int] = {}
+        self._changed: dict[_Key, None] = {}
+        self._last_bounds = (0, 0)
+
+    def begin(self, allocation_id: str, start_ms: int) -> None:
+        """From now on the allocation is charged. Told again while it runs, nothing changes."""
+        self._charged_until.setdefault(allocation_id, start_ms)
+
+    def charge(self, interval: UsageInterval) -> UsageInterval | None:
+        """Charge what is new, and return it: the part to keep for bills, and to take from budgets.
+
+        None means that there was nothing new. An interval with an outcome ends the allocation.
+        """
+        until_ms = self._charged_until.get(interval.allocation_id)
+        if until_ms is None:
+            return None
+        end_ms = max(until_ms, interval.end_ms)
+        if interval.outcome is not None:
+            del self._charged_until[interval.allocation_id]
+        elif end_ms == until_ms:
+            return None
+        else:
+            self._charged_until[interval.allocation_id] = end_ms
+        part = interval
+        if (until_ms, end_ms) != (interval.start_ms, interval.end_ms):
+            part = replace(interval, start_ms=until_ms, end_ms=end_ms)
+        self._add_time(part)
+        if part.outcome is not None:
+            changes = [(_LOST, part.lost_gpu_milli_ms), (_ENERGY, part.energy_uj)]
+            if part.outcome in _END:
+                changes.append((_END[part.outcome], 1))
+            self._add(part.tenant, part.user, part.end_ms, changes)
+        return part
+
+    def count_ended(
+        self, tenant: str, user: str, state: JobState, *, at_ms: int, tasks: int = 1
+    ) -> None:
+        """Count jobs that ended while they waited, and so have no interval."""
+        if tasks < 0 or state not in ENDED:
+            raise InternalError(f"{tasks} tasks of {tenant}/{user} cannot end as {state}")
+        self._add(tenant, user, at_ms, [(_END[state], tasks)])
+
+    def count_running(self, interval: UsageInterval) -> None:
+        """Add what runs, up to now, for somebody who only looks: it is charged when it ends."""
+        self._add_time(interval)
+        self._add(interval.tenant, interval.user, interval.end_ms, [(_ENERGY, interval.energy_uj)])
+
+    def charged_until(self, allocation_id: str) -> int | None:
+        """Up to when a running allocation has been charged; None if it does not run."""
+        return self._charged_until.get(allocation_id)
+
+    def total(self, account: Account) -> Totals:
+        """Everything the account has ever used."""
+        return self._totals(None, account)
+
+    def total_in(self, account: Account, at_ms: int) -> Totals:
+        """What the account used in the period that holds this moment."""
+        return self._totals(self.period.start_of(at_ms), account)
+
+    def forget_periods_before(self, at_ms: int) -> int:
+        """Drop periods that had ended by then, and say how many rows; the totals in all stay."""
+        first_ms = self.period.start_of(at_ms)
+        old = [key for key in self._sums if key[0] is not None and key[0] < first_ms]
+        for key in old:
+            del self._sums[key]
+        return len(old)
+
+    def take_changed(self) -> list[TotalRow]:
+        """The totals that changed since this was last asked, for a store that writes only those."""
+        changed = []
+        for key in self._changed:
+            sums = self._sums.get(key)
+            if sums is not None:
+                changed.append((key[0], *tenant_and_user(key[1]), tuple(sums)))
+        self._changed.clear()
+        return changed
+
+    def to_rows(self) -> tuple[list[TotalRow], list[RunningRow]]:
+        """All totals and all running allocations, each in a fixed order."""
+        totals: list[TotalRow] = []
+        for start_ms, account in sorted(self._sums, key=_key_order):
+            tenant, user = tenant_and_user(account)
+            totals.append((start_ms, tenant, user, tuple(self._sums[start_ms, account])))
+        return totals, sorted(self._charged_until.items())
+
+    @classmethod
+    def from_rows(
+        cls,
+        totals: Iterable[TotalRow],
+        running: Iterable[RunningRow],
+        *,
+        period: Period = Period.MONTH,
+    ) -> Accounts:
+        """What was saved. The period must be the one it was saved with.
+
+        Rows from before there was a sum have 0 of it.
+        """
+        accounts = cls(period)
+        for start_ms, tenant, user, sums in totals:
+            if not sums or len(sums) > len(_PLACE) or min(sums) < 0:
+                raise InternalError(f"the totals of {tenant}/{user} cannot be right: {sums}")
+            if start_ms is not None and start_ms != period.start_of(start_ms):
+                raise InternalError(f"no {period} begins at {start_ms}; was it another period?")
+            missing = [0] * (len(_PLACE) - len(sums))
+            accounts._sums[start_ms, account_of(tenant, user)] = [*sums, *missing]
+        accounts._charged_until = dict(running)
+        return accounts
+
+    def _totals(self, start_ms: int | None, account: Account) -> Totals:
+        return Totals(*self._sums.get((start_ms, account), ()))
+
+    def _add_time(self, part: UsageInterval) -> None:
+        _, next_ms = self._bounds(part.start_ms)
+        # Most intervals lie within one period, and need no cutting.
+        pieces = (part,) if part.end_ms <= next_ms else part.pieces(self.period)
+        for piece in pieces:
+            span_ms = piece.duration_ms
+            amounts = (piece.gpu_milli, piece.gpu_memory_mb, piece.cpu_milli, piece.memory_mb)
+            changes = [
+                (place, amount * span_ms) for place, amount in zip(_TIMES, amounts, strict=True)
+            ]
+            self._add(piece.tenant, piece.user, piece.start_ms, changes)
+
+    def _bounds(self, at_ms: int) -> tuple[int, int]:
+        """Where the period starts and the next one does.
+
+        The last answer is kept: times come close together, and the calendar is slow.
+        """
+        if not self._last_bounds[0] <= at_ms < self._last_bounds[1]:
+            self._last_bounds = (self.period.start_of(at_ms), self.period.next_after(at_ms))
+        return self._last_bounds
+
+    def _add(self, tenant: str, user: str, at_ms: int, changes: list[tuple[int, int]]) -> None:
+        """Add to both accounts, in all and in the period that holds this moment."""
+        changes = [change for change in changes if change[1]]
+        if not changes:
+            return
+        period_ms, _ = self._bounds(at_ms)
+        pair = (tenant, user)
+        for key in ((None, tenant), (None, pair), (period_ms, tenant), (period_ms, pair)):
+            sums = self._sums.get(key)
+            if sums is None:
+                sums = self._sums[key] = [0] * len(_PLACE)
+            for place, amount in changes:
+                sums[place] += amount
+            self._changed[key] = None
+
+
+def _key_order(key: _Key) -> tuple[bool, int, tuple[str, bool, str]]:
+    start_ms, account = key
+    return (start_ms is not None, start_ms or 0, account_order(account))
+
+
+# --- GPU time per tenant and user in the week that runs, for budgets that last a week.
+#
+# Charged intervals come in, sums come out. Only the last week of an account is kept.
+
+WeekRow: TypeAlias = tuple[str, str | None, int, int]
+"""Tenant, user (None: the tenant itself), start of the week, GPU time in it."""
+
+
+class WeekUse:
+    """What each account has used since Monday."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Account, tuple[int, int]] = {}
+        self._changed: dict[Account, None] = {}
+
+    def add(self, part: UsageInterval) -> None:
+        """Count what was charged. What belongs to a week that is over is dropped."""
+        if not part.gpu_milli:
+            return
+        for piece in part.pieces(Period.WEEK):
+            week_ms = Period.WEEK.start_of(piece.start_ms)
+            used = piece.gpu_milli * piece.duration_ms
+            for account in (part.tenant, (part.tenant, part.user)):
+                known_ms, total = self._sums.get(account, (week_ms, 0))
+                if week_ms >= known_ms:
+                    self._sums[account] = (week_ms, used + (total if week_ms == known_ms else 0))
+                    self._changed[account] = None
+
+    def spent(self, account: Account, at_ms: int) -> int:
+        """GPU time of an account in the week that holds this moment."""
+        week_ms, total = self._sums.get(account, (0, 0))
+        return total if week_ms == Period.WEEK.start_of(at_ms) else 0
+
+    def take_changed(self) -> list[WeekRow]:
+        """What changed since this was last asked."""
+        changed = [(*tenant_and_user(account), *self._sums[account]) for account in self._changed]
+        self._changed.clear()
+        return changed
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[WeekRow]) -> WeekUse:
+        """What was saved."""
+        weeks = cls()
+        for tenant, user, week_ms, total in rows:
+            weeks._sums[account_of(tenant, user)] = (week_ms, total)
+        return weeks

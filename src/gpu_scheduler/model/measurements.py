@@ -1,0 +1,137 @@
+"""What readings of devices add up to: for an attempt of a job, and for a device by the hour.
+
+Sums of integers, so that adding them in any order gives the same. A per cent over a time is kept as
+their product; energy is power in milliwatts times milliseconds, which is microjoules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HOUR_MS = 3_600_000
+UJ_PER_WH = 3_600 * 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What was measured on the devices of one or more attempts.
+
+    `gpu_ms` is the time for which their utilisation was told, summed over the devices, and
+    `power_ms` that for which their power was. Where a device tells neither both are 0, and nothing
+    is known.
+    """
+
+    gpu_ms: int = 0
+    busy_percent_ms: int = 0
+    peak_percent: int = 0
+    power_ms: int = 0
+    energy_uj: int = 0
+    peak_memory_mb: int = 0
+
+    @property
+    def mean_percent(self) -> float | None:
+        """How busy the devices were in the mean; None if none told."""
+        return self.busy_percent_ms / self.gpu_ms if self.gpu_ms else None
+
+    @property
+    def energy_wh(self) -> float | None:
+        """Watt hours; None if no device told its power."""
+        return self.energy_uj / UJ_PER_WH if self.power_ms else None
+
+    def and_also(self, other: Measure) -> Measure:
+        """Both together; peaks of both, not their sum."""
+        return Measure(
+            gpu_ms=self.gpu_ms + other.gpu_ms,
+            busy_percent_ms=self.busy_percent_ms + other.busy_percent_ms,
+            peak_percent=max(self.peak_percent, other.peak_percent),
+            power_ms=self.power_ms + other.power_ms,
+            energy_uj=self.energy_uj + other.energy_uj,
+            peak_memory_mb=max(self.peak_memory_mb, other.peak_memory_mb),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptMeasure:
+    """The measure of one attempt, so far or at its end; `warning` is the last that it was given."""
+
+    allocation_id: str
+    job_id: str
+    task: int | None = None
+    attempt: int = 1
+    measure: Measure = Measure()
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceHour:
+    """One device in the hour that begins at `hour_ms`, as far as it was read.
+
+    `read_ms` is how long that was; `gpu_ms` and `power_ms` are how much of it the device told its
+    utilisation and its power. `held_milli_ms` is the time that jobs held it, by share.
+    """
+
+    hour_ms: int
+    node_id: str
+    index: int
+    read_ms: int = 0
+    gpu_ms: int = 0
+    busy_percent_ms: int = 0
+    peak_percent: int = 0
+    memory_mb_ms: int = 0
+    peak_memory_mb: int = 0
+    power_ms: int = 0
+    energy_uj: int = 0
+    peak_power_mw: int = 0
+    peak_temperature_c: int = 0
+    held_milli_ms: int = 0
+
+
+# --- What was measured on the devices of a node. Shown and counted; decisions use `Device`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process on a device. Without an allocation it is not ours, and keeps the device."""
+
+    pid: int
+    user: str = ""
+    command: str = ""
+    memory_mb: int = 0
+    allocation_id: str = ""
+    load_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReading:
+    """One device at one moment; `why` says what is wrong with one that is unhealthy.
+
+    What the hardware does not tell is 0; where 0 could mislead, None or a flag says that it is not
+    known. `trusted` is the mark of the last order to trust it that was carried out.
+    """
+
+    index: int
+    utilisation_percent: int = 0
+    memory_used_mb: int = 0
+    temperature_c: int = 0
+    power_mw: int = 0
+    power_limit_mw: int = 0
+    sm_clock_mhz: int = 0
+    throttle_reasons: int = 0
+    ecc_errors: int = 0
+    xid: int = 0
+    healthy: bool = True
+    processes: tuple[DeviceProcess, ...] = ()
+    load_percent: int | None = None
+    power_known: bool = False
+    why: str = ""
+    unexplained_mb: int = 0
+    trusted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReadings:
+    """One look at all devices of a node. With a `problem`, the readings are the last there were."""
+
+    at_ms: int
+    readings: tuple[DeviceReading, ...] = ()
+    problem: str = ""

@@ -1,0 +1,1 @@
+"""Tasks that the leading server runs beside its API: housekeeping, fencing, notifications."""

@@ -1,0 +1,263 @@
+"""From settings to what the core decides by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, time
+
+import structlog
+
+from gpu_scheduler.api.nodes.liveness import Patience
+from gpu_scheduler.control.gpu_metering import Action, GpuRules
+from gpu_scheduler.control.loop import Loop
+from gpu_scheduler.control.messages import SetPools, SetTenant
+from gpu_scheduler.control.state import Limits
+from gpu_scheduler.engine.policy import HOUR_MS, MINUTE_MS, Policy, Preemption, preset
+from gpu_scheduler.ledger.cost import PriceList, Prices
+from gpu_scheduler.model.errors import InvalidRequest
+from gpu_scheduler.model.job import Pool
+from gpu_scheduler.model.request import WHOLE_MILLI
+from gpu_scheduler.model.snapshot import PoolQuota
+from gpu_scheduler.model.tenant import BudgetPeriod, Quota, Tenant
+from gpu_scheduler.settings.fields import PriceChange
+from gpu_scheduler.settings.groups.cluster import AgentSettings, NodeSettings
+from gpu_scheduler.settings.groups.jobs import GpuSettings
+from gpu_scheduler.settings.groups.network import TenantEntry
+from gpu_scheduler.settings.groups.policy import CostSettings, LimitSettings, PolicySettings
+from gpu_scheduler.settings.schema import Settings
+from gpu_scheduler.wire.tenants import read_tenant
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The preset, with what the settings say about it."""
+    policy = replace(
+        preset(settings.policy.preset),
+        default_limit_ms=round(settings.scheduler.job_timeout_s * 1000),
+        max_running=settings.jobs.max_concurrent_jobs,
+        interactive_gpu_milli=_interactive_milli(settings.policy),
+        fills_gaps=settings.policy.fill_reservation_gaps,
+        user_quota=_user_quota(settings.limits),
+        budget_period=BudgetPeriod(settings.limits.budget_period),
+    )
+    if not settings.scheduler.enable_preemption:
+        policy = replace(policy, preemption=Preemption.NONE)
+    return policy
+
+
+def _interactive_milli(policy: PolicySettings) -> int:
+    return round(policy.interactive_max_gpus * WHOLE_MILLI) if policy.interactive_preemption else 0
+
+
+def _user_quota(limits: LimitSettings) -> Quota:
+    """What every user may have; 0 in the settings means no limit."""
+    return Quota(
+        gpu_milli=round(limits.user_max_gpus * WHOLE_MILLI) or None,
+        concurrent_jobs=limits.user_max_jobs or None,
+        pending_jobs=limits.user_max_pending_jobs or None,
+        gpu_milli_ms=round(limits.user_max_gpu_hours * WHOLE_MILLI * HOUR_MS) or None,
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What bounds the core."""
+    scheduler = settings.scheduler
+    hot_above_c = round(scheduler.thermal_threshold) if scheduler.enable_thermal_aware else 0
+    return Limits(
+        max_queued_tasks=min(scheduler.max_queue_size, settings.jobs.queue_size_limit),
+        backoff_ms=max(1, round(settings.jobs.assignment_retry_wait_s * 1000)),
+        hot_above_c=hot_above_c,
+        hot_hysteresis_c=round(scheduler.thermal_hysteresis),
+        nodes_keep_limits=True,
+        start_timeout_ms=round(scheduler.worker_timeout_s * 1000),
+        prepare_timeout_ms=round(settings.gangs.prepare_timeout_s * 1000),
+        gang_start_timeout_ms=round(settings.gangs.start_timeout_s * 1000),
+        max_misstarts=settings.jobs.max_assignment_attempts,
+        max_prolog_failures=settings.jobs.max_prolog_failures,
+        hook_failure_drains=settings.jobs.hook_failure_drains,
+        usage_half_life_ms=round(settings.policy.usage_half_life_hours * HOUR_MS),
+        gpu_rules=gpu_rules_of(settings.gpu),
+        lease_ms=round(settings.nodes.lease_s * 1000),
+        lease_margin_ms=round(settings.nodes.lease_margin_s * 1000),
+        requeue_after_death=settings.nodes.requeue_after_death,
+    )
+
+
+def gpu_rules_of(gpu: GpuSettings) -> GpuRules:
+    """What jobs may do with their devices."""
+    return GpuRules(
+        memory=Action(gpu.memory_enforcement),
+        memory_grace_ms=round(gpu.memory_grace_s * 1000),
+        memory_tolerance_percent=round(gpu.memory_tolerance * 100),
+        idle=Action(gpu.idle_action),
+        idle_percent=gpu.idle_percent,
+        idle_ms=round(gpu.idle_minutes * MINUTE_MS),
+        idle_grace_ms=round(gpu.idle_grace_minutes * MINUTE_MS),
+        idle_exempt_users=frozenset(gpu.idle_exempt_users),
+        idle_exempt_tenants=frozenset(gpu.idle_exempt_tenants),
+        idle_exempts_interactive=gpu.idle_exempt_interactive,
+        idle_opt_out=gpu.idle_opt_out,
+        longest_gap_ms=max(MINUTE_MS, round(gpu.monitor_interval_s * 3000)),
+    )
+
+
+# --- How long a silent node is waited for: from settings, checked against each other at the start.
+
+LEAST_BEATS = 3
+"""A node that is well may lose so many heartbeats less one, and nobody takes offence."""
+
+
+def patience_of(nodes: NodeSettings) -> Patience:
+    """The deadlines of the settings, as the session layer counts with them."""
+    return Patience(
+        suspect_s=nodes.suspect_after_s, lost_s=nodes.lost_after_s, margin_s=nodes.lease_margin_s
+    )
+
+
+def check_patience(nodes: NodeSettings, agent: AgentSettings) -> None:
+    """Refuse deadlines that contradict each other, with what would do."""
+    beat_s, suspect_s, lost_s = (
+        agent.heartbeat_interval_s,
+        nodes.suspect_after_s,
+        nodes.lost_after_s,
+    )
+    if suspect_s < LEAST_BEATS * beat_s:
+        raise InvalidRequest(
+            f"nodes.suspect_after_s is {suspect_s:g} and agents speak every {beat_s:g} s "
+            f"(agent.heartbeat_interval_s): one late word would make a node suspect; "
+            f"set it to {LEAST_BEATS * beat_s:g} or more"
+        )
+    if lost_s <= suspect_s:
+        raise InvalidRequest(
+            f"nodes.lost_after_s is {lost_s:g} and nodes.suspect_after_s is {suspect_s:g}: a node "
+            f"is suspect before it is lost; set the first to more than {suspect_s:g}"
+        )
+    if nodes.lease_s and nodes.lease_s <= lost_s:
+        raise InvalidRequest(
+            f"nodes.lease_s is {nodes.lease_s:g} and nodes.lost_after_s is {lost_s:g}: jobs would "
+            f"be stopped on nodes that are not even lost; set it to more than {lost_s:g}, or to 0 "
+            "for no leases"
+        )
+    if nodes.lease_s and nodes.lease_margin_s < nodes.lease_s / 100:
+        raise InvalidRequest(
+            f"nodes.lease_margin_s is {nodes.lease_margin_s:g} and nodes.lease_s is "
+            f"{nodes.lease_s:g}: clocks of two machines differ, and killing takes its time; set "
+            f"the margin to {nodes.lease_s / 100:g} or more"
+        )
+
+
+# --- From settings to prices.
+
+_MICRO = 10**6
+
+
+def prices_of(costs: CostSettings) -> PriceList:
+    """Prices in millionths, in the course of time."""
+    prices = first = Prices(
+        gpu_micro=_by_model(costs.gpu_hour),
+        other_gpu_micro=_micro(costs.other_gpu_hour),
+        cpu_micro=_micro(costs.cpu_hour),
+        gib_micro=_micro(costs.memory_gb_hour),
+        kwh_micro=_micro(costs.kwh),
+        currency=costs.currency,
+    )
+    changes = []
+    for change in sorted(costs.changes.values(), key=lambda change: change.since):
+        prices = _changed(prices, change)
+        midnight = datetime.combine(change.since, time(), UTC)
+        changes.append((int(midnight.timestamp()) * 1000, prices))
+    return PriceList(first=first, changes=tuple(changes))
+
+
+def _changed(before: Prices, change: PriceChange) -> Prices:
+    models = dict(before.gpu_micro) | dict(_by_model(change.gpu_hour))
+    return replace(
+        before,
+        gpu_micro=tuple(sorted(models.items())),
+        other_gpu_micro=_either(change.other_gpu_hour, before.other_gpu_micro or 0),
+        cpu_micro=_either(change.cpu_hour, before.cpu_micro),
+        gib_micro=_either(change.memory_gb_hour, before.gib_micro),
+        kwh_micro=_either(change.kwh, before.kwh_micro),
+    )
+
+
+def _either(price: float | None, before_micro: int) -> int:
+    return before_micro if price is None else _micro(price)
+
+
+def _by_model(prices: dict[str, float]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((model, _micro(price)) for model, price in prices.items()))
+
+
+def _micro(price: float) -> int:
+    return round(price * _MICRO)
+
+
+# --- The parts of the pools: from the settings on the first start, later on as they were set.
+
+WHOLE = 100
+log = structlog.get_logger("server")
+
+
+async def set_up_pools(loop: Loop, policy: PolicySettings) -> None:
+    """Set what the settings say if nothing is stored; if that differs, say which of them holds."""
+    wanted = [
+        PoolQuota(pool=pool, percent=percent, elastic=policy.elastic)
+        for pool, percent in (
+            (Pool.ONLINE, policy.online_percent),
+            (Pool.BATCH, policy.batch_percent),
+        )
+        if percent < WHOLE
+    ]
+    if len(wanted) == 1 and policy.elastic:
+        wanted.append(_the_rest(wanted[0]))
+    stored = [quota for quota in loop.store.pools() if quota.percent < WHOLE]
+    if not loop.store.pools():
+        if wanted:
+            await loop.apply(SetPools(tuple(wanted)))
+    elif wanted and _by_pool(wanted) != _by_pool(stored):
+        log.warning(
+            "the settings of the pools are not used, as others were set before; "
+            "change those with PUT /api/v1/quota",
+            settings=_text(wanted),
+            in_use=_text(stored),
+        )
+
+
+def _the_rest(quota: PoolQuota) -> PoolQuota:
+    """What the other pool is sure of, if only one was set: with all it could never give back."""
+    other = Pool.BATCH if quota.pool is Pool.ONLINE else Pool.ONLINE
+    return PoolQuota(pool=other, percent=WHOLE - quota.percent, elastic=quota.elastic)
+
+
+def _by_pool(quotas: list[PoolQuota]) -> dict[Pool, PoolQuota]:
+    return {quota.pool: quota for quota in quotas}
+
+
+def _text(quotas: list[PoolQuota]) -> str:
+    parts = [
+        f"{quota.pool.value} {quota.percent} %{'' if quota.elastic else ', not elastic'}"
+        for quota in quotas
+    ]
+    return "; ".join(parts) or "no limits"
+
+
+# --- The tenants that the settings name: made if they are not there, changed where they differ.
+
+
+async def set_up_tenants(loop: Loop, entries: Iterable[TenantEntry]) -> None:
+    """Set what the settings name of each; what they do not name stays as it was set before."""
+    for entry in entries:
+        stored = {tenant.id: tenant for tenant in loop.store.tenants()}
+        known = stored.get(entry.id)
+        tenant = read_tenant(entry.patch, known or Tenant(id=entry.id, name=entry.id))
+        if tenant == known:
+            continue
+        for other in stored.values():
+            if other.id != tenant.id and tenant.name in {other.name, other.id}:
+                raise InvalidRequest(
+                    f"{entry.origin}: the name '{tenant.name}' is taken by tenant {other.id}; "
+                    "give another name"
+                )
+        await loop.apply(SetTenant(tenant))
+        log.info("tenant set up" if known is None else "tenant changed", tenant=tenant.id)

@@ -1,0 +1,1 @@
+"""The groups of settings as dataclasses, one field with its documentation for each setting."""

@@ -1,0 +1,394 @@
+"""Our own JSON: one document with nodes, tenants and jobs, or one job in each line.
+
+Names and values are those of the CSV columns; numbers, lists and objects may be written as such.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpu_scheduler.model.errors import InvalidInput, InvalidRequest, NeverFits
+from gpu_scheduler.model.node import Node
+from gpu_scheduler.model.tenant import Tenant
+from gpu_scheduler.simulator.fit import Fit
+from gpu_scheduler.simulator.traces.collector import Intake, Reading
+from gpu_scheduler.simulator.traces.parsing import (
+    Layout,
+    read_rows,
+    replacing,
+    text_lines,
+    unexpected,
+)
+from gpu_scheduler.simulator.traces.records import (
+    JOB_COLUMNS,
+    NODE_COLUMNS,
+    REQUEST_COLUMNS,
+    REQUIRED_COLUMNS,
+    TENANT_COLUMNS,
+    JobReader,
+    JobWriter,
+    node_record,
+    read_node_group,
+    read_tenant,
+    tenant_record,
+)
+from gpu_scheduler.simulator.workload import Cluster, TraceJob, nodes_of
+
+# --- JSON text to flat records of text with their lines, and back.
+#
+# Numbers keep their digits, so that 0.1 stays 0.1; NaN, infinity and repeated names are refused.
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_LISTS = {"gpu_models": "|", "device_ids": ";", "after": ";"}
+_OBJECTS = ("node_labels", "labels", "mig_slices")
+_NUMBERS = re.compile(r"-?\d{1,15}(\.\d{1,6})?", re.ASCII)
+_TEXTS = frozenset({"id", "user", "name", "tenant", "model", "rack", "array", "labels"})
+
+
+def decode(text: str) -> Any:
+    """Any JSON value; raises `JSONDecodeError` or `InvalidRequest`."""
+    value, end = _DECODER.raw_decode(text, _skip(text, 0))
+    if _skip(text, end) != len(text):
+        raise json.JSONDecodeError("more text than one value", text, end)
+    return value
+
+
+def sections(text: str) -> Iterator[tuple[str, list[tuple[int, Any]]]]:
+    """The lists of a document such as {"jobs": [...]} by name, each item with its line.
+
+    A fault inside an item is raised as `JSONDecodeError` with its line.
+    """
+    place = _expect(text, 0, "{")
+    if text[place : place + 1] == "}":
+        return
+    while True:
+        if text[place : place + 1] != '"':
+            raise json.JSONDecodeError("expected a name in double quotes", text, place)
+        name, place = _DECODER.raw_decode(text, place)
+        items, place = _items(text, _expect(text, _expect(text, place, ":"), "["))
+        yield name, items
+        if text[place : place + 1] == "}":
+            break
+        place = _expect(text, place, ",")
+    if _skip(text, place + 1) != len(text):
+        raise json.JSONDecodeError("more text after the end of the document", text, place + 1)
+
+
+def flat_record(value: Any, columns: Mapping[str, object], what: str) -> dict[str, str]:
+    """An object as text by column; lists and inner objects take the form they have in CSV."""
+    if not isinstance(value, dict):
+        raise unexpected(value, what, "an object such as {...}")
+    record: dict[str, str] = {}
+    for name, item in value.items():
+        if name not in columns:
+            raise InvalidRequest(
+                f"unknown field {name!r} in {what}; expected fields are {', '.join(columns)}"
+            )
+        record[name] = _flat(name, item)
+    return record
+
+
+def from_flat(record: Mapping[str, str]) -> dict[str, Any]:
+    """A flat record with numbers, truth values, lists and objects where JSON has them."""
+    return {name: _typed(name, text) for name, text in record.items()}
+
+
+def _items(text: str, place: int) -> tuple[list[tuple[int, Any]], int]:
+    """The items of a list whose bracket was just passed, and the place behind the list."""
+    items: list[tuple[int, Any]] = []
+    line, counted = text.count("\n", 0, place) + 1, place
+    if text[place : place + 1] == "]":
+        return items, _skip(text, place + 1)
+    while True:
+        line, counted = line + text.count("\n", counted, place), place
+        try:
+            item, place = _DECODER.raw_decode(text, place)
+        except InvalidRequest as error:
+            raise json.JSONDecodeError(str(error), text, place) from error
+        items.append((line, item))
+        place = _skip(text, place)
+        if text[place : place + 1] == "]":
+            return items, _skip(text, place + 1)
+        place = _expect(text, place, ",")
+
+
+def _expect(text: str, place: int, sign: str) -> int:
+    place = _skip(text, place)
+    if text[place : place + 1] != sign:
+        raise json.JSONDecodeError(f"expected {sign!r}", text, place)
+    return _skip(text, place + 1)
+
+
+def _skip(text: str, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
+
+
+def _flat(name: str, item: Any) -> str:
+    if isinstance(item, str):
+        return item
+    if item is None:
+        return ""
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if isinstance(item, list) and name in _LISTS:
+        return _LISTS[name].join(_flat(name, part) for part in item)
+    if isinstance(item, dict) and name in _OBJECTS:
+        return ";".join(f"{key}={_flat(name, part)}" for key, part in item.items())
+    raise unexpected(item, name, "a single value")
+
+
+def _typed(name: str, text: str) -> Any:
+    if name in _OBJECTS:
+        return dict(part.split("=", 1) for part in text.split(";"))
+    if name in _LISTS:
+        parts = text.split(_LISTS[name])
+        return [int(part) for part in parts] if name == "device_ids" else parts
+    if name not in _TEXTS and text in {"true", "false"}:
+        return text == "true"
+    if name not in _TEXTS and _NUMBERS.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    return text
+
+
+def _refuse_constant(name: str) -> Any:
+    raise unexpected(name, "a number", "digits")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidRequest(f"field {twice!r} appears twice in one object; expected it once")
+    return found
+
+
+# Numbers stay text: each column reads its own, and 0.1 is never rounded on the way.
+_DECODER = json.JSONDecoder(
+    parse_float=str,
+    parse_int=str,
+    parse_constant=_refuse_constant,
+    object_pairs_hook=_unique,
+)
+
+
+# --- Our own JSON: one document with nodes, tenants and jobs, or one job in each line.
+
+T = TypeVar("T")
+Items = list[tuple[int, Any]]
+SECTIONS = ("nodes", "tenants", "jobs")
+_JOB_FIELDS = dict.fromkeys(JOB_COLUMNS)
+_REQUEST_FIELDS = dict.fromkeys(REQUEST_COLUMNS)
+_NODE_FIELDS = dict.fromkeys(NODE_COLUMNS)
+_TENANT_FIELDS = dict.fromkeys(TENANT_COLUMNS)
+
+
+def read_json(path: Path, cluster: Cluster | None = None) -> Reading:
+    """Read one document. Nodes that are given beside it take the place of its own."""
+    document = _document(path)
+    nodes = cluster.nodes if cluster else _nodes(document, path)
+    tenants = tuple(
+        tenant for _, tenant in _made(document["tenants"], path, lambda item, _: _tenant(item))
+    )
+    known = {tenant.id for tenant in tenants}
+    if len(known) != len(tenants):
+        raise InvalidInput("two tenants have the same id; expected each once", file=str(path))
+    reader = JobReader(Fit(nodes))
+    intake = Intake(path)
+    for line, trace_job in _made(document["jobs"], path, lambda item, n: _job(reader, item, n)):
+        if known and trace_job.job.tenant not in known:
+            raise InvalidInput(
+                f"job {trace_job.job.id!r} belongs to tenant {trace_job.job.tenant!r}; "
+                f"expected one of {', '.join(sorted(known))}",
+                file=str(path),
+                line=line,
+            )
+        intake.add(trace_job, line)
+    return intake.pool(nodes, tenants)
+
+
+def read_json_lines(path: Path, cluster: Cluster) -> Reading:
+    """Read one job from each line; blank lines are passed over."""
+    nodes = cluster.nodes
+    reader = JobReader(Fit(nodes))
+    intake = Intake(path)
+    items = _decoded_lines(path)
+    for line, trace_job in _made(items, path, lambda item, number: _job(reader, item, number)):
+        intake.add(trace_job, line)
+    return intake.pool(nodes)
+
+
+def read_json_nodes(path: Path) -> tuple[Node, ...]:
+    """The nodes of a document, whether it holds jobs or not."""
+    return _nodes(_document(path), path)
+
+
+def write_json(
+    path: Path,
+    jobs: Iterable[TraceJob],
+    *,
+    nodes: Iterable[Node] = (),
+    tenants: Iterable[Tenant] = (),
+) -> int:
+    """Write one document, one item in each line; the number of jobs comes back."""
+    count = 0
+    with replacing(path) as text:
+        text.write('{"nodes": [')
+        _write_items(text.write, (from_flat(node_record(node)) for node in nodes))
+        text.write('],\n"tenants": [')
+        _write_items(text.write, (from_flat(tenant_record(tenant)) for tenant in tenants))
+        text.write('],\n"jobs": [')
+        count = _write_items(text.write, _job_objects(jobs))
+        text.write("]}\n")
+    return count
+
+
+def write_json_lines(path: Path, jobs: Iterable[TraceJob]) -> int:
+    """Write one job into each line; the number of jobs comes back."""
+    count = 0
+    with replacing(path) as text:
+        for item in _job_objects(jobs):
+            text.write(json.dumps(item) + "\n")
+            count += 1
+    return count
+
+
+def _document(path: Path) -> dict[str, Items]:
+    text = "".join(text_lines(path))
+    document: dict[str, Items] = {}
+    try:
+        for name, items in sections(text):
+            if name not in SECTIONS or name in document:
+                raise InvalidInput(
+                    f"section {name!r} is unknown or appears twice; expected nodes, tenants and "
+                    "jobs, each once",
+                    file=str(path),
+                )
+            document[name] = items
+    except json.JSONDecodeError as error:
+        raise InvalidInput(
+            f'not a valid trace ({error.msg}); expected {{"nodes": [...], "jobs": [...]}}',
+            file=str(path),
+            line=error.lineno,
+        ) from error
+    except RecursionError as error:
+        raise InvalidInput(
+            "the values are nested too deeply; expected flat objects", file=str(path)
+        ) from error
+    return {name: document.get(name, []) for name in SECTIONS}
+
+
+def _decoded_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    for line, text in enumerate(text_lines(path), start=1):
+        if text.isspace():
+            continue
+        try:
+            yield line, decode(text)
+        except (json.JSONDecodeError, InvalidRequest, RecursionError) as error:
+            raise InvalidInput(
+                f"not valid JSON ({getattr(error, 'msg', error)}); expected one job as an object",
+                file=str(path),
+                line=line,
+            ) from error
+
+
+def _made(
+    items: Iterable[tuple[int, Any]], path: Path, make: Callable[[Any, int], T]
+) -> Iterator[tuple[int, T]]:
+    for number, (line, item) in enumerate(items, start=1):
+        try:
+            made = make(item, number)
+        except (InvalidRequest, NeverFits) as error:
+            raise InvalidInput(str(error), file=str(path), line=line) from error
+        yield line, made
+
+
+def _nodes(document: dict[str, Items], path: Path) -> tuple[Node, ...]:
+    groups = [
+        group
+        for _, group in _made(
+            document["nodes"],
+            path,
+            lambda item, _: read_node_group(flat_record(item, _NODE_FIELDS, "nodes")),
+        )
+    ]
+    if not groups:
+        raise InvalidInput(
+            "the document holds no nodes; expected a list of nodes here or a cluster beside it",
+            file=str(path),
+        )
+    nodes = nodes_of(groups)
+    if len({node.id for node in nodes}) != len(nodes):
+        raise InvalidInput("two nodes have the same id; expected each once", file=str(path))
+    return nodes
+
+
+def _tenant(item: Any) -> Tenant:
+    return read_tenant(flat_record(item, _TENANT_FIELDS, "tenants"))
+
+
+def _job(reader: JobReader, item: Any, number: int) -> TraceJob:
+    listed: list[Any] = []
+    if isinstance(item, dict) and isinstance(item.get("members"), list):
+        listed = item["members"]
+        if not listed:
+            raise InvalidRequest("members is an empty list; expected at least one member")
+        item = {name: value for name, value in item.items() if name != "members"}
+    members = [flat_record(member, _REQUEST_FIELDS, "members") for member in listed]
+    return reader.trace_job(flat_record(item, _JOB_FIELDS, "jobs"), number, members)
+
+
+def _job_objects(jobs: Iterable[TraceJob]) -> Iterator[dict[str, Any]]:
+    writer = JobWriter(lists_members=True)
+    for trace_job in jobs:
+        record, members = writer.record(trace_job)
+        item = from_flat(record)
+        if members:
+            item["members"] = [from_flat(member) for member in members]
+        yield item
+
+
+def _write_items(write: Callable[[str], object], items: Iterable[dict[str, Any]]) -> int:
+    count = 0
+    for item in items:
+        write(",\n" if count else "\n")
+        write(json.dumps(item))
+        count += 1
+    return count
+
+
+# --- Our own CSV: a header row and one job in each row. It holds no nodes; they come beside it.
+
+LAYOUT = Layout(
+    name="a trace in CSV",
+    required=REQUIRED_COLUMNS,
+    optional=tuple(column for column in JOB_COLUMNS if column not in REQUIRED_COLUMNS),
+)
+
+
+def read_csv(path: Path, cluster: Cluster) -> Reading:
+    """Read the jobs and put them on one pool of nodes."""
+    nodes = cluster.nodes
+    intake = Intake(path)
+    for line, trace_job in read_rows(path, LAYOUT, JobReader(Fit(nodes)).trace_job):
+        intake.add(trace_job, line)
+    return intake.pool(nodes)
+
+
+def write_csv(path: Path, jobs: Iterable[TraceJob]) -> int:
+    """Write the jobs, which may be a stream; the number of jobs comes back."""
+    writer = JobWriter(lists_members=False)
+    count = 0
+    with replacing(path) as text:
+        table = csv.DictWriter(text, JOB_COLUMNS, restval="", lineterminator="\n")
+        table.writeheader()
+        for trace_job in jobs:
+            table.writerow(writer.record(trace_job)[0])
+            count += 1
+    return count
