@@ -133,8 +133,9 @@ class Filled:
         tgpu("service", "create", "web", "-c", 1, "--check", "true", "--", "sleep", "1000")
         for job in (self.once, self.completed, self.failed, self.cancelled):
             station.ended(job)
-        for job in (self.running, f"{self.array}_1"):
-            station.until(lambda job=job: station.job(job)["state"] == "running", f"{job} runs")
+        station.until(lambda: station.job(self.running)["state"] == "running", "the long job")
+        second = f"{self.array}_1"
+        station.until(lambda: station.job(second)["state"] == "running", "the second task")
         self.wait_for_service(station)
 
     def wait_for_service(self, station: Workstation) -> None:

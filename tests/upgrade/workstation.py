@@ -103,10 +103,10 @@ class Workstation:
         with self.client() as client:
             return dict(client.wait(job, timeout=LONGEST_S))
 
-    def log(self, job: str, **query: object) -> str:
+    def log(self, job: str, **query: int) -> str:
         """What a job has written."""
         with self.client() as client:
-            return "".join(client.logs(job, **query)).replace("\r\n", "\n")
+            return "".join(client.logs(job, follow=False, **query)).replace("\r\n", "\n")
 
     def until(self, true: Callable[[], T | None], what: str) -> T:
         """Wait for something that is only seen from outside."""
@@ -118,7 +118,7 @@ class Workstation:
             assert time.monotonic() < give_up, f"waited {LONGEST_S:g} s for: {what}\n{self.logs()}"
             time.sleep(LOOK_AGAIN_S)
 
-    def until_logged(self, job: str, text: str, **query: object) -> None:
+    def until_logged(self, job: str, text: str, **query: int) -> None:
         """Wait until a job has written something."""
         self.until(lambda: text in self.log(job, **query), f"{text!r} in the log of {job}")
 
