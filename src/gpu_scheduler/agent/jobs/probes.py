@@ -36,7 +36,7 @@ MOST_OUTPUT = 200
 SPARE_MS = 5_000
 Key = tuple[str, int]
 """Allocation id and member."""
-CHILD = Path(__file__).with_name("check_child.py")
+CHILD = Path(__file__).with_name("probe_child.py")
 _RUNNERS = ThreadPoolExecutor(max_workers=16, thread_name_prefix="check")
 """Apart from the threads in which devices are read: commands that hang must not hold those up."""
 
