@@ -176,7 +176,7 @@ def test_a_gang_of_shares_can_keep_to_one_rack_on_partly_used_gpus() -> None:
 
 def test_a_gang_that_could_never_fit_together_is_refused_at_submit() -> None:
     lab = Lab(nodes=a_cluster(nodes=2, gpus=8))
-    with pytest.raises(NeverFits, match="do not fit together"):
+    with pytest.raises(NeverFits, match="24 GPUs requested, but the 2 nodes have 16 in total"):
         lab.submit(a_job(number=1, gpus=8, members=3))
 
 

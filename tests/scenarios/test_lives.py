@@ -128,7 +128,7 @@ def test_a_job_that_ended_or_never_was_cannot_be_cancelled() -> None:
     lab = Lab(nodes=[a_node()])
     lab.submit(a_job(number=1))
     lab.ends("j1")
-    with pytest.raises(WrongState, match="has ended as completed"):
+    with pytest.raises(WrongState, match="is already completed"):
         lab.tell(Cancel("j1"))
     with pytest.raises(UnknownThing, match="j9 is not known"):
         lab.tell(Cancel("j9"))

@@ -181,7 +181,7 @@ class Book:
         life = self.lives.get(job_id)
         if life is None:
             if job_id in self.ended:
-                raise WrongState(f"{called(job_id)} has ended as {self.ended[job_id].state}")
+                raise WrongState(f"{called(job_id)} is already {self.ended[job_id].state}")
             raise UnknownThing(f"{called(job_id)} is not known")
         return life
 

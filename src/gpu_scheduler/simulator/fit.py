@@ -50,7 +50,7 @@ class Fit:
             parts = over_nodes(request, node_gpus)
             if self._holds(parts):
                 return parts
-        raise NeverFits(f"{_wanted(request)} can never run here: {self._offer()}")
+        raise NeverFits(f"{_wanted(request)} can never run: {self._offer()}")
 
     def check(self, members: Sequence[Request]) -> None:
         """Raise `NeverFits` unless the empty cluster could hold all members at once."""

@@ -206,7 +206,7 @@ def test_more_than_the_whole_quota_is_refused_in_the_words_of_the_manual(lab: Ap
 def test_what_no_node_could_ever_run_is_refused(lab: ApiLab) -> None:
     reply = lab.post("/jobs", {"command": ["a"], "gpu_count": 1, "gpu_model": "H100"})
     assert (reply.status, reply.code) == (422, "never_fits")
-    assert "can never run here" in reply.error
+    assert "no node offers 1 GPU (H100)" in reply.error
 
 
 def test_a_tenant_that_is_not_known_is_refused(lab: ApiLab) -> None:

@@ -141,7 +141,7 @@ async def _cancelled(context: Context, call: Call) -> Changed:
     if row.state in ENDED or (task is not None and task_state(row, task) in ENDED):
         ended = row.state if task is None else task_state(row, task)
         if ended is not JobState.CANCELLED:
-            raise WrongState(f"{called(call.params['job_id'])} has ended as {ended} already")
+            raise WrongState(f"{called(call.params['job_id'])} is already {ended}")
     else:
         await context.service.apply(Cancel(row.job.id, tasks), call.caller)
     row, _ = context.job(call)
@@ -171,7 +171,7 @@ def _whole_job(context: Context, call: Call) -> JobRow:
 
 def _expect_living(row: JobRow, done: str) -> None:
     if row.state in ENDED:
-        raise WrongState(f"{called(row.job.id)} has ended as {row.state}; it cannot be {done}")
+        raise WrongState(f"{called(row.job.id)} is already {row.state} and cannot be {done}")
 
 
 async def _changed(

@@ -118,7 +118,7 @@ def _check_dependencies(book: Book, job: Job, new: list[Dependency]) -> None:
             raise InvalidRequest(f"{called(dependency.job_id)} is not known")
         if end is not None and not is_met(dependency.kind, end.state):
             raise InvalidRequest(
-                f"{called(dependency.job_id)} has ended as {end.state}, so "
+                f"{called(dependency.job_id)} is already {end.state}, so "
                 f"{dependency.kind.value} can never be met"
             )
         if _waits_for(book, dependency.job_id, job.id):

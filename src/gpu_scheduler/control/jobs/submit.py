@@ -338,7 +338,7 @@ def _check_new(book: Book, job: Job) -> None:
 def _check_fits(book: Book, job: Job) -> None:
     missing = ever_fits(book.picture, book.picture.job_shape(job))
     if missing:
-        raise NeverFits(f"{called(job.id)} can never run here: {missing}")
+        raise NeverFits(f"{called(job.id)} can never run: {missing}" if job.id else missing)
 
 
 def _over_nodes(book: Book, job: Job) -> Job:

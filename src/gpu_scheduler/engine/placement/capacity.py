@@ -162,13 +162,16 @@ def _try_empty(index: Index, job_shape: JobShape) -> str:
     if placer.place_gang(twin, Draft(empty), empty.find) is not None:
         return ""
     where = _where_it_fails(empty, twin)
-    total = sum(member.request.gpu_milli for member in job_shape.members[: job_shape.min_members])
+    members = job_shape.members[: job_shape.min_members]
+    requested = sum(member.request.gpu_milli for member in members) / 1000
     count = len(index.by_id)
-    nodes = "the one node" if count == 1 else f"the {count} nodes"
-    return (
-        f"{total / 1000:g} GPUs in {job_shape.min_members} parts do not fit together on {nodes}; "
-        f"{where}{offered(index)}"
-    )
+    existing = sum(slot.node.gpu_count for slot in index.by_id.values())
+    if requested <= existing:
+        nodes = "the only node does" if count == 1 else f"the {count} nodes do"
+        members_text = f"{len(members)} members with {requested:g} GPUs in total requested"
+        return f"{members_text}, but {nodes} not have room for all of them; {where}{offered(index)}"
+    total = "" if count == 1 else f"the {count} nodes have {existing} in total; "
+    return f"{requested:g} GPUs requested, but {total}{where}{offered(index)}"
 
 
 def _chosen_by(labels: tuple[tuple[str, str], ...], nodes: int) -> str:
