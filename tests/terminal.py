@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -131,16 +132,18 @@ def _said(screen: str, mark: str) -> str | None:
 
 @contextmanager
 def a_terminal(
-    environment: Mapping[str, str], columns: int = 100, rows: int = 30
+    environment: Mapping[str, str],
+    columns: int = 100,
+    rows: int = 30,
+    program: tuple[str, ...] = (sys.executable, "-m", "gpu_scheduler"),
 ) -> Iterator[Terminal]:
-    """A terminal that is gone afterwards, with all that runs in it."""
+    """A terminal that is gone afterwards, with all that runs in it. `tgpu` runs `program` there."""
     directory = tempfile.mkdtemp(prefix="tgpu-t")
     bin_dir = Path(directory, "bin")
     bin_dir.mkdir()
-    python = Path(sys.executable)
-    program = bin_dir / "tgpu"
-    program.write_text(f'#!/bin/sh\nexec {python} -m gpu_scheduler "$@"\n')
-    program.chmod(0o755)
+    script = bin_dir / "tgpu"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n')
+    script.chmod(0o755)
     own = dict(environment) | {"PATH": f"{bin_dir}:{environment['PATH']}"}
     terminal = Terminal(f"{directory}/tmux", columns, rows, own)
     try:

@@ -10,7 +10,6 @@ its processes (`strace`, and an audit hook in every interpreter).
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upgrade.installation import NEW_PACKAGE, PACKAGE
+from tests.upgrade.installation import NEW_PACKAGE
 
 COPIED_BY_THE_LAUNCHER = (
     "agent/runners/shim.py",
@@ -35,8 +34,6 @@ MODULES = {
     "gpu_scheduler": "`tgpu up --daemon` and the proxy command of `tgpu code`",
 }
 """Modules that old processes run by name, and which process runs each."""
-PACKAGES_THAT_IMPORT_LATE = ("agent", "client")
-"""Parts of long-running programs with imports inside of functions."""
 
 
 def imports_of(file: Path) -> Iterator[str]:
@@ -113,25 +110,3 @@ def test_the_old_agent_can_run_readiness_commands(tmp_path: Path) -> None:
         timeout=60,
     )
     assert (ended.returncode, ended.stdout) == (3, f"{tmp_path}\n"), ended.stderr
-
-
-@pytest.mark.parametrize("part", PACKAGES_THAT_IMPORT_LATE)
-def test_what_old_programs_import_late_is_still_there(old_package: Path, part: str) -> None:
-    """For example a user's program that has waited in `job.result()` since before the upgrade."""
-    wanted = {
-        (str(node.module), alias.name)
-        for file in (old_package / part).rglob("*.py")
-        if file.name != "__main__.py"
-        for function in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith(PACKAGE)
-        for alias in node.names
-    }
-    assert wanted
-    missing = [
-        f"{module}.{name}"
-        for module, name in sorted(wanted)
-        if not hasattr(importlib.import_module(module), name)
-    ]
-    assert missing == []

@@ -163,9 +163,15 @@ def test_a_cluster_is_upgraded_step_by_step_under_running_jobs(cluster: MixedClu
     cluster.wait_for_nodes()
     job = start(cluster, WAITING, "-G", 8)
     gang = start(cluster, WAITING, "-N", 2, "-G", 4)
-
-    cluster.replace_server(versions.new)
-    cluster.wait_for_nodes()
+    shell = start(cluster, "echo before; read word; exit $word", "--runner", "terminal")
+    environment = cluster.environment | {"TGPU_SERVER": str(cluster.state)}
+    with a_terminal(environment, program=versions.old.program) as terminal:
+        terminal.enter(f"tgpu attach {shell}")
+        terminal.see("before")
+        cluster.replace_server(versions.new)
+        cluster.wait_for_nodes()
+        terminal.enter("9")
+        assert cluster.ended(shell)["exit_code"] == 9
     runs_a_job(cluster)
     cluster.replace_agent("n2", versions.new)
     endless = "echo before; sleep 1000"
@@ -175,7 +181,7 @@ def test_a_cluster_is_upgraded_step_by_step_under_running_jobs(cluster: MixedClu
     cluster.replace_agent("n1", versions.new)
     runs_a_job(cluster)
 
-    assert cluster.states(job, gang, mixed) == {"running"}
+    cluster.until(lambda: cluster.states(job, gang, mixed) == {"running"}, "all of them run")
     cluster.tgpu("cancel", mixed)
     assert cluster.ended(mixed)["state"] == "cancelled"
     (cluster.work / "go").touch()

@@ -1,0 +1,11 @@
+"""Old name of `watchdog`: a launcher from before the upgrade starts the watchdog by this name.
+
+`python -I -m gpu_scheduler.agent.launcher.guard --dir D --mark M`
+"""
+
+import sys
+
+from gpu_scheduler.agent.launcher.watchdog import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
