@@ -23,7 +23,7 @@ import uvloop
 from benchmarks.progress import show
 from benchmarks.result import Result, result, rounded
 from gpu_scheduler.api.application import build
-from gpu_scheduler.api.http.listeners import Addresses, Listening, serve
+from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, serve
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
@@ -86,7 +86,7 @@ def measure(repeats: int) -> Result:
 
 async def _measure(repeats: int) -> Result:
     addresses = Addresses(http=("127.0.0.1", 0), metrics=None)
-    listening = Listening(addresses)
+    listening = BoundSockets(addresses)
     applications = build(NullService(), ApiSettings(server_uid=os.getuid()))
     server = await serve(applications, listening)
     bulk: list[dict[str, float]] = []

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpu_scheduler.api.application import DESCRIBED
+from gpu_scheduler.api.application import DOCUMENTED_OPERATIONS
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -48,7 +48,7 @@ JSON = st.recursive(
     ),
     max_leaves=12,
 )
-WITH_BODY = [operation for operation in DESCRIBED if operation.body is not None]
+WITH_BODY = [operation for operation in DOCUMENTED_OPERATIONS if operation.body is not None]
 
 
 @pytest.fixture(scope="module")

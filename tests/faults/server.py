@@ -8,8 +8,8 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from gpu_scheduler.api.http.idempotency import Repeats
-from gpu_scheduler.api.http.request import Answer
+from gpu_scheduler.api.http.idempotency import IdempotencyStore
+from gpu_scheduler.api.http.request import Response
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
@@ -54,7 +54,7 @@ class VirtualServer:
         self.part.is_dead = True
         self.loop: Loop | None = None
         self._agents: Agents | None = None
-        self._repeats: Repeats | None = None
+        self._repeats: IdempotencyStore | None = None
         self._holds: Callable[[], bool] = lambda: True
         self._door: AgentDoor | None = None
         self._leadership: Leadership | None = None
@@ -126,7 +126,7 @@ class VirtualServer:
         loop.start()
         agents.expect_nodes()
         service: Any = loop
-        self.loop, self._agents, self._repeats = loop, agents, Repeats(service)
+        self.loop, self._agents, self._repeats = loop, agents, IdempotencyStore(service)
         self._holds = holds
         if self._door is not None:
             self._door.open(agents)
@@ -200,10 +200,10 @@ class VirtualServer:
         def act(also: Any) -> Awaitable[Outcome]:
             return loop.apply(command, caller, also=also)
 
-        def tell(outcome: Outcome) -> Answer:
+        def tell(outcome: Outcome) -> Response:
             if outcome.service is not None:
-                return Answer(outcome.service.id.encode())
-            return Answer(",".join(job.id for job in outcome.jobs).encode())
+                return Response(outcome.service.id.encode())
+            return Response(",".join(job.id for job in outcome.jobs).encode())
 
         try:
             return (await repeats.once(call, key.encode(), act, tell)).body.decode()

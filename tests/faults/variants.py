@@ -14,8 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 from gpu_scheduler.agent.jobs.orders import Chosen
-from gpu_scheduler.api.nodes.liveness import Silence
-from gpu_scheduler.api.nodes.reports import Hearing
+from gpu_scheduler.api.nodes.liveness import LivenessTimers
+from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.control import restore as restoring
 from gpu_scheduler.control import services
 from gpu_scheduler.control.effects import Outcome
@@ -62,15 +62,15 @@ def acknowledge_before_commit() -> Iterator[None]:
 @contextmanager
 def forget_before_commit() -> Iterator[None]:
     """A node may forget an end as soon as the server has heard of it."""
-    over = Hearing.member_over
+    over = ReportHandler.member_over
 
-    def forget_first(self: Hearing, allocation: Allocation, member: int, end: Any) -> None:
+    def forget_first(self: ReportHandler, allocation: Allocation, member: int, end: Any) -> None:
         heard: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         heard.set_result(Outcome())
         self._forget_members(allocation, heard)
         over(self, allocation, member, end)
 
-    with patch.object(Hearing, "member_over", forget_first):
+    with patch.object(ReportHandler, "member_over", forget_first):
         yield
 
 
@@ -106,26 +106,28 @@ def begin_before_the_record() -> Iterator[None]:
 @contextmanager
 def requeue_what_is_silent() -> Iterator[None]:
     """A node of which nothing is heard is taken for dead."""
-    suspect = Silence.suspect
+    suspect = LivenessTimers.suspect
 
-    def fence(self: Silence, node_id: str) -> None:
+    def fence(self: LivenessTimers, node_id: str) -> None:
         suspect(self, node_id)
         self._tell(NodeFenced(node_id))
 
-    with patch.object(Silence, "suspect", fence):
+    with patch.object(LivenessTimers, "suspect", fence):
         yield
 
 
 @contextmanager
 def requeue_before_the_lease_ends() -> Iterator[None]:
     """Jobs with a lease are started elsewhere when a quarter of it is over."""
-    later = Silence._later
+    later = LivenessTimers._later
 
-    def sooner(self: Silence, wait_s: float, act: Callable[[], object]) -> asyncio.TimerHandle:
+    def sooner(
+        self: LivenessTimers, wait_s: float, act: Callable[[], object]
+    ) -> asyncio.TimerHandle:
         is_lease = wait_s > self._patience.lost_s
         return later(self, wait_s / 4 if is_lease else wait_s, act)
 
-    with patch.object(Silence, "_later", sooner):
+    with patch.object(LivenessTimers, "_later", sooner):
         yield
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpu_scheduler.api.nodes.liveness import Patience
+from gpu_scheduler.api.nodes.liveness import NodeTimeouts
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.loop import Loop
@@ -276,7 +276,7 @@ class World:
         self.writer = SlowWriter()
         self.loop = Loop(self.store, new_core, self.now_ms, writer=self.writer)
         self.loop.start()
-        self.agents = Agents(self.loop, patience=Patience(suspect_s=3.0))
+        self.agents = Agents(self.loop, patience=NodeTimeouts(suspect_s=3.0))
         self.agents.expect_nodes()
 
     def crash(self) -> None:

@@ -1,8 +1,8 @@
 """The server's side of leases: however nodes, network, clocks and servers behave, it waits enough.
 
-The real `Silence` counts on a loop of virtual time. A node keeps its lease by its own clock, which
-runs a little faster or slower; its words and the server's answers take any time. The server begins
-anew at any moment, without memory of what was granted.
+The real `LivenessTimers` count on a loop of virtual time. A node keeps its lease by its own clock,
+which runs a little faster or slower; its messages and the server's replies take any time. The
+server restarts at any moment, without memory of what was granted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_scheduler.api.nodes.liveness import Patience, Silence
+from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
 from gpu_scheduler.control.messages import Fact, LeasesOver, NodeSilent
 
 LEASE_S, MARGIN_S = 60.0, 3.0
-PATIENCE = Patience(suspect_s=15, lost_s=30, margin_s=MARGIN_S)
+PATIENCE = NodeTimeouts(suspect_s=15, lost_s=30, margin_s=MARGIN_S)
 DRIFT = 0.005
 """Clocks differ by half a percent at the most, far more than real ones do."""
 
@@ -82,13 +82,13 @@ class Server:
     """Grants while the node is not silent to it, as the sessions of agents do."""
 
     timers: Timers
-    patience: Patience = PATIENCE
+    patience: NodeTimeouts = PATIENCE
     overs: list[float] = field(default_factory=list)
     grants: bool = False
     heard_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.silence = Silence(self.patience, self._tell, lambda _: {round(LEASE_S * 1000)})
+        self.silence = LivenessTimers(self.patience, self._tell, lambda _: {round(LEASE_S * 1000)})
         self.silence.begin("n0")
 
     def hears(self) -> bool:
@@ -133,7 +133,7 @@ def test_no_lease_is_held_when_the_server_says_that_it_is_over(
     _play(steps, Node(rate), PATIENCE)
 
 
-def _play(steps: list[Step], node: Node, patience: Patience) -> None:
+def _play(steps: list[Step], node: Node, patience: NodeTimeouts) -> None:
     timers = Timers()
     asyncio._set_running_loop(timers)
     try:
@@ -142,7 +142,7 @@ def _play(steps: list[Step], node: Node, patience: Patience) -> None:
         asyncio._set_running_loop(None)
 
 
-def _play_on(timers: Timers, steps: list[Step], node: Node, patience: Patience) -> None:
+def _play_on(timers: Timers, steps: list[Step], node: Node, patience: NodeTimeouts) -> None:
     server = Server(timers, patience)
     for what, wait_s, on_its_way_s, back_s in steps:
         timers.run_until(timers.now_s + wait_s)
@@ -175,7 +175,7 @@ def _check(server: Server, node: Node) -> None:
 
 def test_a_server_that_waits_too_little_is_caught() -> None:
     """The check bites: a node that has just been renewed, and a server that is in a hurry."""
-    hasty = Patience(suspect_s=15, lost_s=30, margin_s=-20)
+    hasty = NodeTimeouts(suspect_s=15, lost_s=30, margin_s=-20)
     steps = [("beat", 1.0, 0.0, 0.0), ("silence", 40.0, 0.0, 0.0)]
     _play(steps, Node(1.0), PATIENCE)
     with pytest.raises(AssertionError, match="it still runs"):

@@ -8,17 +8,17 @@ from importlib.resources import files
 
 from gpu_scheduler.api.auth.peer_credentials import (
     Authenticator,
-    KernelAuthenticator,
     OpenAuthenticator,
+    PeerAuthenticator,
 )
 from gpu_scheduler.api.auth.tokens import BearerAuthenticator, Verifier
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.ha.gate import Application
-from gpu_scheduler.api.ha.proxy import Forwarder
-from gpu_scheduler.api.http.app import Front
+from gpu_scheduler.api.ha.gate import AsgiApp
+from gpu_scheduler.api.ha.proxy import LeaderProxy
+from gpu_scheduler.api.http.app import App
 from gpu_scheduler.api.http.openapi import describe
 from gpu_scheduler.api.http.operations import Handler, Operation
-from gpu_scheduler.api.http.request import HTML, Answer, Call, encode
+from gpu_scheduler.api.http.request import HTML, Request, Response, encode
 from gpu_scheduler.api.interfaces import ApiSettings, LogSource, Service, TerminalSource
 from gpu_scheduler.api.routes import (
     access,
@@ -42,7 +42,7 @@ from gpu_scheduler.api.routes import (
 )
 from gpu_scheduler.api.routes.metrics import Metrics
 
-DESCRIBED: tuple[Operation, ...] = (
+DOCUMENTED_OPERATIONS: tuple[Operation, ...] = (
     *submit.OPERATIONS,
     *jobs.OPERATIONS,
     *explain.OPERATIONS,
@@ -77,8 +77,8 @@ PAGE_RULES = ((b"content-security-policy", _CONTENT_RULE),)
 class Applications:
     """`main` has everything, `metrics` only /metrics and /health."""
 
-    main: Application
-    metrics: Application
+    main: AsgiApp
+    metrics: AsgiApp
 
 
 def build(
@@ -89,7 +89,7 @@ def build(
     terminals: TerminalSource | None = None,
     authenticators: Sequence[Authenticator] = (),
     signed: Callable[[Context], Verifier] | None = None,
-    forwarder: Forwarder | None = None,
+    forwarder: LeaderProxy | None = None,
 ) -> Applications:
     """Join the parts. Further authenticators are asked before the kernel is believed.
 
@@ -97,32 +97,32 @@ def build(
     only the leader can do is passed on to it.
     """
     context = Context(service, settings, logs=logs, terminals=terminals)
-    kernel = KernelAuthenticator(context.people)
+    kernel = PeerAuthenticator(context.directory)
     verifier = None if signed is None else signed(context)
     known = (
         *authenticators,
-        BearerAuthenticator(service, context.people, verifier),
+        BearerAuthenticator(service, context.directory, verifier),
         kernel if settings.auth else OpenAuthenticator(kernel),
     )
     pages = _pages(settings.version)
-    main = Front(context, (*DESCRIBED, *pages), known, forwarder)
+    main = App(context, (*DOCUMENTED_OPERATIONS, *pages), known, forwarder)
     metrics = Metrics(context, main.requests).operation()
     main.add((metrics,))
     plain = [operation for operation in health.OPERATIONS if operation.path == "/health"]
-    return Applications(main, Front(context, (metrics, *plain), known, has_sockets=False))
+    return Applications(main, App(context, (metrics, *plain), known, has_sockets=False))
 
 
 def _pages(version: str) -> tuple[Operation, ...]:
-    description = encode(describe(DESCRIBED, version))
+    description = encode(describe(DOCUMENTED_OPERATIONS, version))
     page = (files("gpu_scheduler.api") / "docs_page.html").read_bytes()
 
-    async def openapi(context: Context, call: Call) -> Answer:
-        context.query(call)
-        return Answer(description)
+    async def openapi(context: Context, request: Request) -> Response:
+        context.parse_query(request)
+        return Response(description)
 
-    async def docs(context: Context, call: Call) -> Answer:
-        context.query(call)
-        return Answer(page, media=HTML, headers=PAGE_RULES)
+    async def docs(context: Context, request: Request) -> Response:
+        context.parse_query(request)
+        return Response(page, media=HTML, headers=PAGE_RULES)
 
     return (
         _page("/openapi.json", openapi, "openapi", "This description."),

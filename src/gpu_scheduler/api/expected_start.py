@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpu_scheduler.api.explainer import Explainer, Outlook, ran_so_far_ms
+from gpu_scheduler.api.explainer import Explainer, StartForecast, ran_so_far_ms
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.control.job_record import JobLife
 from gpu_scheduler.control.scheduling.forecast_audit import expected_end_ms
@@ -36,7 +36,7 @@ SELF_EVIDENT = frozenset({ReasonCode.NO_NODES, ReasonCode.NODES_CLOSED, ReasonCo
 """Reasons that also say why there is no time."""
 
 
-class Foreseen(NamedTuple):
+class ExpectedTime(NamedTuple):
     """A moment and its basis, one of the words above; or nothing, and why not."""
 
     at_ms: int | None
@@ -44,18 +44,20 @@ class Foreseen(NamedTuple):
     why_not: str = ""
 
 
-NOTHING = Foreseen(None)
+NOTHING = ExpectedTime(None)
 
 
-class Expected(NamedTuple):
+class ExpectedTimes(NamedTuple):
     """What a new job may expect: start, end, and its place in line if it would queue at once."""
 
-    start: Foreseen
-    end: Foreseen
+    start: ExpectedTime
+    end: ExpectedTime
     place: int | None
 
 
-def foreseen(service: Service, explainer: Explainer, job_id: str, depth: int = 0) -> Foreseen:
+def forecast_start(
+    service: Service, explainer: Explainer, job_id: str, depth: int = 0
+) -> ExpectedTime:
     """When a living job that does not run should start."""
     life = service.core.book.lives.get(job_id)
     if life is None:
@@ -67,15 +69,17 @@ def foreseen(service: Service, explainer: Explainer, job_id: str, depth: int = 0
         return _next_budget(reason)
     if reason is not None and reason.code in SELF_EVIDENT:
         return NOTHING
-    return of_queued(service, explainer, service.core.book.picture.queue.entries[life.job.number])
+    return forecast_queued_start(
+        service, explainer, service.core.book.picture.queue.entries[life.job.number]
+    )
 
 
-def of_queued(service: Service, explainer: Explainer, entry: Entry) -> Foreseen:
+def forecast_queued_start(service: Service, explainer: Explainer, entry: Entry) -> ExpectedTime:
     """When a queued job should start."""
     return _told(service, explainer, entry, explainer.outlook(entry.number))
 
 
-def of_new(service: Service, explainer: Explainer, job: Job) -> Expected:
+def forecast_new_job(service: Service, explainer: Explainer, job: Job) -> ExpectedTimes:
     """When a job that is not there yet should start and end, if it were submitted now."""
     book = service.core.book
     now_ms = service.now_ms()
@@ -83,10 +87,10 @@ def of_new(service: Service, explainer: Explainer, job: Job) -> Expected:
     if obstacle is not None:
         end = NOTHING
         if explainer.is_guess(job):
-            end = Foreseen(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
+            end = ExpectedTime(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
         elif obstacle.at_ms is not None:
-            end = Foreseen(obstacle.at_ms + book.predictor.expect(job, now_ms), obstacle.basis)
-        return Expected(obstacle, end, None)
+            end = ExpectedTime(obstacle.at_ms + book.predictor.expect(job, now_ms), obstacle.basis)
+        return ExpectedTimes(obstacle, end, None)
     number = book.next_number
     waiting = Waiting(
         job=replace(job, id=f"job-{number}", number=number, submit_ms=now_ms),
@@ -98,70 +102,74 @@ def of_new(service: Service, explainer: Explainer, job: Job) -> Expected:
     entry = book.picture.enqueue(waiting)
     try:
         start = _told(service, explainer, entry, outlook)
-        return Expected(start, end_of_queued(explainer, entry, start), place)
+        return ExpectedTimes(start, end_of_queued(explainer, entry, start), place)
     finally:
         book.picture.dequeue(number)
 
 
-def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> Foreseen | None:
+def _before_the_queue(service: Service, explainer: Explainer, job: Job) -> ExpectedTime | None:
     """What keeps a new job from the queue: a hold, a begin time, other jobs; None for nothing."""
     if job.hold:
-        return Foreseen(None, "", "it is held until somebody releases it")
+        return ExpectedTime(None, "", "it is held until somebody releases it")
     found = []
     if job.begin_ms > service.now_ms():
-        found.append(Foreseen(job.begin_ms, KNOWN))
+        found.append(ExpectedTime(job.begin_ms, KNOWN))
     for dependency in job.dependencies:
         if dependency.job_id in service.core.book.lives:
             end = _end_of(service, explainer, dependency.job_id, 0)
             if end.at_ms is None:
                 return end
-            found.append(Foreseen(end.at_ms, DEPENDENCY))
+            found.append(ExpectedTime(end.at_ms, DEPENDENCY))
     return max(found, key=lambda one: one.at_ms or 0) if found else None
 
 
-def _told(service: Service, explainer: Explainer, entry: Entry, outlook: Outlook) -> Foreseen:
+def _told(
+    service: Service, explainer: Explainer, entry: Entry, outlook: StartForecast
+) -> ExpectedTime:
     picture = service.core.book.picture
     if outlook.guesses:
-        return Foreseen(None, "", _hangs_on(service, outlook.guesses))
+        return ExpectedTime(None, "", _hangs_on(service, outlook.guesses))
     if outlook.start_ms is not None:
-        return Foreseen(outlook.start_ms, RESERVED if outlook.is_reserved else FORECAST)
+        return ExpectedTime(outlook.start_ms, RESERVED if outlook.is_reserved else FORECAST)
     if not open_room(picture, entry.shape):
-        return Foreseen(None, "", _too_few_open(entry))
+        return ExpectedTime(None, "", _too_few_open(entry))
     if outlook.is_never:
-        return Foreseen(None, "", "nothing that is expected to end lets it start")
+        return ExpectedTime(None, "", "nothing that is expected to end lets it start")
     guesses = guesses_ahead(picture, entry.number, service.now_ms(), explainer.is_guess)
     if guesses:
-        return Foreseen(None, "", _hangs_on(service, guesses, sampled=True))
+        return ExpectedTime(None, "", _hangs_on(service, guesses, sampled=True))
     rough_ms = rough_start_ms(picture, entry.number, service.now_ms())
     if rough_ms is None or rough_ms - service.now_ms() >= BEYOND_MS:
         return NOTHING
-    return Foreseen(max(rough_ms, explainer.foreseen_until_ms()), ROUGH)
+    return ExpectedTime(max(rough_ms, explainer.foreseen_until_ms()), ROUGH)
 
 
-def end_of_queued(explainer: Explainer, entry: Entry, start: Foreseen) -> Foreseen:
+def end_of_queued(explainer: Explainer, entry: Entry, start: ExpectedTime) -> ExpectedTime:
     """When a queued job should end, if it starts then."""
     waiting = entry.waiting
     if waiting.job.service:
-        return Foreseen(None, "", "a service runs until somebody ends it")
+        return ExpectedTime(None, "", "a service runs until somebody ends it")
     if explainer.is_guess(waiting.job, waiting.attained_ms):
-        return Foreseen(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
+        return ExpectedTime(None, "", f"it {NOT_KNOWN}; --time or --estimate would tell")
     if start.at_ms is None:
         return NOTHING
-    return Foreseen(start.at_ms + max(1, waiting.expected_ms - waiting.attained_ms), start.basis)
+    return ExpectedTime(
+        start.at_ms + max(1, waiting.expected_ms - waiting.attained_ms), start.basis
+    )
 
 
-def end_of_running(service: Service, running: Running) -> Foreseen:
+def end_of_running(service: Service, running: Running) -> ExpectedTime:
     """When something that runs should end."""
     job = running.job
     if job.service:
-        return Foreseen(None, "", "a service runs until somebody ends it")
+        return ExpectedTime(None, "", "a service runs until somebody ends it")
     if not _is_heard_of(service, running):
-        return Foreseen(None, "", "nothing is heard of its node")
+        return ExpectedTime(None, "", "nothing is heard of its node")
     now_ms = service.now_ms()
     predictor = service.core.book.predictor
     if not running.stopping and is_guess(predictor, job, ran_so_far_ms(running, now_ms)):
-        return Foreseen(None, "", f"it {NOT_KNOWN}")
-    return Foreseen(max(now_ms, expected_end_ms(predictor, running, now_ms)), FORECAST)
+        return ExpectedTime(None, "", f"it {NOT_KNOWN}")
+    return ExpectedTime(max(now_ms, expected_end_ms(predictor, running, now_ms)), FORECAST)
 
 
 def _is_heard_of(service: Service, running: Running) -> bool:
@@ -205,15 +213,15 @@ def _too_few_open(entry: Entry) -> str:
     )
 
 
-def _next_budget(reason: Reason) -> Foreseen:
+def _next_budget(reason: Reason) -> ExpectedTime:
     """A budget that is used up begins anew at a known time."""
     turns_ms = reason.get("turns_ms")
-    return Foreseen(turns_ms, KNOWN) if isinstance(turns_ms, int) else NOTHING
+    return ExpectedTime(turns_ms, KNOWN) if isinstance(turns_ms, int) else NOTHING
 
 
 def _of_what_it_waits_for(
     service: Service, explainer: Explainer, life: JobLife, depth: int
-) -> Foreseen:
+) -> ExpectedTime:
     """The latest of all begin times, pauses and ends of other jobs; nothing for a hold."""
     found: list[int] = []
     basis = KNOWN
@@ -231,10 +239,10 @@ def _of_what_it_waits_for(
         if at_ms is None:
             return NOTHING
         found.append(at_ms)
-    return Foreseen(max(found), basis) if found else NOTHING
+    return ExpectedTime(max(found), basis) if found else NOTHING
 
 
-def _end_of(service: Service, explainer: Explainer, job_id: str, depth: int) -> Foreseen:
+def _end_of(service: Service, explainer: Explainer, job_id: str, depth: int) -> ExpectedTime:
     """When another job should have ended."""
     book = service.core.book
     life = book.lives.get(job_id)
@@ -248,11 +256,11 @@ def _end_of(service: Service, explainer: Explainer, job_id: str, depth: int) -> 
     unknown = [end for end in ends if end.at_ms is None]
     if unknown or explainer.is_guess(life.job):
         why = unknown[0].why_not.removeprefix("it ") if unknown else NOT_KNOWN
-        return Foreseen(None, "", f"{called(job_id)}, which it waits for, {why}")
+        return ExpectedTime(None, "", f"{called(job_id)}, which it waits for, {why}")
     if ends and not life.pending:
         return max(ends, key=lambda end: end.at_ms or 0)
-    start = foreseen(service, explainer, job_id, depth + 1)
+    start = forecast_start(service, explainer, job_id, depth + 1)
     if start.at_ms is None:
         return start
     expected_ms = life.expected_ms or book.predictor.expect(life.job, service.now_ms())
-    return Foreseen(start.at_ms + max(1, expected_ms), DEPENDENCY)
+    return ExpectedTime(start.at_ms + max(1, expected_ms), DEPENDENCY)

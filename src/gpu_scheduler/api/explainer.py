@@ -41,7 +41,7 @@ SCREEN_FACTOR = 50
 _NOBODY: frozenset[int] = frozenset()
 
 
-class Outlook(NamedTuple):
+class StartForecast(NamedTuple):
     """When a queued job should start, and how far that can be relied upon.
 
     `guesses` are the jobs of unknown run time on whose ends it hangs. `is_never` says that nothing
@@ -54,7 +54,7 @@ class Outlook(NamedTuple):
     is_never: bool = False
 
 
-NOTHING = Outlook(None)
+NOTHING = StartForecast(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Explainer:
         entry = picture.queue.entries.get(number)
         return None if entry is None else _place(picture, entry)
 
-    def outlook(self, number: int) -> Outlook:
+    def outlook(self, number: int) -> StartForecast:
         """When a queued job should start by its reservation, else by a forecast."""
         picture = self._service.core.book.picture
         if number not in picture.queue.entries:
@@ -146,7 +146,7 @@ class Explainer:
         """Up to when the last forecast came: whom it did not see start, starts later."""
         return max(self._forecast.found.starts.values(), default=0)
 
-    def outlook_if_queued(self, waiting: Waiting) -> tuple[Outlook, int | None]:
+    def outlook_if_queued(self, waiting: Waiting) -> tuple[StartForecast, int | None]:
         """When a job should start that is not there yet, if it came now; and its place in line.
 
         The queue is left as it was. Whoever asks often is told less.
@@ -174,11 +174,11 @@ class Explainer:
         is_over = reserved is None or reserved.at_ms < self._service.now_ms()
         return None if is_over else reserved
 
-    def _of_reservation(self, reserved: Reservation) -> Outlook:
+    def _of_reservation(self, reserved: Reservation) -> StartForecast:
         now_ms = self._service.now_ms()
         picture = self._service.core.book.picture
         guesses = guesses_before(picture, reserved, now_ms, self.is_guess)
-        return Outlook(max(reserved.at_ms, now_ms), is_reserved=True, guesses=guesses)
+        return StartForecast(max(reserved.at_ms, now_ms), is_reserved=True, guesses=guesses)
 
     def _current(self, number: int) -> _Forecast:
         kept = self._forecast
@@ -214,11 +214,11 @@ class Explainer:
         return found, began, self._clock()
 
 
-def _outlook_in(found: Foresight, number: int) -> Outlook:
+def _outlook_in(found: Foresight, number: int) -> StartForecast:
     start_ms = found.starts.get(number)
     if start_ms is None:
-        return Outlook(None, is_never=found.is_whole)
-    return Outlook(start_ms, guesses=found.guesses.get(number, _NOBODY))
+        return StartForecast(None, is_never=found.is_whole)
+    return StartForecast(start_ms, guesses=found.guesses.get(number, _NOBODY))
 
 
 def ran_so_far_ms(running: Running, now_ms: int) -> int:

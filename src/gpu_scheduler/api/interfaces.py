@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpu_scheduler.api.ha.gate import Standing
-from gpu_scheduler.api.nodes.terminals import Visit
+from gpu_scheduler.api.ha.gate import LeadershipStatus
+from gpu_scheduler.api.nodes.terminals import TerminalSession
 from gpu_scheduler.control.core import Core
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
@@ -120,7 +120,9 @@ class LogSource(Protocol):
 class TerminalSource(Protocol):
     """Where the terminals of jobs are joined."""
 
-    def open(self, node_id: str, asked: pb.TerminalOpen) -> AbstractAsyncContextManager[Visit]:
+    def open(
+        self, node_id: str, asked: pb.TerminalOpen
+    ) -> AbstractAsyncContextManager[TerminalSession]:
         """Join one, for as long as the block lasts."""
         ...
 
@@ -172,5 +174,5 @@ class ApiSettings:
     max_token_days: float = 365.0
     warnings: tuple[str, ...] = ()
     plain_nodes: bool = False
-    standing: Standing | None = None
+    standing: LeadershipStatus | None = None
     started: float = 0.0

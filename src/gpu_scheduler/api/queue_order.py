@@ -28,7 +28,7 @@ Key = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SortedJobs:
     """Ids of jobs in the order that was asked for, and how many there are of each kind.
 
     `ids` may be only the first of `total`; `leading` of them stand before the queue.
@@ -47,7 +47,7 @@ class Order:
         return len(self.ids) >= min(need, self.total)
 
 
-class Orders:
+class SortedJobsCache:
     """Orders that were worked out lately, for one service."""
 
     def __init__(
@@ -60,11 +60,11 @@ class Orders:
         self._service = service
         self._clock = clock
         self._work_clock = work_clock
-        self._kept: OrderedDict[Key, Order] = OrderedDict()
+        self._kept: OrderedDict[Key, SortedJobs] = OrderedDict()
 
     def find(
         self, caller: Caller, sort: str, words: tuple[str, ...], user: str, need: int = EVERYTHING
-    ) -> Order:
+    ) -> SortedJobs:
         """The jobs that the words and the user choose, in this order; the first `need` at least."""
         seen_by = (caller.user, caller.role, caller.administers, caller.tenants, caller.confined)
         key = (seen_by, sort, words, user)
@@ -86,7 +86,7 @@ class Orders:
             total = len(ids)
         fresh_until = self._clock() + PAUSE_FACTOR * (self._work_clock() - began)
         places = {job_id: place for place, job_id in enumerate(ids)}
-        found = Order(version, fresh_until, ids, places, counts, total, leading)
+        found = SortedJobs(version, fresh_until, ids, places, counts, total, leading)
         self._kept[key] = found
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT_ORDERS:

@@ -183,7 +183,7 @@ def verifier_of(auth: AuthSettings) -> Callable[[Context], Verifier] | None:
         auth.jwt_algorithm,
         is_set=bool(auth.jwt_jwks_file),
     )
-    return lambda context: JwtVerifier(issuer, keys, context.people, context.tenant_of)
+    return lambda context: JwtVerifier(issuer, keys, context.directory, context.resolve_tenant)
 
 
 def _read_key(file: str, *, is_secret: bool) -> bytes:

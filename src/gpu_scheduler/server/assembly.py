@@ -20,7 +20,7 @@ import structlog
 
 from gpu_scheduler import __version__
 from gpu_scheduler.api.application import Applications
-from gpu_scheduler.api.http.listeners import Addresses, Doors, Listening, serve
+from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, ConnectionLimit, serve
 from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.control.writer import SteadyClock
 from gpu_scheduler.server.access import Certificate, on_reload, verifier_of
@@ -82,7 +82,7 @@ class Server:
         self._paths = paths
         self._clock = SteadyClock()
         self._store = open_store(settings, paths)
-        self._listening = Listening(_addresses(settings, paths))
+        self._listening = BoundSockets(_addresses(settings, paths))
 
     async def run(self, stop: asyncio.Event, ready: Callable[[dict[str, Any]], None]) -> None:
         """Serve until told to stop. `ready` hears where, once everything answers."""
@@ -172,7 +172,7 @@ class Server:
         server = await serve(
             applications,
             self._listening,
-            doors=Doors(api.connections_per_caller, api.slow_request_s),
+            doors=ConnectionLimit(api.connections_per_caller, api.slow_request_s),
             tls=None if self._certificate is None else self._certificate.context,
         )
         try:

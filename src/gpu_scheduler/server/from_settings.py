@@ -8,7 +8,7 @@ from datetime import UTC, datetime, time
 
 import structlog
 
-from gpu_scheduler.api.nodes.liveness import Patience
+from gpu_scheduler.api.nodes.liveness import NodeTimeouts
 from gpu_scheduler.control.gpu_metering import Action, GpuRules
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetPools, SetTenant
@@ -107,9 +107,9 @@ LEAST_BEATS = 3
 """A node that is well may lose so many heartbeats less one, and nobody takes offence."""
 
 
-def patience_of(nodes: NodeSettings) -> Patience:
+def patience_of(nodes: NodeSettings) -> NodeTimeouts:
     """The deadlines of the settings, as the session layer counts with them."""
-    return Patience(
+    return NodeTimeouts(
         suspect_s=nodes.suspect_after_s, lost_s=nodes.lost_after_s, margin_s=nodes.lease_margin_s
     )
 

@@ -9,8 +9,8 @@ from gpu_scheduler import __version__
 from gpu_scheduler.agent.runners.registry import attach_command
 from gpu_scheduler.agent.work import Work, WorkDevice
 from gpu_scheduler.api.application import Applications, build
-from gpu_scheduler.api.ha.gate import Standing
-from gpu_scheduler.api.ha.proxy import Forwarder
+from gpu_scheduler.api.ha.gate import LeadershipStatus
+from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.interfaces import ApiSettings, Bounds
 from gpu_scheduler.model.job import Job
 from gpu_scheduler.model.launch import Launch, Runner
@@ -58,7 +58,9 @@ def attach_command_of(
 # --- The HTTP applications of a server, made from its settings for what it is at the moment.
 
 
-def leading_api(parts: Parts, leading: Leading, standing: Standing | None = None) -> Applications:
+def leading_api(
+    parts: Parts, leading: Leading, standing: LeadershipStatus | None = None
+) -> Applications:
     """What a leader answers with."""
     api = _api_settings(parts, leading, standing)
     terminals = leading.agents.terminals
@@ -66,14 +68,16 @@ def leading_api(parts: Parts, leading: Leading, standing: Standing | None = None
 
 
 def standby_api(
-    parts: Parts, service: StandbyService, standing: Standing, forwarder: Forwarder
+    parts: Parts, service: StandbyService, standing: LeadershipStatus, forwarder: LeaderProxy
 ) -> Applications:
     """What a standby answers with; the rest is passed on."""
     api = _api_settings(parts, None, standing)
     return build(service, api, signed=parts.signed, forwarder=forwarder)
 
 
-def _api_settings(parts: Parts, leading: Leading | None, standing: Standing | None) -> ApiSettings:
+def _api_settings(
+    parts: Parts, leading: Leading | None, standing: LeadershipStatus | None
+) -> ApiSettings:
     settings = parts.settings
     return ApiSettings(
         server_uid=os.geteuid(),

@@ -18,7 +18,13 @@ from typing import Any
 
 from gpu_scheduler.api.application import Applications, build
 from gpu_scheduler.api.auth.peer_credentials import Authenticator
-from gpu_scheduler.api.http.listeners import Addresses, ApiServer, Doors, Listening, serve
+from gpu_scheduler.api.http.listeners import (
+    Addresses,
+    ApiServer,
+    BoundSockets,
+    ConnectionLimit,
+    serve,
+)
 from gpu_scheduler.api.interfaces import ApiSettings, Bounds
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Ended, Fact, NodeFound, Started
@@ -100,7 +106,7 @@ class ApiLab:
         gpu_mb: int = GPU_MB,
         notifications: Any = None,
         vitals: Any = None,
-        doors: Doors | None = None,
+        doors: ConnectionLimit | None = None,
         **core: Any,
     ) -> None:
         self.doors = doors
@@ -137,7 +143,7 @@ class ApiLab:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def _start(self) -> None:
-        self.listening = Listening(
+        self.listening = BoundSockets(
             Addresses(
                 http=("127.0.0.1", 0),
                 unix=self.directory / "server.sock",

@@ -23,11 +23,11 @@ from gpu_scheduler.api.auth.accounts import (
     Accounts,
     Directory,
     Key,
-    Unanswered,
+    LookupPending,
     account_of,
     group_numbers,
 )
-from gpu_scheduler.api.auth.tokens import PREFIX, hash_of
+from gpu_scheduler.api.auth.tokens import PREFIX, hash_secret
 from gpu_scheduler.api.grpc.scheduler_service import SERVICE, Scheduler, add_scheduler_service
 from gpu_scheduler.control.messages import MakeToken
 from gpu_scheduler.model.errors import ClusterError
@@ -181,7 +181,7 @@ def test_more_than_can_ever_be_answered_in_time_are_refused_at_once(
         busy = range(1, MOST_AT_ONCE + 1)
         service.hangs_for = set(busy)
         for uid in (*busy, 100, 101):
-            with pytest.raises(Unanswered):
+            with pytest.raises(LookupPending):
                 accounts.of(uid)
         with pytest.raises(ClusterError, match="2 accounts are waiting"):
             accounts.of(102)
@@ -246,7 +246,7 @@ def test_that_somebody_was_not_there_is_not_used_once_it_is_old(service: Service
         assert await accounts.when_known(ask) is None
         assert ask() is None
         service.now_s = FRESH_S
-        with pytest.raises(Unanswered):
+        with pytest.raises(LookupPending):
             ask()
 
     play(scenario)
@@ -358,7 +358,7 @@ def lab(hanging: Service) -> Iterator[ApiLab]:
     """A server with a token of `nobody`."""
     token = Token(
         id="tok-1",
-        secret_hash=hash_of(SECRET),
+        secret_hash=hash_secret(SECRET),
         user="nobody",
         uid=NOBODY.pw_uid,
         tenant="default",
@@ -402,7 +402,7 @@ def test_who_cannot_be_looked_up_in_time_is_told_to_come_back(
     lab: ApiLab, hanging: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     people: Any = lab.applications.main
-    monkeypatch.setattr(people._context.people._accounts, "_patience_s", 0.05)
+    monkeypatch.setattr(people._context.directory._accounts, "_patience_s", 0.05)
     reply = lab.get("/me", headers={"Authorization": f"Bearer {SECRET}"}, unix=False)
     assert (reply.status, reply.code, reply.headers["retry-after"]) == (503, "cluster_error", "5")
     assert "user 'nobody' could not be looked up within 0.05 s on this server" in reply.error

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from gpu_scheduler.api.nodes.liveness import Patience
+from gpu_scheduler.api.nodes.liveness import NodeTimeouts
 from gpu_scheduler.api.nodes.protocol import Agents
-from gpu_scheduler.api.nodes.sessions import Newest
+from gpu_scheduler.api.nodes.sessions import NewestHellos
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import SetTenant, Submit
 from gpu_scheduler.model.errors import StoreUnavailable
@@ -81,7 +81,7 @@ def test_what_is_left_of_a_stream_that_was_given_up_is_not_heard() -> None:
         loop = Loop(store, lambda: a_core(nodes=[]), lambda: 1_000)
         loop.start()
         context: Any = None
-        agents = Agents(loop, patience=Patience(suspect_s=0.05, lost_s=60))
+        agents = Agents(loop, patience=NodeTimeouts(suspect_s=0.05, lost_s=60))
         stream = agents.session(requests(), context)
         async with asyncio.timeout(60):
             assert (await anext(stream)).HasField("welcome")
@@ -185,7 +185,7 @@ def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> No
         loop = Loop(MemoryStore(), lambda: a_core(nodes=[]), lambda: 1_000)
         loop.start()
         context: Any = None
-        patience = Patience(suspect_s=600, lost_s=3600)
+        patience = NodeTimeouts(suspect_s=600, lost_s=3600)
         stream = Agents(loop, patience=patience).session(requests(), context)
         assert (await anext(stream)).HasField("welcome")
         events.frozen_s += patience.suspect_s + 10
@@ -208,7 +208,7 @@ def test_a_server_that_was_frozen_listens_before_it_calls_anybody_silent() -> No
 def test_a_hello_that_is_older_than_the_last_one_of_its_node_has_come_late(
     boot_id: str, boot_ms: int, is_late: bool
 ) -> None:
-    newest = Newest()
+    newest = NewestHellos()
     assert not newest.is_late(pb.Hello(node="n0", boot_id="one", boot_ms=5_000))
     assert not newest.is_late(pb.Hello(node="n1", boot_id="one", boot_ms=1))
     assert newest.is_late(pb.Hello(node="n0", boot_id=boot_id, boot_ms=boot_ms)) is is_late

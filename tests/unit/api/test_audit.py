@@ -10,7 +10,7 @@ import pytest
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.http import audit
-from gpu_scheduler.api.http.audit import MOST_KINDS, Refusals, is_kept
+from gpu_scheduler.api.http.audit import MOST_KINDS, AuditLog, is_audited
 from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.store.contract import AuditQuery
 from gpu_scheduler.store.rows import AuditRow
@@ -143,12 +143,12 @@ def test_the_record_can_be_narrowed_and_paged(lab: ApiLab) -> None:
 
 
 def test_reading_is_not_recorded_and_bad_reading_neither(lab: ApiLab) -> None:
-    assert not is_kept("GET", 404, "not_found")
-    assert not is_kept("GET", 400, "invalid_request")
-    assert is_kept("GET", 403, "forbidden")
-    assert is_kept("POST", 422, "never_fits")
-    assert is_kept("POST", 503, "queue_full")
-    assert not is_kept("POST", 503, "unavailable")
+    assert not is_audited("GET", 404, "not_found")
+    assert not is_audited("GET", 400, "invalid_request")
+    assert is_audited("GET", 403, "forbidden")
+    assert is_audited("POST", 422, "never_fits")
+    assert is_audited("POST", 503, "queue_full")
+    assert not is_audited("POST", 503, "unavailable")
 
 
 def test_somebody_who_tries_everything_does_not_fill_the_record(lab: ApiLab) -> None:
@@ -165,7 +165,7 @@ def test_somebody_who_tries_everything_does_not_fill_the_record(lab: ApiLab) -> 
     service = Service()
 
     async def flood() -> None:
-        gathered = Refusals(service)  # type: ignore[arg-type]
+        gathered = AuditLog(service)  # type: ignore[arg-type]
         for number in range(10 * MOST_KINDS):
             gathered.add(
                 who=("eve", "unix", ""),

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_scheduler.api.auth import peer_credentials
 from gpu_scheduler.api.auth.accounts import Accounts, Directory, account_of
-from gpu_scheduler.api.auth.peer_credentials import KernelAuthenticator, Peer, peer_of
+from gpu_scheduler.api.auth.peer_credentials import Peer, PeerAuthenticator, peer_of
 from gpu_scheduler.model.identity import Caller, Role
 from gpu_scheduler.model.tenant import Roster, Tenant
 
@@ -32,12 +32,12 @@ def a_pair(host: str = "127.0.0.1") -> tuple[socket.socket, socket.socket]:
 
 def a_kernel(
     server_uid: int = 0, tenants: list[Tenant] | None = None, **more: Any
-) -> KernelAuthenticator:
+) -> PeerAuthenticator:
     roster = Roster.of(tenants or [])
-    return KernelAuthenticator(Directory(server_uid, (), lambda: roster, Accounts(**more)))
+    return PeerAuthenticator(Directory(server_uid, (), lambda: roster, Accounts(**more)))
 
 
-def found(known: KernelAuthenticator, peer: Peer) -> Caller | None:
+def found(known: PeerAuthenticator, peer: Peer) -> Caller | None:
     """Who it is, when the account was looked up."""
     return asyncio.run(known._people.when_known(lambda: known.caller(peer, {})))
 
@@ -151,7 +151,7 @@ def test_groups_of_an_account_lead_to_its_tenants() -> None:
 
 def test_a_tenant_that_changes_counts_at_once() -> None:
     rosters = [Roster.of([])]
-    kernel = KernelAuthenticator(Directory(0, (), lambda: rosters[-1]))
+    kernel = PeerAuthenticator(Directory(0, (), lambda: rosters[-1]))
     stranger = Peer(uid=3_999_999)
     before = found(kernel, stranger)
     rosters.append(Roster.of([Tenant(id="vision", users=("3999999",))]))

@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from gpu_scheduler.api.expected_start import Foreseen, end_of_queued, end_of_running, foreseen
+from gpu_scheduler.api.expected_start import (
+    ExpectedTime,
+    end_of_queued,
+    end_of_running,
+    forecast_start,
+)
 from gpu_scheduler.api.explainer import Explainer
 from gpu_scheduler.control.messages import Cancel, Cordon, NodeLost, NodeSilent
 from gpu_scheduler.model.job import Dependency, DependencyKind, Job
@@ -27,12 +32,12 @@ def a_service(lab: Lab) -> Any:
     )
 
 
-def start_of(lab: Lab, job_id: str) -> Foreseen:
+def start_of(lab: Lab, job_id: str) -> ExpectedTime:
     service = a_service(lab)
-    return foreseen(service, Explainer(service), job_id)
+    return forecast_start(service, Explainer(service), job_id)
 
 
-def end_of(lab: Lab, job_id: str) -> Foreseen:
+def end_of(lab: Lab, job_id: str) -> ExpectedTime:
     service = a_service(lab)
     explainer = Explainer(service)
     life = lab.core.book.lives[job_id]
@@ -40,7 +45,7 @@ def end_of(lab: Lab, job_id: str) -> Foreseen:
     if running is not None:
         return end_of_running(service, running.running)
     entry = lab.core.book.picture.queue.entries[life.job.number]
-    return end_of_queued(explainer, entry, foreseen(service, explainer, job_id))
+    return end_of_queued(explainer, entry, forecast_start(service, explainer, job_id))
 
 
 def whole(job_id: str, **wishes: Any) -> Job:
@@ -104,7 +109,7 @@ def test_a_job_for_a_label_on_a_closed_node_is_told_no_start() -> None:
     lab = Lab(nodes=[a_node(), a_node(ordinal=1, labels=(("zone", "a"),))], predictor=History())
     lab.do(Cordon("n1", True))
     lab.submit(a_job(id="j", gpus=1, node_labels=(("zone", "a"),), max_runtime_ms=HOUR))
-    assert start_of(lab, "j") == Foreseen(None, "", "no node that could run it takes work now")
+    assert start_of(lab, "j") == ExpectedTime(None, "", "no node that could run it takes work now")
 
 
 def test_behind_a_job_with_a_limit_there_is_a_start_and_an_end() -> None:
@@ -123,7 +128,7 @@ def test_behind_a_job_of_unknown_length_there_is_no_start_and_it_is_named() -> N
     assert (
         found.why_not == "job first comes before it and has no time limit of its own and no history"
     )
-    assert end_of(lab, "second") == Foreseen(None)
+    assert end_of(lab, "second") == ExpectedTime(None)
 
 
 def test_several_jobs_of_unknown_length_are_counted() -> None:
@@ -144,7 +149,7 @@ def test_a_job_of_unknown_length_on_another_node_is_no_obstacle() -> None:
 def test_the_end_of_a_job_of_unknown_length_is_not_told() -> None:
     lab = a_lab()
     lab.submit(whole("runs"), whole("waits"))
-    assert end_of(lab, "runs") == Foreseen(
+    assert end_of(lab, "runs") == ExpectedTime(
         None, "", "it has no time limit of its own and no history"
     )
     assert "--time or --estimate would tell" in end_of(lab, "waits").why_not
@@ -196,7 +201,7 @@ def test_of_a_job_on_a_lost_node_no_end_is_told() -> None:
     lab.submit(whole("runs", max_runtime_ms=HOUR))
     assert end_of(lab, "runs").at_ms == HOUR
     lab.do(NodeSilent("n0"), NodeLost("n0"))
-    assert end_of(lab, "runs") == Foreseen(None, "", "nothing is heard of its node")
+    assert end_of(lab, "runs") == ExpectedTime(None, "", "nothing is heard of its node")
 
 
 def test_a_service_has_no_end_and_lets_nobody_start() -> None:
@@ -213,7 +218,7 @@ def test_what_came_since_the_last_look_is_not_told_that_it_never_starts() -> Non
     lab.submit(whole("gang", members=2, max_runtime_ms=HOUR))
     service = a_service(lab)
     explainer = Explainer(service, clock=lambda: 1.0)
-    assert foreseen(service, explainer, "gang").at_ms is None
+    assert forecast_start(service, explainer, "gang").at_ms is None
     lab.submit(whole("runs", max_runtime_ms=HOUR), whole("waits", max_runtime_ms=HOUR))
     service.tallies.messages += 1
     service.last_plan = lab.last_plan

@@ -14,8 +14,8 @@ import pytest
 from gpu_scheduler.api.application import build
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.ha import proxy
-from gpu_scheduler.api.ha.forwarded_identity import Asked, Vouched, vouch
-from gpu_scheduler.api.ha.proxy import Forwarder
+from gpu_scheduler.api.ha.forwarded_identity import Asked, IdentityVerifier, sign_identity
+from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.api.interfaces import ApiSettings
 from gpu_scheduler.client.socket_options import IDLE_S
 from gpu_scheduler.control.loop import Loop
@@ -127,7 +127,7 @@ async def a_standby(standing: Standing, *later: Write) -> AsyncIterator[Asking]:
     loop.start()
     if later:
         store.commit(list(later))
-    forwarder = Forwarder(
+    forwarder = LeaderProxy(
         standing=standing,
         secret=SECRET,
         tls=lambda: pytest.fail("no TLS"),
@@ -164,13 +164,13 @@ def play(
 def a_voucher(method: bytes = b"POST") -> bytes:
     """Of another server, for somebody."""
     asked = Asked(method=method, target=JOBS.encode(), body=BODY)
-    return vouch(SECRET, SOMEBODY, "12345", asked, server="other", term=4, at_ms=NOW_MS)
+    return sign_identity(SECRET, SOMEBODY, "12345", asked, server="other", term=4, at_ms=NOW_MS)
 
 
 def test_who_asks_a_standby_is_vouched_for_as_its_kernel_says() -> None:
     leader = Leader()
     assert play(leader, lambda ask: ask())[0] == 200
-    voucher = Vouched(SECRET, 5).read(leader.header("x-tgpu-vouched"))
+    voucher = IdentityVerifier(SECRET, 5).read(leader.header("x-tgpu-vouched"))
     assert (voucher.uid, voucher.user) == (SOMEBODY.uid, "12345")
     assert (voucher.server, voucher.term) == ("standby", 5)
 
@@ -263,7 +263,7 @@ def test_a_server_that_stops_passes_on_to_the_next_leader_once_there_is_one() ->
         standing.lead = Lead(term=6, holder="leader", address=leader.address, left_s=5)
 
     assert play(leader, lambda ask: ask(), lambda _: Stopping(the_next_one))[0] == 200
-    assert Vouched(SECRET, 6).read(leader.header("x-tgpu-vouched")).term == 6
+    assert IdentityVerifier(SECRET, 6).read(leader.header("x-tgpu-vouched")).term == 6
 
 
 def test_who_has_changed_something_through_a_standby_sees_it_there() -> None:
@@ -317,7 +317,7 @@ def test_a_voucher_is_for_the_term_of_the_leader_to_whom_it_is_sent() -> None:
 
     leader = Leader()
     assert play(leader, lambda ask: ask(), Changing)[0] == 200
-    assert Vouched(SECRET, 5).read(leader.header("x-tgpu-vouched")).term == 5
+    assert IdentityVerifier(SECRET, 5).read(leader.header("x-tgpu-vouched")).term == 5
 
 
 def test_a_change_is_sent_again_after_a_break_only_if_its_key_is_heeded() -> None:
@@ -336,7 +336,7 @@ def test_a_leader_that_is_gone_without_a_word_is_found_out_by_the_kernel() -> No
     async def run() -> None:
         async with listening(Leader()) as leader:
             standing: Any = Standing(leader.address)
-            passes = Forwarder(standing=standing, secret=SECRET, tls=ssl.create_default_context)
+            passes = LeaderProxy(standing=standing, secret=SECRET, tls=ssl.create_default_context)
             reader, writer = await passes._connected(standing.lead)
             connection = writer.get_extra_info("socket")
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpu_scheduler.api.routes.logs import merged
+from gpu_scheduler.api.routes.logs import merge_logs
 from gpu_scheduler.model.errors import ClusterError, StoreUnavailable, UnknownThing
 
 
@@ -18,7 +18,7 @@ async def said(*pieces: bytes | Exception) -> AsyncIterator[bytes]:
 
 def text(*logs: AsyncIterator[bytes], follow: bool = False) -> bytes:
     async def read() -> bytes:
-        return b"".join([piece async for piece in merged(logs, follow=follow)])
+        return b"".join([piece async for piece in merge_logs(logs, follow=follow)])
 
     return asyncio.run(read())
 
@@ -37,7 +37,7 @@ def test_with_follow_lines_come_as_they_are_written_and_the_view_ends_with_the_l
             yield b"late\n"
 
         seen = []
-        async for piece in merged([waits(), said(b"early\n")], follow=True):
+        async for piece in merge_logs([waits(), said(b"early\n")], follow=True):
             seen.append(piece)
             go.set()
         return seen
@@ -70,7 +70,7 @@ def test_who_stops_reading_stops_all() -> None:
                 yield b"x\n"
                 await asyncio.sleep(0)
 
-        view = merged([endless(), endless()], follow=True)
+        view = merge_logs([endless(), endless()], follow=True)
         assert await anext(aiter(view)) in {b"[0] x\n", b"[1] x\n"}
         await view.aclose()  # type: ignore[attr-defined]
         assert len(asyncio.all_tasks()) == 1

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpu_scheduler.api.nodes.logs import CHUNKS_AHEAD, NodeLogs
+from gpu_scheduler.api.nodes.logs import CHUNKS_AHEAD, LogStreams
 from gpu_scheduler.model.errors import ClusterError
 from gpu_scheduler.wire import agent_pb2 as pb
 
@@ -30,7 +30,7 @@ def a_chunk(*, end: bool = False) -> pb.LogChunk:
 def test_a_chunk_that_was_read_makes_room_for_another() -> None:
     async def run() -> None:
         node = Node()
-        logs = NodeLogs(node.send)
+        logs = LogStreams(node.send)
         reading = logs.read("n0", pb.LogRequest())
         first = asyncio.ensure_future(anext(reading))
         await asyncio.sleep(0)
@@ -49,7 +49,7 @@ def test_a_chunk_that_was_read_makes_room_for_another() -> None:
 
 def test_a_node_that_sends_more_than_it_may_is_not_listened_to() -> None:
     async def run() -> None:
-        logs = NodeLogs(Node().send)
+        logs = LogStreams(Node().send)
         reading = logs.read("n0", pb.LogRequest())
         first = asyncio.ensure_future(anext(reading))
         await asyncio.sleep(0)
@@ -66,7 +66,7 @@ def test_a_node_that_sends_more_than_it_may_is_not_listened_to() -> None:
 
 def test_nothing_that_another_node_sends_is_taken_for_the_log() -> None:
     async def run() -> None:
-        logs = NodeLogs(Node().send)
+        logs = LogStreams(Node().send)
         reading = logs.read("n0", pb.LogRequest())
         first = asyncio.ensure_future(anext(reading))
         await asyncio.sleep(0)
@@ -82,7 +82,7 @@ def test_nothing_that_another_node_sends_is_taken_for_the_log() -> None:
 
 def test_a_node_that_goes_ends_the_reading() -> None:
     async def run() -> None:
-        logs = NodeLogs(Node().send)
+        logs = LogStreams(Node().send)
         reading = asyncio.ensure_future(anext(logs.read("n0", pb.LogRequest())))
         await asyncio.sleep(0)
         logs.node_gone("other")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpu_scheduler.api.nodes.protocol import Agents
-from gpu_scheduler.api.nodes.terminals import CHUNKS_AHEAD, NodeTerminals, Visit
+from gpu_scheduler.api.nodes.terminals import CHUNKS_AHEAD, TerminalSession, TerminalStreams
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, WrongState
 from gpu_scheduler.store.memory import MemoryStore
@@ -20,7 +20,7 @@ class Node:
     def __init__(self, *abilities: str, is_connected: bool = True) -> None:
         self.told: list[pb.ServerMessage] = []
         self.hello = pb.Hello(node="n0", version="0.0.9", abilities=abilities)
-        self.terminals = NodeTerminals(self.send, lambda _: self.hello if is_connected else None)
+        self.terminals = TerminalStreams(self.send, lambda _: self.hello if is_connected else None)
 
     def send(self, _: str, message: pb.ServerMessage) -> bool:
         self.told.append(message)
@@ -42,7 +42,7 @@ class Node:
         self.terminals.hear("n0", pb.AgentMessage(terminal_close=close))
 
 
-async def all_of(visit: Visit) -> list[bytes | int]:
+async def all_of(visit: TerminalSession) -> list[bytes | int]:
     return [item async for item in visit.items()]
 
 

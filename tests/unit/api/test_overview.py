@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.api.queue_order import Orders
+from gpu_scheduler.api.queue_order import SortedJobsCache
 from gpu_scheduler.engine.policy import Policy
 from gpu_scheduler.model.identity import Caller, Role
 from tests.unit.api.lab import ApiLab
@@ -86,7 +86,7 @@ def test_of_others_one_sees_that_they_are_there_and_cannot_search_for_what_they_
 ) -> None:
     job = lab.submit(name="secret", gpu_count=1, hold=True, command=["python", "paper.py"])
     stranger = Caller(user="stranger", uid=4242, role=Role.USER)
-    orders = Orders(lab.loop)
+    orders = SortedJobsCache(lab.loop)
     assert orders.find(stranger, "queue", (), "").ids == [job]
     for words in (("secret",), ("paper.py",)):
         assert orders.find(stranger, "queue", words, "").ids == []
@@ -101,7 +101,7 @@ def test_an_order_is_kept_while_nothing_changes_and_for_a_while_when_much_does(
     work = iter(range(100))
     lab.submit(gpu_count=1, hold=True)
     admin = Caller(user="root", role=Role.ADMIN)
-    orders = Orders(lab.loop, lambda: clock[0], lambda: next(work) / 2)
+    orders = SortedJobsCache(lab.loop, lambda: clock[0], lambda: next(work) / 2)
     first = orders.find(admin, "queue", (), "")
     assert orders.find(admin, "queue", (), "") is first
     lab.submit(gpu_count=1, hold=True)
@@ -123,12 +123,12 @@ def test_the_queue_is_the_same_whether_all_or_only_its_head_is_worked_out(lab: A
         )
     admin = Caller(user="root", role=Role.ADMIN)
     # A word that every job has: so all of them are sorted.
-    every = Orders(lab.loop).find(admin, "queue", ("job-",), "")
-    merged = Orders(lab.loop).find(admin, "queue", (), "")
+    every = SortedJobsCache(lab.loop).find(admin, "queue", ("job-",), "")
+    merged = SortedJobsCache(lab.loop).find(admin, "queue", (), "")
     assert merged.ids == every.ids
     assert merged.counts == every.counts
     assert merged.total == 41
-    head = Orders(lab.loop).find(admin, "queue", (), "", need=5)
+    head = SortedJobsCache(lab.loop).find(admin, "queue", (), "", need=5)
     assert head.ids == every.ids[:5]
     assert (head.total, head.counts) == (41, every.counts)
     # Places beyond the head are found too, those behind the queue only roughly.

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_scheduler.api.auth.peer_credentials import Peer
 from gpu_scheduler.api.http.errors import TooFast
-from gpu_scheduler.api.http.rate_limit import MOST_BUCKETS, Pace
+from gpu_scheduler.api.http.rate_limit import MOST_BUCKETS, RateLimit
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.model.identity import Caller, Role
 from tests.unit.api.lab import ApiLab
@@ -22,7 +22,7 @@ class Clock:
 
 def test_so_many_requests_may_come_at_once_and_then_so_many_a_second() -> None:
     clock = Clock()
-    pace = Pace(2.0, 3, clock=clock)
+    pace = RateLimit(2.0, 3, clock=clock)
     for _ in range(3):
         pace.take("ann")
     with pytest.raises(TooFast) as refused:
@@ -37,7 +37,7 @@ def test_so_many_requests_may_come_at_once_and_then_so_many_a_second() -> None:
 
 def test_a_bucket_holds_no_more_than_the_burst() -> None:
     clock = Clock()
-    pace = Pace(100.0, 2, clock=clock)
+    pace = RateLimit(100.0, 2, clock=clock)
     clock.now = 1000.0
     pace.take("ann")
     pace.take("ann")
@@ -46,14 +46,14 @@ def test_a_bucket_holds_no_more_than_the_burst() -> None:
 
 
 def test_a_rate_of_zero_holds_nobody_back() -> None:
-    pace = Pace(0.0, 1)
+    pace = RateLimit(0.0, 1)
     for _ in range(100):
         pace.take("ann")
 
 
 def test_callers_who_are_gone_are_forgotten() -> None:
     clock = Clock()
-    pace = Pace(1.0, 5, clock=clock)
+    pace = RateLimit(1.0, 5, clock=clock)
     for number in range(MOST_BUCKETS):
         pace.take(f"user-{number}")
     clock.now = 100.0

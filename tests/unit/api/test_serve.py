@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_scheduler.api.http.listeners import Addresses, CannotListen, Listening
+from gpu_scheduler.api.http.listeners import Addresses, BoundSockets, CannotListen
 from gpu_scheduler.client.socket_options import IDLE_S
 from tests.unit.api.lab import ApiLab
 
@@ -28,9 +28,9 @@ def test_a_port_in_use_is_named_with_the_setting_that_changes_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=f"port {port} on 127.0.0.1 is in use.*http_port"):
-            Listening(Addresses(http=("127.0.0.1", port), metrics=None))
+            BoundSockets(Addresses(http=("127.0.0.1", port), metrics=None))
         with pytest.raises(CannotListen, match="metrics_port"):
-            Listening(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", port)))
+            BoundSockets(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", port)))
 
 
 def test_when_one_address_cannot_be_taken_none_is(directory: Path) -> None:
@@ -39,17 +39,17 @@ def test_when_one_address_cannot_be_taken_none_is(directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(CannotListen, match="not a socket"):
-        Listening(
+        BoundSockets(
             Addresses(http=("127.0.0.1", port), metrics=None, unix=directory / "file"),
         )
-    again = Listening(Addresses(http=("127.0.0.1", port), metrics=None, unix=path))
+    again = BoundSockets(Addresses(http=("127.0.0.1", port), metrics=None, unix=path))
     assert again.http_port == port
     again.close()
     assert not path.exists()
 
 
 def test_port_zero_lets_the_system_choose() -> None:
-    listening = Listening(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", 0)))
+    listening = BoundSockets(Addresses(http=("127.0.0.1", 0), metrics=("127.0.0.1", 0)))
     assert listening.http_port
     assert listening.metrics_port
     assert listening.http_port != listening.metrics_port
@@ -57,7 +57,7 @@ def test_port_zero_lets_the_system_choose() -> None:
 
 
 def test_callers_that_are_gone_without_a_word_are_found_out_by_the_kernel() -> None:
-    taken = Listening(Addresses(http=("127.0.0.1", 0), metrics=None))
+    taken = BoundSockets(Addresses(http=("127.0.0.1", 0), metrics=None))
     assert taken.http is not None
     taken.http.setblocking(True)
     with socket.create_connection(("127.0.0.1", taken.http_port or 0)):
@@ -71,12 +71,12 @@ def test_callers_that_are_gone_without_a_word_are_found_out_by_the_kernel() -> N
 def test_an_address_that_does_not_exist_is_refused() -> None:
     for host, port in (("192.0.2.77", 80), ("127.0.0.1", 70_000)):
         with pytest.raises(CannotListen):
-            Listening(Addresses(http=(host, port), metrics=None))
+            BoundSockets(Addresses(http=(host, port), metrics=None))
 
 
 def test_everybody_may_reach_the_socket(directory: Path) -> None:
     path = directory / "s.sock"
-    listening = Listening(only_unix(path))
+    listening = BoundSockets(only_unix(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
     listening.close()
 
@@ -88,17 +88,17 @@ def test_a_socket_that_was_left_behind_is_replaced_and_a_living_one_is_not(
     left = socket.socket(socket.AF_UNIX)
     left.bind(os.fspath(path))
     left.close()
-    living = Listening(only_unix(path))
+    living = BoundSockets(only_unix(path))
     with pytest.raises(CannotListen, match="another server listens"):
-        Listening(only_unix(path))
+        BoundSockets(only_unix(path))
     living.close()
 
 
 def test_a_path_that_is_too_long_is_refused(directory: Path) -> None:
     with pytest.raises(CannotListen, match="longer than 107"):
-        Listening(only_unix(directory / ("x" * 120)))
+        BoundSockets(only_unix(directory / ("x" * 120)))
     with pytest.raises(CannotListen, match="cannot listen"):
-        Listening(only_unix(directory / "missing" / "s.sock"))
+        BoundSockets(only_unix(directory / "missing" / "s.sock"))
 
 
 def test_a_server_that_closes_lets_go_of_its_addresses_and_followers() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_scheduler.api.http.listeners import Doors
+from gpu_scheduler.api.http.listeners import ConnectionLimit
 from gpu_scheduler.api.interfaces import Bounds
 from tests.unit.api.lab import ApiLab
 
@@ -17,7 +17,7 @@ PATIENCE_S = 0.4
 @pytest.fixture(scope="module")
 def lab() -> Iterator[ApiLab]:
     bounds = Bounds(receive_seconds=PATIENCE_S)
-    with ApiLab(bounds=bounds, doors=Doors(8, PATIENCE_S)) as lab:
+    with ApiLab(bounds=bounds, doors=ConnectionLimit(8, PATIENCE_S)) as lab:
         yield lab
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpu_scheduler.api.ha.gate import PASSED_ALREADY, Gate, Switch
+from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, LeaderGate, SwitchableApp
 from gpu_scheduler.model.identity import Lead, Member
 
 
@@ -68,7 +68,7 @@ async def answering(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_an_answer_of_the_leader_says_so_and_in_which_term() -> None:
-    line = asked(Gate(answering, Standing(), 3))
+    line = asked(LeaderGate(answering, Standing(), 3))
     assert line.status == 200
     assert dict(line.sent[0]["headers"]) == {b"x-tgpu-role": b"leader", b"x-tgpu-term": b"3"}
 
@@ -76,7 +76,7 @@ def test_an_answer_of_the_leader_says_so_and_in_which_term() -> None:
 def test_health_of_one_that_is_not_sure_of_the_lead_does_not_say_that_it_leads() -> None:
     standing = Standing()
     standing.is_held = False
-    line = asked(Gate(answering, standing, 3), path="/api/v1/health")
+    line = asked(LeaderGate(answering, standing, 3), path="/api/v1/health")
     assert line.status == 200
     assert dict(line.sent[0]["headers"])[b"x-tgpu-role"] == b"unsure"
 
@@ -89,7 +89,7 @@ def test_who_cannot_be_sure_of_the_lead_does_not_even_begin() -> None:
         begun.append(scope)
         await answering(scope, receive, send)
 
-    gate = Gate(working, standing, 3)
+    gate = LeaderGate(working, standing, 3)
     standing.is_held = False
     line = asked(gate, "POST")
     assert (line.status, line.code, begun) == (503, "not_leader", [])
@@ -100,13 +100,13 @@ def test_who_cannot_be_sure_of_the_lead_does_not_even_begin() -> None:
 def test_who_is_not_sure_of_the_lead_as_the_database_is_away_says_that() -> None:
     standing = Standing()
     standing.is_held, standing.trouble = False, "the database does not say who leads: refused"
-    line = asked(Gate(answering, standing, 3), "POST")
+    line = asked(LeaderGate(answering, standing, 3), "POST")
     assert (line.status, line.code) == (503, "unavailable"), "who is alone is not asked again"
     assert json.loads(line.sent[1]["body"])["error"].startswith(standing.trouble)
-    passed = asked(Gate(answering, standing, 3), "POST", headers=[(PASSED_ALREADY, b"1")])
+    passed = asked(LeaderGate(answering, standing, 3), "POST", headers=[(FORWARDED_HEADER, b"1")])
     assert passed.code == "not_leader", "a standby may reach the database, and waits"
     standing.term = 4
-    assert asked(Gate(answering, standing, 3)).code == "not_leader", "that is of another term"
+    assert asked(LeaderGate(answering, standing, 3)).code == "not_leader", "that is of another term"
 
 
 def test_an_answer_that_was_worked_out_before_the_lead_was_lost_is_kept_back() -> None:
@@ -116,10 +116,10 @@ def test_an_answer_that_was_worked_out_before_the_lead_was_lost_is_kept_back() -
         standing.is_held = False
         await answering(scope, receive, send)
 
-    read = asked(Gate(frozen_meanwhile, standing, 3))
+    read = asked(LeaderGate(frozen_meanwhile, standing, 3))
     assert (read.status, read.code) == (503, "not_leader")
     standing.is_held = True
-    change = asked(Gate(frozen_meanwhile, standing, 3), "POST")
+    change = asked(LeaderGate(frozen_meanwhile, standing, 3), "POST")
     assert (change.status, change.code) == (503, "outcome_unknown"), "it may have been done"
 
 
@@ -132,18 +132,18 @@ def test_a_stream_ends_where_the_lead_does() -> None:
         standing.is_held = False
         await send({"type": "http.response.body", "body": b"two", "more_body": True})
 
-    line = asked(Gate(streaming, standing, 3))
+    line = asked(LeaderGate(streaming, standing, 3))
     assert [message.get("body") for message in line.sent] == [None, b"one"]
 
 
 def test_health_is_told_by_whoever_is_asked() -> None:
     standing = Standing()
     standing.is_held = False
-    assert asked(Gate(answering, standing, 3), path="/api/v1/health").status == 200
+    assert asked(LeaderGate(answering, standing, 3), path="/api/v1/health").status == 200
 
 
 def test_a_server_that_is_starting_says_so() -> None:
-    assert asked(Switch()).status == 503
+    assert asked(SwitchableApp()).status == 503
 
 
 def test_a_hand_over_waits_for_the_answers_to_changes() -> None:
@@ -156,7 +156,7 @@ def test_a_hand_over_waits_for_the_answers_to_changes() -> None:
             await answering(scope, receive, send)
             told.append("answered")
 
-        gate = Gate(slow, Standing(), 3)
+        gate = LeaderGate(slow, Standing(), 3)
         line = Line()
         scope = {"type": "http", "method": "POST", "path": "/", "headers": []}
         request = asyncio.create_task(gate(scope, receive, line.send))

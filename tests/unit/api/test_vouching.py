@@ -11,7 +11,13 @@ import pytest
 
 from gpu_scheduler.api.auth.accounts import Account, Accounts, Key
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.ha.forwarded_identity import Asked, Believing, NotVouched, Vouched, vouch
+from gpu_scheduler.api.ha.forwarded_identity import (
+    Asked,
+    ForwardedIdentityMiddleware,
+    IdentityVerifier,
+    NotVouched,
+    sign_identity,
+)
 from gpu_scheduler.model.errors import NotLeader
 
 SECRET = b"k" * 32
@@ -23,11 +29,11 @@ PATIENCE_S = 20.0
 
 
 def header(secret: bytes = SECRET, *, term: int = 3, at_ms: int = NOW_MS, peer: Peer = ME) -> bytes:
-    return vouch(secret, peer, ME_NAMED, ASKED, server="b", term=term, at_ms=at_ms)
+    return sign_identity(secret, peer, ME_NAMED, ASKED, server="b", term=term, at_ms=at_ms)
 
 
-def believed(text: bytes, asked: Asked = ASKED, *, leader: Vouched | None = None) -> Peer:
-    leader = leader or Vouched(SECRET, 3)
+def believed(text: bytes, asked: Asked = ASKED, *, leader: IdentityVerifier | None = None) -> Peer:
+    leader = leader or IdentityVerifier(SECRET, 3)
     return leader.peer(leader.read(text), asked, NOW_MS)
 
 
@@ -58,7 +64,7 @@ def test_a_signature_is_for_one_request_alone(asked: Asked) -> None:
 
 
 def test_a_request_that_is_sent_again_by_somebody_is_refused() -> None:
-    leader, text = Vouched(SECRET, 3), header()
+    leader, text = IdentityVerifier(SECRET, 3), header()
     believed(text, leader=leader)
     with pytest.raises(NotVouched, match="sent before"):
         believed(text, leader=leader)
@@ -99,7 +105,9 @@ def passed_on(
     application, sent = Application(), list[Any]()
     standing: Any = Standing()
     accounts = Accounts(account, patience_s=patience_s)
-    leader = Believing(application, Vouched(SECRET, 3), standing, 1000, accounts)
+    leader = ForwardedIdentityMiddleware(
+        application, IdentityVerifier(SECRET, 3), standing, 1000, accounts
+    )
     scope = {
         "type": "http",
         "method": ASKED.method.decode(),

@@ -13,7 +13,7 @@ import pytest
 
 from gpu_scheduler.api.auth.accounts import Directory
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.auth.tokens import BearerAuthenticator, hash_of
+from gpu_scheduler.api.auth.tokens import BearerAuthenticator, hash_secret
 from gpu_scheduler.api.explainer import Explainer
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Cancel, RunCycle, SetNode, SetTenant, Submit
@@ -167,7 +167,7 @@ def test_a_token_is_known_as_soon_as_it_is_made(store: PostgresStore) -> None:
             a_tenant(id="new"),
             Token(
                 id="t1",
-                secret_hash=hash_of("tgpu_secret"),
+                secret_hash=hash_secret("tgpu_secret"),
                 user=account.pw_name,
                 uid=account.pw_uid,
                 tenant="new",

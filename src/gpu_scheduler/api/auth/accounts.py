@@ -50,7 +50,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CachedAccount:
     """What was found: new until a moment, and used until another. None: there is no such one."""
 
     account: Account | None
@@ -58,7 +58,7 @@ class Found:
     used_until: float
 
 
-class Question:
+class AccountLookup:
     """A look-up that is under way. The answer is why it failed, empty if it did not."""
 
     def __init__(self, key: Key, loop: asyncio.AbstractEventLoop) -> None:
@@ -73,10 +73,10 @@ class Question:
         return f"uid {self.key}" if isinstance(self.key, int) else f"user '{self.key[:80]}'"
 
 
-class Unanswered(Exception):
+class LookupPending(Exception):
     """It is not known yet, and is being looked up: `Accounts.when_known` waits for that."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: AccountLookup) -> None:
         """The question is somebody's, and perhaps of several."""
         super().__init__(str(question))
         self.question = question
@@ -96,13 +96,13 @@ class Accounts:
         self._look_up = look_up or account_of
         self._patience_s = patience_s
         self.clock = clock
-        self._known: dict[Key, Found] = {}
-        self._asked: dict[Key, Question] = {}
-        self._waiting: deque[Question] = deque()
+        self._known: dict[Key, CachedAccount] = {}
+        self._asked: dict[Key, AccountLookup] = {}
+        self._waiting: deque[AccountLookup] = deque()
         self._busy = 0
 
-    def found(self, key: Key) -> Found:
-        """What is remembered of a uid or name; raises `Unanswered` if that has to be waited for."""
+    def found(self, key: Key) -> CachedAccount:
+        """Return the cached account of a uid or name, or raise `LookupPending`."""
         found = self._known.get(key)
         now = self.clock()
         if found is not None and found.fresh_until > now:
@@ -117,11 +117,11 @@ class Accounts:
                 f"{len(self._waiting):,} accounts are waiting to be looked up on this server; does "
                 "its directory service (SSSD, LDAP, NIS) answer?"
             )
-        raise Unanswered(question)
+        raise LookupPending(question)
 
     def of(self, uid: int, gid: int | None = None) -> Account:
         """The account of a uid; one without a name is called by its number, and has the gid."""
-        return self.found(uid).account or nameless(uid, gid)
+        return self.found(uid).account or unnamed_account(uid, gid)
 
     def named(self, name: str) -> Account | None:
         """The account of a name, if there is one."""
@@ -134,7 +134,7 @@ class Accounts:
         while True:
             try:
                 return ask()
-            except Unanswered as unanswered:
+            except LookupPending as unanswered:
                 question = unanswered.question
             await asyncio.wait([question.answer], timeout=max(0.0, give_up - clock()))
             if not question.answer.done():
@@ -144,7 +144,7 @@ class Accounts:
                     f"the account of {question} could not be looked up on this server: {problem}"
                 )
 
-    def _too_late(self, question: Question) -> ClusterError:
+    def _too_late(self, question: AccountLookup) -> ClusterError:
         text = (
             f"the account of {question} could not be looked up within {self._patience_s:g} s on "
             "this server; does its directory service (SSSD, LDAP, NIS) answer?"
@@ -156,8 +156,8 @@ class Accounts:
 
     # --- beside the loop
 
-    def _ask(self, key: Key) -> Question:
-        question = self._asked[key] = Question(key, asyncio.get_running_loop())
+    def _ask(self, key: Key) -> AccountLookup:
+        question = self._asked[key] = AccountLookup(key, asyncio.get_running_loop())
         self._waiting.append(question)
         self._start_next()
         return question
@@ -174,7 +174,7 @@ class Accounts:
         except RuntimeError as error:
             question.loop.call_soon(self._hear, question, None, str(error))
 
-    def _answer(self, question: Question) -> None:
+    def _answer(self, question: AccountLookup) -> None:
         account, problem = None, ""
         try:
             account = self._look_up(question.key)
@@ -184,7 +184,7 @@ class Accounts:
         with contextlib.suppress(RuntimeError):
             question.loop.call_soon_threadsafe(self._hear, question, account, problem)
 
-    def _hear(self, question: Question, account: Account | None, problem: str) -> None:
+    def _hear(self, question: AccountLookup, account: Account | None, problem: str) -> None:
         self._busy -= 1
         del self._asked[question.key]
         if not problem:
@@ -198,12 +198,12 @@ class Accounts:
         now = self.clock()
         # Who was not there may be by now: that is not used once it is old.
         used_s = FRESH_S if account is None else FORGOTTEN_S
-        found = self._known[key] = Found(account, now + FRESH_S, now + used_s)
+        found = self._known[key] = CachedAccount(account, now + FRESH_S, now + used_s)
         if account is not None:
             self._known[account.uid] = found
 
 
-def nameless(uid: int, gid: int | None) -> Account:
+def unnamed_account(uid: int, gid: int | None) -> Account:
     """A uid that is nobody's account."""
     return Account(str(uid), uid, uid if gid is None else gid, ())
 
@@ -274,7 +274,7 @@ class Directory:
     def caller(self, uid: int, gid: int | None = None, origin: str = "") -> Caller:
         """The account of a uid as a caller; the gid counts only where it has no name.
 
-        Raises `Unanswered` if it has to be waited for.
+        Raises `LookupPending` if it has to be waited for.
         """
         key = (uid, gid, origin)
         found = self._known.get(key)
@@ -283,7 +283,7 @@ class Directory:
         if found is not None and found[1] is roster and found[0] > now:
             return found[2]
         known = self._accounts.found(uid)
-        caller = self._as_caller(known.account or nameless(uid, gid), roster, origin)
+        caller = self._as_caller(known.account or unnamed_account(uid, gid), roster, origin)
         if len(self._known) > MOST_REMEMBERED:
             self._known.clear()
         self._known[key] = (known.fresh_until, roster, caller)

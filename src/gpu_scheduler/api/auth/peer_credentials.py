@@ -45,7 +45,7 @@ UNKNOWN = Peer(uid=None)
 class Authenticator(Protocol):
     """One way to find out who is calling. None means that it cannot tell.
 
-    It is asked again, with the same, after it has raised `Unanswered` and there is an answer.
+    It is asked again, with the same, after it has raised `LookupPending` and there is an answer.
     """
 
     def caller(self, peer: Peer, headers: Mapping[bytes, bytes]) -> Caller | None:
@@ -53,7 +53,7 @@ class Authenticator(Protocol):
         ...
 
 
-class KernelAuthenticator:
+class PeerAuthenticator:
     """Believes the kernel about the account at the other end."""
 
     def __init__(self, people: Directory) -> None:
@@ -70,7 +70,7 @@ class KernelAuthenticator:
 class OpenAuthenticator:
     """Lets everybody do everything, for `auth: off`: as the account that the kernel names."""
 
-    def __init__(self, kernel: KernelAuthenticator) -> None:
+    def __init__(self, kernel: PeerAuthenticator) -> None:
         """Jobs still need a user; whom the kernel does not know is nobody."""
         self._kernel = kernel
 

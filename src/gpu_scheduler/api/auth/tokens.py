@@ -37,7 +37,7 @@ class Verifier(Protocol):
         ...
 
 
-def hash_of(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """What is kept of a secret. It has 256 bits of chance, so that a plain hash is enough."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
@@ -77,7 +77,7 @@ class BearerAuthenticator:
 
     def _known(self, secret: str, peer: Peer) -> Caller:
         book = self._service.core.book
-        given = hash_of(secret)
+        given = hash_secret(secret)
         if given not in book.token_ids:
             self._service.look_for_tokens()
         token = book.tokens.get(book.token_ids.get(given, ""))

@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidSignature
 
 from gpu_scheduler.api.grpc.certificate_authority import NodeAuthority
 from gpu_scheduler.api.grpc.errors import host_of, refuse
-from gpu_scheduler.api.http.audit import Refusals
+from gpu_scheduler.api.http.audit import AuditLog
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.api.nodes.sessions import add_agent_service
 from gpu_scheduler.control.access.credentials import check_token
@@ -93,7 +93,7 @@ class Nodes:
         self._store = store
         self._authority = authority
         self._life = timedelta(days=key_days)
-        self._refusals: tuple[Service, Refusals] | None = None
+        self._refusals: tuple[Service, AuditLog] | None = None
 
     def _leader(self) -> tuple[Service, NodeAuthority]:
         service, authority = self._door.service, self._authority()
@@ -232,7 +232,7 @@ class Nodes:
         if service is None:
             return
         if self._refusals is None or self._refusals[0] is not service:
-            self._refusals = (service, Refusals(service))
+            self._refusals = (service, AuditLog(service))
         who = ("", host_of(context), "")
         self._refusals[1].add(who=who, action=action, target=node, why=(error.code, str(error)))
 

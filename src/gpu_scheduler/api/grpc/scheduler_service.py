@@ -18,7 +18,7 @@ import grpc
 import msgspec
 
 from gpu_scheduler.api.grpc.errors import Context, peer_of_call, refuse_as
-from gpu_scheduler.api.http.errors import our_fault
+from gpu_scheduler.api.http.errors import internal_error_form
 from gpu_scheduler.api.http.operations import V1
 from gpu_scheduler.wire import scheduler_pb2 as pb
 from gpu_scheduler.wire.answers import ErrorForm
@@ -39,7 +39,7 @@ PASSED_ON = ("authorization", "idempotency-key")
 REPLAYED = "idempotency-replayed"
 WAITING_EVENTS = 256
 TOO_SLOW = 1013
-Application = Callable[[Any, Any, Any], Awaitable[None]]
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
 _ERROR = msgspec.json.Decoder(ErrorForm)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -64,13 +64,13 @@ class Reply:
         try:
             return _ERROR.decode(self.body)
         except msgspec.MsgspecError:
-            return our_fault("")
+            return internal_error_form("")
 
 
 class Scheduler:
     """The service, on top of an application that may be exchanged while it serves."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: AsgiApp) -> None:
         """`application` is the REST API (ASGI)."""
         self._application = application
 

@@ -23,16 +23,16 @@ import structlog
 
 from gpu_scheduler.api.auth.accounts import Accounts
 from gpu_scheduler.api.auth.peer_credentials import Peer
-from gpu_scheduler.api.ha.gate import Application, Standing
+from gpu_scheduler.api.ha.gate import AsgiApp, LeadershipStatus
 from gpu_scheduler.api.http.errors import error_form
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.request import (
     SOCKET_REFUSED,
-    Answer,
-    Call,
     ClientGone,
+    Request,
+    Response,
     encode,
-    send_answer,
+    send_response,
 )
 from gpu_scheduler.model.errors import CallerError, NotLeader, SchedulerError
 from gpu_scheduler.model.identity import Caller
@@ -49,7 +49,7 @@ class NotVouched(CallerError):
     code = "not_vouched"
 
 
-class Voucher(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ForwardedIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who asks, according to which server, for what, when."""
 
     uid: int
@@ -83,16 +83,16 @@ class Asked:
 
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Voucher)
+_DECODER = msgspec.json.Decoder(ForwardedIdentity)
 
 
-def vouch(
+def sign_identity(
     secret: bytes, peer: Peer, user: str, asked: Asked, *, server: str, term: int, at_ms: int
 ) -> bytes:
     """The header that says who asks; `user` is what the peer's account is called here."""
     if peer.uid is None:
         raise NotVouched("it is not known who is calling")
-    voucher = Voucher(
+    voucher = ForwardedIdentity(
         uid=peer.uid,
         gid=peer.gid,
         user=user,
@@ -107,7 +107,7 @@ def vouch(
     return text + b"." + _signature(secret, text)
 
 
-class Vouched:
+class IdentityVerifier:
     """The leader's side: believes each voucher once."""
 
     def __init__(self, secret: bytes, term: int) -> None:
@@ -116,7 +116,7 @@ class Vouched:
         self._term = term
         self._seen: dict[str, int] = {}
 
-    def peer(self, voucher: Voucher, asked: Asked, now_ms: int) -> Peer:
+    def peer(self, voucher: ForwardedIdentity, asked: Asked, now_ms: int) -> Peer:
         """Who asks, if it was signed for this very request; raises `NotVouched`.
 
         What was signed for another term raises `NotLeader`: it can be signed and sent again.
@@ -135,7 +135,7 @@ class Vouched:
         origin = f"{voucher.origin} of {voucher.server}"
         return Peer(uid=voucher.uid, gid=voucher.gid, unix=True, host=origin)
 
-    def read(self, header: bytes) -> Voucher:
+    def read(self, header: bytes) -> ForwardedIdentity:
         """What a server of this cluster has signed; raises `NotVouched`."""
         text, _, signature = header.partition(b".")
         if len(header) > MOST_BYTES or not hmac.compare_digest(
@@ -156,10 +156,10 @@ class Vouched:
         self._seen[nonce] = now_ms
 
 
-def check_account(voucher: Voucher, accounts: Accounts) -> None:
+def check_account(voucher: ForwardedIdentity, accounts: Accounts) -> None:
     """One uid must be one person everywhere, or jobs would run as somebody else.
 
-    Raises `NotVouched` if it is not, `Unanswered` if that has to be waited for.
+    Raises `NotVouched` if it is not, `LookupPending` if that has to be waited for.
     """
     here = accounts.of(voucher.uid, voucher.gid).name
     account = accounts.named(voucher.user)
@@ -176,7 +176,7 @@ def _signature(secret: bytes, text: bytes) -> bytes:
 
 # --- The leader takes requests that a standby passes on: whom that one vouches for is believed.
 
-NOBODY = Caller(user="")
+ANONYMOUS = Caller(user="")
 log = structlog.get_logger("api")
 
 Scope = Any
@@ -184,14 +184,14 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
-class Believing:
+class ForwardedIdentityMiddleware:
     """Puts the caller that was vouched for in the place of the server that passes it on."""
 
     def __init__(
         self,
-        application: Application,
-        vouched: Vouched,
-        standing: Standing,
+        application: AsgiApp,
+        vouched: IdentityVerifier,
+        standing: LeadershipStatus,
         most_bytes: int,
         accounts: Accounts | None = None,
     ) -> None:
@@ -218,8 +218,8 @@ class Believing:
                 log.warning("a request that was passed on is refused", why=str(error))
             status, form = error_form(error)
             kind = SOCKET_REFUSED if is_socket else "http.response"
-            answer = Answer(encode(form), status=status)
-            await send_answer(answer, receive, send, "vouched", kind=kind)
+            response = Response(encode(form), status=status)
+            await send_response(response, receive, send, "vouched", kind=kind)
             return
         await self._application(scope, receive if is_socket else _replayed(body, receive), send)
 
@@ -229,8 +229,10 @@ class Believing:
         voucher = self._vouched.read(headers.pop(HEADER))
         body = b""
         if scope["type"] == "http":
-            call = Call(scope, receive, caller=NOBODY, headers=headers, params={}, request_id="")
-            body = await call.body(self._most_bytes)
+            request = Request(
+                scope, receive, caller=ANONYMOUS, headers=headers, params={}, request_id=""
+            )
+            body = await request.body(self._most_bytes)
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]

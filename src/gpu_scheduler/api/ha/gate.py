@@ -20,18 +20,18 @@ from gpu_scheduler.wire.answers import ErrorForm
 HEALTH = frozenset({"/health", "/api/v1/health"})
 """Answered whatever the server is, as they say what it is."""
 ROLE, TERM, AGE = b"x-tgpu-role", b"x-tgpu-term", b"x-tgpu-age-ms"
-PASSED_ALREADY = b"x-tgpu-passed-on"
+FORWARDED_HEADER = b"x-tgpu-passed-on"
 """The name of a header that a standby adds."""
 READING = frozenset({"GET", "HEAD"})
 
 Scope = Any
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 
-class Standing(Protocol):
+class LeadershipStatus(Protocol):
     """Whether this server leads, and who does."""
 
     @property
@@ -78,7 +78,7 @@ class Standing(Protocol):
         ...
 
 
-class Switch:
+class SwitchableApp:
     """One listener, several applications in turn: whoever serves now answers.
 
     The sockets of a server stay open when it takes the lead or loses it; what stands behind them
@@ -87,21 +87,21 @@ class Switch:
 
     def __init__(self) -> None:
         """Nobody serves yet."""
-        self.application: Application = _starting
+        self.application: AsgiApp = _starting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or serve one WebSocket."""
         await self.application(scope, receive, send)
 
 
-class LeadLost(OSError):
+class LeadershipLost(OSError):
     """The lead ended before the answer did. An OSError, as if the connection had broken."""
 
 
-class Gate:
+class LeaderGate:
     """Lets answers of a leader out for as long as its term lasts, and says which term it was."""
 
-    def __init__(self, application: Application, standing: Standing, term: int) -> None:
+    def __init__(self, application: AsgiApp, standing: LeadershipStatus, term: int) -> None:
         """`application` answers for this term alone."""
         self._application = application
         self._standing = standing
@@ -118,7 +118,7 @@ class Gate:
         async def guarded(message: Any) -> None:
             nonlocal started
             if not is_free and not self._holds():
-                raise LeadLost
+                raise LeadershipLost
             started = True
             await send(with_headers(message, self._headers()))
 
@@ -128,7 +128,7 @@ class Gate:
         try:
             with self._counted(scope):
                 await self._application(scope, receive, guarded)
-        except LeadLost:
+        except LeadershipLost:
             if not started:
                 await refuse(scope, send, self._unknown(scope))
 
@@ -165,7 +165,7 @@ class Gate:
         A standby that passed the request on may reach the database, and waits for who leads next.
         """
         trouble = self._standing.trouble
-        is_passed_on = any(name == PASSED_ALREADY for name, _ in scope["headers"])
+        is_passed_on = any(name == FORWARDED_HEADER for name, _ in scope["headers"])
         if trouble and self._standing.term == self._term and not is_passed_on:
             return ErrorForm(
                 error=f"{trouble}; so this server is not sure that it still leads, and does "
@@ -220,7 +220,7 @@ async def _starting(scope: Scope, receive: Receive, send: Send) -> None:  # noqa
 _noted: ContextVar[list[str] | None] = ContextVar("gaps", default=None)
 
 
-def note_gap(name: str) -> None:
+def note_stale(name: str) -> None:
     """The picture does not know this job or attempt, and by its row it should."""
     gaps = _noted.get()
     if gaps is not None:
@@ -228,7 +228,7 @@ def note_gap(name: str) -> None:
 
 
 @contextmanager
-def noting_gaps() -> Iterator[list[str]]:
+def collect_stale() -> Iterator[list[str]]:
     """Collect what is noted in the block."""
     gaps: list[str] = []
     before = _noted.set(gaps)

@@ -26,11 +26,11 @@ import structlog
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as VOUCHED
-from gpu_scheduler.api.ha.forwarded_identity import Asked, vouch
-from gpu_scheduler.api.ha.gate import PASSED_ALREADY, READING, Standing, noting_gaps
+from gpu_scheduler.api.ha.forwarded_identity import Asked, sign_identity
+from gpu_scheduler.api.ha.gate import FORWARDED_HEADER, READING, LeadershipStatus, collect_stale
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.operations import Handler, Operation
-from gpu_scheduler.api.http.request import SOCKET_REFUSED, Answer, Call, Stream, send_answer
+from gpu_scheduler.api.http.request import SOCKET_REFUSED, Request, Response, Stream, send_response
 from gpu_scheduler.client.address import read_address
 from gpu_scheduler.client.errors import Unreadable
 from gpu_scheduler.client.http1 import Answer as Reply
@@ -55,7 +55,7 @@ BROKEN = 1011
 CLOSE_S = 5.0
 
 
-async def pass_on(
+async def relay_websocket(
     already: bytes,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
@@ -147,10 +147,10 @@ class _Unsent(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forwarder:
+class LeaderProxy:
     """Passes requests on to whoever leads."""
 
-    standing: Standing
+    standing: LeadershipStatus
     secret: bytes
     tls: Callable[[], ssl.SSLContext]
     age_s: Callable[[], float] = lambda: 0.0
@@ -166,15 +166,15 @@ class Forwarder:
             or headers.get(LEADER_WANTED) == b"leader"
         )
 
-    async def read(self, context: Context, call: Call, handler: Handler) -> Answer:
+    async def read(self, context: Context, request: Request, handler: Handler) -> Response:
         """What this server knows; where that is behind, what the leader says, if there is one."""
-        if self._changed.get(call.caller.user, -1e9) >= self._read_at:
-            told = await self._told_at_once(context, call)
+        if self._changed.get(request.caller.user, -1e9) >= self._read_at:
+            told = await self._told_at_once(context, request)
             if told is not None:
                 return told
-        with noting_gaps() as gaps:
-            answer = await handler(context, call)
-        return (await self._told_at_once(context, call) if gaps else None) or answer
+        with collect_stale() as gaps:
+            answer = await handler(context, request)
+        return (await self._told_at_once(context, request) if gaps else None) or answer
 
     @property
     def _read_at(self) -> float:
@@ -187,37 +187,37 @@ class Forwarder:
             del self._changed[known]
         self._changed[user] = asyncio.get_running_loop().time()
 
-    async def _told_at_once(self, context: Context, call: Call) -> Answer | None:
+    async def _told_at_once(self, context: Context, request: Request) -> Response | None:
         """What the leader says to a read; None if there is none, or it does not answer soon."""
         lead = self.standing.lead
         if not self._is_of_use(lead) or self._is_mistaken(lead):
             return None
         try:
             async with asyncio.timeout(READ_S):
-                told = await self._ask(lead, call, b"", await _user(context, call))
+                told = await self._ask(lead, request, b"", await _user(context, request))
         except (_Unsent, OSError, Unreadable, TimeoutError) as error:
             log.info("the leader did not answer a read", why=str(error))
             return None
         return None if told.status == UNAVAILABLE else told
 
-    async def answer(self, context: Context, call: Call, operation: Operation) -> Answer:
+    async def forward(self, context: Context, request: Request, operation: Operation) -> Response:
         """What the leader says; raises `NotLeader` if none takes it for too long."""
         try:
-            return await self._answer(context, call, operation)
+            return await self._answer(context, request, operation)
         finally:
             if operation.method not in READING:
-                self._note_change(call.caller.user)
+                self._note_change(request.caller.user)
 
-    async def _answer(self, context: Context, call: Call, operation: Operation) -> Answer:
-        body = await call.body(context.settings.bounds.bulk_bytes)
-        user = await _user(context, call)
-        is_safe = operation.is_safe_again(has_key=KEY in call.headers)
+    async def _answer(self, context: Context, request: Request, operation: Operation) -> Response:
+        body = await request.body(context.settings.bounds.bulk_bytes)
+        user = await _user(context, request)
+        is_safe = operation.is_safe_again(has_key=KEY in request.headers)
         clock = asyncio.get_running_loop().time
         give_up = clock() + WAIT_FOR_LEADER_S
         while True:
             lead = await self._leader(give_up - clock())
             try:
-                return await self._ask(lead, call, body, user)
+                return await self._ask(lead, request, body, user)
             except _Unsent as reason:
                 log.info("the leader did not take a request", why=str(reason))
                 if clock() > give_up:
@@ -230,9 +230,11 @@ class Forwarder:
                     ) from error
             await asyncio.sleep(AGAIN_S)
 
-    async def socket(self, context: Context, call: Call, receive: Receive, send: Send) -> None:
+    async def socket(
+        self, context: Context, request: Request, receive: Receive, send: Send
+    ) -> None:
         """A WebSocket of the leader, as if it were ours."""
-        user = await _user(context, call)
+        user = await _user(context, request)
         clock = asyncio.get_running_loop().time
         give_up = clock() + WAIT_FOR_LEADER_S
         while True:
@@ -240,13 +242,13 @@ class Forwarder:
             try:
                 reader, writer = await self._connected(lead)
                 try:
-                    reply, body = await self._greeted(lead, call, user, reader, writer)
+                    reply, body = await self._greeted(lead, request, user, reader, writer)
                     if reply.status == UPGRADED:
-                        await pass_on(reply.rest, reader, writer, receive, send)
+                        await relay_websocket(reply.rest, reader, writer, receive, send)
                     else:
-                        refused = Answer(body, status=reply.status)
+                        refused = Response(body, status=reply.status)
                         kind = SOCKET_REFUSED
-                        await send_answer(refused, receive, send, call.request_id, kind=kind)
+                        await send_response(refused, receive, send, request.request_id, kind=kind)
                     return
                 finally:
                     writer.close()
@@ -260,13 +262,13 @@ class Forwarder:
     async def _greeted(
         self,
         lead: Lead,
-        call: Call,
+        request: Request,
         user: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> tuple[Reply, bytes]:
         """The leader's answer to a handshake, with its body if it refuses."""
-        writer.write(self._request(lead, call, b"", user, handshake_headers(new_key())))
+        writer.write(self._request(lead, request, b"", user, handshake_headers(new_key())))
         reply = Reply()
         pieces: list[bytes] = []
         async with asyncio.timeout(REPLY_S):
@@ -309,10 +311,10 @@ class Forwarder:
         me = self.standing.me
         return lead.address == me.address and lead.holder != me.name
 
-    async def _ask(self, lead: Lead, call: Call, body: bytes, user: str) -> Answer:
+    async def _ask(self, lead: Lead, request: Request, body: bytes, user: str) -> Response:
         reader, writer = await self._connected(lead)
         try:
-            writer.write(self._request(lead, call, body, user, {"connection": "close"}))
+            writer.write(self._request(lead, request, body, user, {"connection": "close"}))
             reply = Reply()
             async with asyncio.timeout(REPLY_S):
                 first: list[bytes] = []
@@ -337,31 +339,31 @@ class Forwarder:
         return reader, writer
 
     def _request(
-        self, lead: Lead, call: Call, body: bytes, user: str, more: dict[str, str]
+        self, lead: Lead, request: Request, body: bytes, user: str, more: dict[str, str]
     ) -> bytes:
         """The same request, with who asks in a form that the leader can check."""
-        scope = call.scope
+        scope = request.scope
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
         headers = {
-            name.decode(): call.headers[name].decode("latin-1")
+            name.decode(): request.headers[name].decode("latin-1")
             for name in PASSED_ON
-            if name in call.headers
+            if name in request.headers
         }
         headers |= more
-        headers[PASSED_ALREADY.decode()] = "1"
+        headers[FORWARDED_HEADER.decode()] = "1"
         method = scope.get("method", "GET")
-        if b"authorization" not in call.headers:
+        if b"authorization" not in request.headers:
             peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
             asked = Asked(
                 method=method.encode(),
                 target=target,
                 body=body,
-                key=call.headers.get(KEY, b""),
+                key=request.headers.get(KEY, b""),
             )
             standing = self.standing
-            headers[VOUCHED.decode()] = vouch(
+            headers[VOUCHED.decode()] = sign_identity(
                 self.secret,
                 peer,
                 user,
@@ -381,7 +383,7 @@ class Forwarder:
         first: list[bytes],
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-    ) -> Answer:
+    ) -> Response:
         headers = tuple(
             (name.encode(), reply.headers[name].encode("latin-1"))
             for name in PASSED_BACK
@@ -391,12 +393,12 @@ class Forwarder:
         pieces = _pieces(reply, first, reader, writer)
         if "chunked" in reply.headers.get("transfer-encoding", ""):
             stream = Stream(self._until_we_stop(pieces, writer))
-            return Answer(status=reply.status, media=media, headers=headers, stream=stream)
+            return Response(status=reply.status, media=media, headers=headers, stream=stream)
         async with asyncio.timeout(REPLY_S), aclosing(pieces) as rest:  # type: ignore[type-var]
             body = b"".join([piece async for piece in rest])
         if reply.status == 503 and b'"not_leader"' in body:
             raise _Unsent("it does not lead any more")
-        return Answer(body, status=reply.status, media=media, headers=headers)
+        return Response(body, status=reply.status, media=media, headers=headers)
 
     async def _until_we_stop(
         self, pieces: AsyncIterator[bytes], writer: asyncio.StreamWriter
@@ -417,13 +419,13 @@ class Forwarder:
             stopping.cancel()
 
 
-async def _user(context: Context, call: Call) -> str:
+async def _user(context: Context, request: Request) -> str:
     """What the account is called that the kernel names; nobody is asked about one with a token."""
-    peer: Peer = call.scope.get("state", {}).get("peer", UNKNOWN)
+    peer: Peer = request.scope.get("state", {}).get("peer", UNKNOWN)
     uid = peer.uid
-    if uid is None or b"authorization" in call.headers:
+    if uid is None or b"authorization" in request.headers:
         return ""
-    account = await context.people.when_known(lambda: context.people.account(uid, peer.gid))
+    account = await context.directory.when_known(lambda: context.directory.account(uid, peer.gid))
     return account.name
 
 

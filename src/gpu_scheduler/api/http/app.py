@@ -15,13 +15,13 @@ from typing import Any
 
 import structlog
 
-from gpu_scheduler.api.auth.accounts import Unanswered
+from gpu_scheduler.api.auth.accounts import LookupPending
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Authenticator, Peer
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.ha.forwarded_identity import HEADER as VOUCHED
-from gpu_scheduler.api.ha.gate import PASSED_ALREADY
-from gpu_scheduler.api.ha.proxy import Forwarder
-from gpu_scheduler.api.http.audit import Refusals, is_kept
+from gpu_scheduler.api.ha.gate import FORWARDED_HEADER
+from gpu_scheduler.api.ha.proxy import LeaderProxy
+from gpu_scheduler.api.http.audit import AuditLog, is_audited
 from gpu_scheduler.api.http.errors import (
     RETRY_AFTER,
     BadToken,
@@ -30,18 +30,18 @@ from gpu_scheduler.api.http.errors import (
     TooSlow,
     Unauthenticated,
     error_form,
-    our_fault,
+    internal_error_form,
 )
 from gpu_scheduler.api.http.idempotency import HEADER as KEY
 from gpu_scheduler.api.http.operations import Handler, Operation
-from gpu_scheduler.api.http.rate_limit import Pace
+from gpu_scheduler.api.http.rate_limit import RateLimit
 from gpu_scheduler.api.http.request import (
     SOCKET_REFUSED,
-    Answer,
-    Call,
     ClientGone,
+    Request,
+    Response,
     encode,
-    send_answer,
+    send_response,
 )
 from gpu_scheduler.api.routes.events import PATH as EVENTS_PATH
 from gpu_scheduler.api.routes.events import EventSockets
@@ -60,7 +60,7 @@ from gpu_scheduler.model.identity import Caller
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 READING = frozenset({"GET", "HEAD"})
-NOBODY = Caller(user="")
+ANONYMOUS = Caller(user="")
 EVENTS = "list_events"
 log = structlog.get_logger("api")
 
@@ -70,7 +70,7 @@ Send = Callable[[Any], Awaitable[None]]
 Methods = dict[str, Operation]
 
 
-class Front:
+class App:
     """One application for all listeners. `requests` counts answers by method, path and status."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Front:
         context: Context,
         operations: Iterable[Operation],
         authenticators: Sequence[Authenticator],
-        forwarder: Forwarder | None = None,
+        forwarder: LeaderProxy | None = None,
         *,
         has_sockets: bool = True,
     ) -> None:
@@ -94,9 +94,9 @@ class Front:
         self.sockets = EventSockets(context)
         self.terminals = TerminalSockets(context)
         bounds = context.settings.bounds
-        self._pace = Pace(bounds.requests_per_second, bounds.requests_burst)
+        self._pace = RateLimit(bounds.requests_per_second, bounds.requests_burst)
         self._patience = bounds.receive_seconds
-        self.refusals = Refusals(context.service)
+        self.refusals = AuditLog(context.service)
         self._names = LOOPBACK_NAMES | {name.lower() for name in context.settings.host_names}
         self._exact: dict[str, Methods] = {}
         self._patterns: list[tuple[re.Pattern[str], Methods]] = []
@@ -118,7 +118,7 @@ class Front:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         method: str = scope["method"]
-        path, action, who = "(unknown)", "(unknown)", NOBODY
+        path, action, who = "(unknown)", "(unknown)", ANONYMOUS
         try:
             headers = dict(scope["headers"])
             self._check_passed_on(headers)
@@ -127,10 +127,10 @@ class Front:
             path, action = operation.path, operation.name
             try:
                 who = self._let_in(operation, scope, headers)
-            except Unanswered:
+            except LookupPending:
                 let_in = partial(self._let_in, operation, scope, headers)
-                who = await self._context.people.when_known(let_in)
-            call = Call(
+                who = await self._context.directory.when_known(let_in)
+            request = Request(
                 scope,
                 receive,
                 caller=who,
@@ -139,31 +139,31 @@ class Front:
                 request_id=request_id,
                 patience=self._patience,
             )
-            answer = await self._handler(operation, headers)(self._context, call)
-            if answer.stream is not None:
-                await answer.stream.begin()
+            response = await self._handler(operation, headers)(self._context, request)
+            if response.stream is not None:
+                await response.stream.begin()
         except SchedulerError as error:
-            answer = self._refusal(error, request_id, path)
-            self._keep_refusal(scope, who, action, answer.status, error)
+            response = self._refusal(error, request_id, path)
+            self._keep_refusal(scope, who, action, response.status, error)
         except ClientGone:
             return
         except Exception:
             log.exception("a request failed", request_id=request_id, method=method, path=path)
-            answer = Answer(encode(our_fault(request_id)), status=500)
-        key = (method, path, answer.status)
+            response = Response(encode(internal_error_form(request_id)), status=500)
+        key = (method, path, response.status)
         self.requests[key] = self.requests.get(key, 0) + 1
         break_off = scope.get("state", {}).get("break_off")
-        await send_answer(answer, receive, send, request_id, break_off=break_off)
+        await send_response(response, receive, send, request_id, break_off=break_off)
 
     def _handler(self, operation: Operation, headers: dict[bytes, bytes]) -> Handler:
         if self._forwarder is not None and self._forwarder.wants(operation, headers):
-            return partial(self._forwarder.answer, operation=operation)
+            return partial(self._forwarder.forward, operation=operation)
         if self._forwarder is not None and not operation.public:
             return partial(self._forwarder.read, handler=operation.handler)
         if KEY in headers and operation.repeats:
             most = self._context.settings.bounds.body_bytes
-            return lambda context, call: context.repeats.change(
-                context, call, operation.handler, most
+            return lambda context, request: context.idempotency.apply_once(
+                context, request, operation.handler, most
             )
         return operation.handler
 
@@ -173,7 +173,7 @@ class Front:
         if operation.public and (peer.local or operation.public_everywhere):
             if not peer.local:
                 self._pace.take(f"address {peer.host}")
-            return NOBODY
+            return ANONYMOUS
         if away := self._context.service.away:
             raise StoreUnavailable(f"{away}. Running jobs go on; try again in a moment")
         caller = self._caller(scope, headers)
@@ -186,7 +186,7 @@ class Front:
     ) -> None:
         """Refused attempts go into the record."""
         method = scope.get("method", "GET")
-        if not is_kept(method, status, error.code):
+        if not is_audited(method, status, error.code):
             return
         peer: Peer = scope.get("state", {}).get("peer", UNKNOWN)
         self.refusals.add(
@@ -262,7 +262,7 @@ class Front:
         The leader takes the voucher off when it believes it. Who finds one here would take the
         server at the other end, which may be root, for the caller.
         """
-        if VOUCHED in headers or (self._forwarder is not None and PASSED_ALREADY in headers):
+        if VOUCHED in headers or (self._forwarder is not None and FORWARDED_HEADER in headers):
             raise NotLeader("this server does not lead (any more); what was passed on was not done")
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
@@ -286,22 +286,22 @@ class Front:
     # --- WebSockets
 
     async def _socket(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        caller, action = NOBODY, EVENTS
+        caller, action = ANONYMOUS, EVENTS
         try:
             headers = dict(scope["headers"])
             self._check_passed_on(headers)
             self._check_origin(scope, headers)
             action, params = self._socket_at(scope["path"])
             find = partial(self._caller, scope, headers)
-            caller = await self._context.people.when_known(find)
-            call = Call(
+            caller = await self._context.directory.when_known(find)
+            request = Request(
                 scope, receive, caller=caller, headers=headers, params=params, request_id=request_id
             )
-            await self._server_of(action)(call, receive, send)
+            await self._server_of(action)(request, receive, send)
         except SchedulerError as error:
-            answer = self._refusal(error, request_id, scope["path"])
-            self._keep_refusal(scope, caller, action, answer.status, error)
-            await send_answer(answer, receive, send, request_id, kind=SOCKET_REFUSED)
+            response = self._refusal(error, request_id, scope["path"])
+            self._keep_refusal(scope, caller, action, response.status, error)
+            await send_response(response, receive, send, request_id, kind=SOCKET_REFUSED)
         except (TimeoutError, OSError):
             return
         except Exception:
@@ -317,18 +317,18 @@ class Front:
             f"there is no WebSocket here; use {EVENTS_PATH}, or that of a job's terminal"
         )
 
-    def _server_of(self, action: str) -> Callable[[Call, Receive, Send], Awaitable[None]]:
+    def _server_of(self, action: str) -> Callable[[Request, Receive, Send], Awaitable[None]]:
         if action == EVENTS:
             return self.sockets.serve
         if self._forwarder is None:
             return self.terminals.serve
         return partial(self._forwarder.socket, self._context)
 
-    def _refusal(self, error: SchedulerError, request_id: str, path: str) -> Answer:
+    def _refusal(self, error: SchedulerError, request_id: str, path: str) -> Response:
         status, form = error_form(error)
         if isinstance(error, InternalError) or status == 500:
             log.error("a request failed", request_id=request_id, path=path, error=str(error))
-            form = our_fault(request_id)
+            form = internal_error_form(request_id)
         headers: tuple[tuple[bytes, bytes], ...] = ()
         if isinstance(error, TooFast):
             headers += ((b"retry-after", str(error.retry_after_s).encode()),)
@@ -340,7 +340,7 @@ class Front:
             headers += ((b"connection", b"close"),)
         if isinstance(error, MethodNotAllowed):
             headers += ((b"allow", ", ".join(error.allowed).encode()),)
-        return Answer(encode(form), status=status, headers=headers)
+        return Response(encode(form), status=status, headers=headers)
 
 
 def _name(host: str) -> str:

@@ -20,14 +20,14 @@ CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _Key = tuple[str, str, str, str, str, str]
 
 
-def is_kept(method: str, status: int, code: str) -> bool:
+def is_audited(method: str, status: int, code: str) -> bool:
     """Tell whether a refusal belongs into the record: of access always, else of changes."""
     if status in ALWAYS:
         return True
     return method in CHANGING and (400 <= status < 500 or code == "queue_full")
 
 
-class Refusals:
+class AuditLog:
     """Gathers for a second, then notes."""
 
     def __init__(self, service: Service) -> None:

@@ -135,11 +135,11 @@ def error_form(error: SchedulerError) -> tuple[int, ErrorForm]:
     if isinstance(error, MethodNotAllowed):
         details["allowed"] = list(error.allowed)
     if status == 500:
-        return status, our_fault("")
+        return status, internal_error_form("")
     return status, ErrorForm(error=str(error), code=error.code, details=details)
 
 
-def our_fault(request_id: str) -> ErrorForm:
+def internal_error_form(request_id: str) -> ErrorForm:
     """What is said when the server made a mistake: nothing about its inside."""
     return ErrorForm(
         error="the scheduler made a mistake; its log says more under this request's id",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_scheduler.api.http.errors import KeyReused
-from gpu_scheduler.api.http.request import Answer, Call
+from gpu_scheduler.api.http.request import Request, Response
 from gpu_scheduler.api.interfaces import Also, Service
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import Command
@@ -35,24 +35,24 @@ DONE = 204
 REPLAYED = ((b"idempotency-replayed", b"true"),)
 
 Act = Callable[[Also | None], Awaitable[Outcome]]
-Tell = Callable[[Outcome], Answer]
+Tell = Callable[[Outcome], Response]
 
 
-class Repeats:
+class IdempotencyStore:
     """Which keyed requests are under way, and what was answered before."""
 
     def __init__(self, service: Service) -> None:
         """Answers are kept in the store."""
         self._service = service
-        self._under_way: dict[tuple[str, str], asyncio.Task[Answer]] = {}
+        self._under_way: dict[tuple[str, str], asyncio.Task[Response]] = {}
 
-    async def once(self, call: Call, body: bytes, act: Act, tell: Tell) -> Answer:
+    async def run_once(self, request: Request, body: bytes, act: Act, tell: Tell) -> Response:
         """Act and tell, or repeat what was told to the same request before."""
-        given = call.headers.get(HEADER)
+        given = request.headers.get(HEADER)
         if given is None:
             return tell(await act(None))
 
-        async def work(turn: _Turn) -> Answer:
+        async def work(turn: _Turn) -> Response:
             if turn.before is not None:
                 return _replayed(turn.before)
 
@@ -62,50 +62,56 @@ class Repeats:
 
             return tell(await act(remember))
 
-        return await self._in_turn(call, given, body, work)
+        return await self._in_turn(request, given, body, work)
 
-    async def change(self, context: Context, call: Call, handler: Handler, most: int) -> Answer:
+    async def apply_once(
+        self, context: Context, request: Request, handler: Handler, most: int
+    ) -> Response:
         """Let a handler change something, once for each key.
 
         That it was done is kept in the commit of the change. What is answered to a repetition is
         worked out anew, by the same handler, which then changes nothing: how things are now.
         """
-        body = await call.body(most)
+        body = await request.body(most)
 
-        async def work(turn: _Turn) -> Answer:
+        async def work(turn: _Turn) -> Response:
             again = copy(context)
             if turn.before is None:
                 again.service = cast(Service, _Noting(context.service, turn))
-                return await handler(again, call)
+                return await handler(again, request)
             again.service = cast(Service, _Done(context.service))
             try:
-                told = await handler(again, call)
+                told = await handler(again, request)
             except CallerError:
-                told = Answer(b"{}")  # what was changed is not there any more
+                told = Response(b"{}")  # what was changed is not there any more
             told.headers += REPLAYED
             return told
 
-        return await self._in_turn(call, call.headers[HEADER], body, work)
+        return await self._in_turn(request, request.headers[HEADER], body, work)
 
     async def _in_turn(
-        self, call: Call, given: bytes, body: bytes, work: Callable[[_Turn], Awaitable[Answer]]
-    ) -> Answer:
+        self,
+        request: Request,
+        given: bytes,
+        body: bytes,
+        work: Callable[[_Turn], Awaitable[Response]],
+    ) -> Response:
         """Work as the only request with this key.
 
         What has begun goes on although its caller is gone, and the key is taken until it is over:
         a message that has been sent is not taken back, and its commit may still be to come.
         """
-        slot = (_owner(call.caller), _read_key(given))
+        slot = (_owner(request.caller), _read_key(given))
         while slot in self._under_way:
             await asyncio.wait((self._under_way[slot],))
-        working = asyncio.create_task(self._work(slot, _digest(call, body), work))
+        working = asyncio.create_task(self._work(slot, _digest(request, body), work))
         self._under_way[slot] = working
         working.add_done_callback(lambda _: self._under_way.pop(slot))
         return await asyncio.shield(working)
 
     async def _work(
-        self, slot: tuple[str, str], digest: str, work: Callable[[_Turn], Awaitable[Answer]]
-    ) -> Answer:
+        self, slot: tuple[str, str], digest: str, work: Callable[[_Turn], Awaitable[Response]]
+    ) -> Response:
         before = self._service.store.answer(*slot)
         if before is not None and before.request_hash != digest:
             raise KeyReused(
@@ -183,13 +189,13 @@ def _read_key(given: bytes) -> str:
     return given.decode("ascii")
 
 
-def _digest(call: Call, body: bytes) -> str:
-    query = call.scope["query_string"].decode("latin-1")
-    target = call.scope["path"] + (f"?{query}" if query else "")
-    hashed = hashlib.sha256(f"{call.scope['method']} {target}\n".encode())
+def _digest(request: Request, body: bytes) -> str:
+    query = request.scope["query_string"].decode("latin-1")
+    target = request.scope["path"] + (f"?{query}" if query else "")
+    hashed = hashlib.sha256(f"{request.scope['method']} {target}\n".encode())
     hashed.update(body)
     return hashed.hexdigest()
 
 
-def _replayed(before: AnswerRow) -> Answer:
-    return Answer(before.body.encode(), status=before.status, headers=REPLAYED)
+def _replayed(before: AnswerRow) -> Response:
+    return Response(before.body.encode(), status=before.status, headers=REPLAYED)

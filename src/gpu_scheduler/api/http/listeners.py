@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 from gpu_scheduler.api.application import Applications
 from gpu_scheduler.api.auth.accounts import ROOT
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN, Peer, peer_of
-from gpu_scheduler.api.ha.gate import Application
+from gpu_scheduler.api.ha.gate import AsgiApp
 from gpu_scheduler.api.interfaces import Bounds
 from gpu_scheduler.client.socket_options import keep_alive
 from gpu_scheduler.model.errors import ClusterError
@@ -39,7 +39,7 @@ MOST_HEADERS = 100
 MOST_HEADER_BYTES = 64 << 10
 
 
-class Doors:
+class ConnectionLimit:
     """How many connections each caller may hold, and how long the head of a request may take."""
 
     def __init__(self, most: int, patience: float) -> None:
@@ -62,7 +62,7 @@ class Doors:
             del self._inside[key]
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """One connection; `peer` goes into the state of each of its requests.
 
     So does `break_off`, which closes it: that is how an answer ends that cannot be completed.
@@ -73,7 +73,7 @@ class Connection(HttpToolsProtocol):
     _waiting: asyncio.TimerHandle | None = None
     _peer = UNKNOWN
 
-    def __init__(self, config: Config, state: ServerState, doors: Doors) -> None:
+    def __init__(self, config: Config, state: ServerState, doors: ConnectionLimit) -> None:
         """`doors` is shared by all connections."""
         super().__init__(config, state, {})
         self._doors = doors
@@ -200,7 +200,7 @@ class Addresses:
     metrics: tuple[str, int] | None = ("127.0.0.1", 9091)
 
 
-class Listening:
+class BoundSockets:
     """Addresses that were taken. They belong to whoever has this, until `close`."""
 
     def __init__(self, addresses: Addresses) -> None:
@@ -244,14 +244,14 @@ class ApiServer:
 
     def __init__(
         self,
-        listening: Listening,
+        listening: BoundSockets,
         *,
-        doors: Doors | None = None,
+        doors: ConnectionLimit | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Nothing is served yet. With `tls`, ports speak HTTPS; the Unix socket never does."""
         self.listening = listening
-        self._doors = doors or Doors(Bounds().connections, Bounds().receive_seconds)
+        self._doors = doors or ConnectionLimit(Bounds().connections, Bounds().receive_seconds)
         self._tls = tls
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
@@ -269,8 +269,8 @@ class ApiServer:
                 continue
             config = _config(application)
 
-            def connection(config: Config = config) -> Connection:
-                return Connection(config, self._state, self._doors)
+            def connection(config: Config = config) -> HttpConnection:
+                return HttpConnection(config, self._state, self._doors)
 
             if taken.family == socket.AF_UNIX:
                 server = await loop.create_unix_server(connection, sock=taken, backlog=BACKLOG)
@@ -304,9 +304,9 @@ class ApiServer:
 
 async def serve(
     applications: Applications,
-    listening: Listening,
+    listening: BoundSockets,
     *,
-    doors: Doors | None = None,
+    doors: ConnectionLimit | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> ApiServer:
     """Serve on addresses that were taken."""
@@ -315,11 +315,11 @@ async def serve(
     return server
 
 
-def _config(application: Application) -> Config:
+def _config(application: AsgiApp) -> Config:
     config = Config(
         application,
         interface="asgi3",
-        http=Connection,
+        http=HttpConnection,
         ws="websockets-sansio",
         lifespan="off",
         log_config=None,

@@ -47,7 +47,7 @@ KEY = {
 def describe(operations: Iterable[Operation], version: str) -> dict[str, Any]:
     """The whole description."""
     operations = tuple(operations)
-    forms = [form for op in operations for form in (*_each(op.body), *_each(op.answer))]
+    forms = [form for op in operations for form in (*_each(op.body), *_each(op.response))]
     schemas, components = msgspec.json.schema_components(
         [ErrorForm, *forms], ref_template=REFERENCE
     )
@@ -116,7 +116,9 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
 
 
 def _responses(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "string"} if operation.answer is None else _schema(operation.answer, schemas)
+    schema = (
+        {"type": "string"} if operation.response is None else _schema(operation.response, schemas)
+    )
     responses: dict[str, Any] = {
         str(operation.status): {
             "description": "As asked.",

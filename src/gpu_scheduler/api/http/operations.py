@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.request import Answer, Call
+from gpu_scheduler.api.http.request import Request, Response
 
-Handler = Callable[[Context, Call], Awaitable[Answer]]
+Handler = Callable[[Context, Request], Awaitable[Response]]
 V1 = "/api/v1"
 READING = frozenset({"GET", "HEAD"})
 
@@ -40,7 +40,7 @@ class Operation:
     summary: str
     tag: str
     body: Any = None
-    answer: Any = None
+    response: Any = None
     status: int = 200
     query: tuple[Parameter, ...] = ()
     errors: tuple[int, ...] = ()
@@ -64,12 +64,14 @@ class Operation:
         return self.method in READING or (has_key and (self.keyed or self.repeats))
 
 
-def a_number(name: str, description: str, *, least: int = 0, most: int = 2**53) -> Parameter:
+def integer_parameter(
+    name: str, description: str, *, least: int = 0, most: int = 2**53
+) -> Parameter:
     """A whole number within bounds."""
     schema = {"type": "integer", "minimum": least, "maximum": most}
     return Parameter(name=name, description=description, schema=schema)
 
 
-def a_flag(name: str, description: str) -> Parameter:
+def boolean_parameter(name: str, description: str) -> Parameter:
     """Yes or no."""
     return Parameter(name=name, description=description, schema={"type": "boolean"})

@@ -15,7 +15,7 @@ from gpu_scheduler.api.http.errors import TooFast, TooMany
 MOST_BUCKETS = 10_000
 
 
-class Pace:
+class RateLimit:
     """The buckets of all callers. A rate of 0 means that nobody is held back."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Pace:
 # --- How much one user may have open at once.
 
 
-class Slots:
+class ConcurrencyLimit:
     """So many for each user, of one kind."""
 
     def __init__(self, most: int, what: str) -> None:
@@ -72,7 +72,7 @@ class Slots:
         self._open: dict[str, int] = {}
 
     @contextmanager
-    def one_of(self, user: str) -> Iterator[None]:
+    def hold(self, user: str) -> Iterator[None]:
         """Hold one while something is open; refuse if the user has all of them."""
         if self._open.get(user, 0) >= self._most:
             raise TooMany(

@@ -139,7 +139,7 @@ class Stream:
             await closing()
 
 
-class Answer:
+class Response:
     """A status, a body and further headers. With `stream`, the body comes in pieces."""
 
     __slots__ = ("body", "headers", "media", "status", "stream")
@@ -161,12 +161,12 @@ class Answer:
         self.stream = stream
 
 
-def answer(form: Any, *, status: int = 200) -> Answer:
+def json_response(form: Any, *, status: int = 200) -> Response:
     """A form as JSON."""
-    return Answer(encode(form), status=status)
+    return Response(encode(form), status=status)
 
 
-class Call:
+class Request:
     """A request whose caller is known and whose path was found."""
 
     __slots__ = (
@@ -352,8 +352,8 @@ ReceiveMessage = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
-async def send_answer(
-    answer: Answer,
+async def send_response(
+    response: Response,
     receive: ReceiveMessage,
     send: Send,
     request_id: str,
@@ -366,20 +366,20 @@ async def send_answer(
     `break_off` closes the connection of an answer that cannot be completed.
     """
     headers = [
-        (b"content-type", answer.media),
+        (b"content-type", response.media),
         (b"x-request-id", request_id.encode()),
         (b"x-content-type-options", b"nosniff"),
-        *answer.headers,
+        *response.headers,
     ]
-    if answer.media is JSON or answer.stream is not None:
+    if response.media is JSON or response.stream is not None:
         headers.append((b"cache-control", b"no-store"))
-    if answer.stream is None:
-        headers.append((b"content-length", str(len(answer.body)).encode()))
-        await send({"type": f"{kind}.start", "status": answer.status, "headers": headers})
-        await send({"type": f"{kind}.body", "body": answer.body})
+    if response.stream is None:
+        headers.append((b"content-length", str(len(response.body)).encode()))
+        await send({"type": f"{kind}.start", "status": response.status, "headers": headers})
+        await send({"type": f"{kind}.body", "body": response.body})
         return
-    await send({"type": f"{kind}.start", "status": answer.status, "headers": headers})
-    sending = asyncio.ensure_future(_send_pieces(answer.stream, send, request_id))
+    await send({"type": f"{kind}.start", "status": response.status, "headers": headers})
+    sending = asyncio.ensure_future(_send_pieces(response.stream, send, request_id))
     gone = asyncio.ensure_future(_until_gone(receive))
     try:
         await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -391,7 +391,7 @@ async def send_answer(
         for task in (sending, gone):
             task.cancel()
         await asyncio.gather(sending, gone, return_exceptions=True)
-        await answer.stream.close()
+        await response.stream.close()
 
 
 async def _send_pieces(stream: Stream, send: Send, request_id: str) -> bool:

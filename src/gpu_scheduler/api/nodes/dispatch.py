@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
-from gpu_scheduler.api.nodes.reports import Hearing
+from gpu_scheduler.api.nodes.reports import ReportHandler
 from gpu_scheduler.api.nodes.sessions import Sessions
 from gpu_scheduler.control.effects import (
     CommitOrder,
@@ -29,7 +29,7 @@ NO_ENVIRONMENT = (
 )
 
 
-class Ordering:
+class OrderDispatcher:
     """Carries out the effects of the loop, each by the session of its node.
 
     `left` are the nodes whose agents have gone; one that is given work is `suspect`.
@@ -39,7 +39,7 @@ class Ordering:
         self,
         loop: Loop,
         sessions: Sessions,
-        hearing: Hearing,
+        hearing: ReportHandler,
         *,
         left: Container[str],
         suspect: Callable[[str], None],

@@ -39,7 +39,7 @@ class Nodes(Protocol):
         ...
 
 
-class Gangs:
+class GangCoordinator:
     """One for all gangs. `over` hears of members whose end needs no word of their node."""
 
     def __init__(

@@ -19,7 +19,7 @@ LEFT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class NodeTimeouts:
     """After how long a silent node is suspect, then lost; what is waited beyond a lease."""
 
     suspect_s: float = 15.0
@@ -27,12 +27,12 @@ class Patience:
     margin_s: float = 30.0
 
 
-class Silence:
+class LivenessTimers:
     """One count for each node that does not speak."""
 
     def __init__(
         self,
-        patience: Patience,
+        patience: NodeTimeouts,
         tell: Callable[[Fact], object],
         leases_on: Callable[[str], Iterable[int]],
     ) -> None:

@@ -31,7 +31,7 @@ class _Reader:
         self.chunks.put_nowait(None)
 
 
-class NodeLogs:
+class LogStreams:
     """Requests under way, by number."""
 
     def __init__(self, send: Callable[[str, pb.ServerMessage], bool]) -> None:

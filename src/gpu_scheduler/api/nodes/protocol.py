@@ -13,12 +13,12 @@ import grpc
 import structlog
 
 from gpu_scheduler import __version__
-from gpu_scheduler.api.nodes.dispatch import Ordering
-from gpu_scheduler.api.nodes.liveness import Patience, Silence
-from gpu_scheduler.api.nodes.logs import NodeLogs
-from gpu_scheduler.api.nodes.reports import Hearing
-from gpu_scheduler.api.nodes.sessions import Newest, Session, Sessions, messages_for
-from gpu_scheduler.api.nodes.terminals import NodeTerminals
+from gpu_scheduler.api.nodes.dispatch import OrderDispatcher
+from gpu_scheduler.api.nodes.liveness import LivenessTimers, NodeTimeouts
+from gpu_scheduler.api.nodes.logs import LogStreams
+from gpu_scheduler.api.nodes.reports import ReportHandler
+from gpu_scheduler.api.nodes.sessions import NewestHellos, Session, Sessions, messages_for
+from gpu_scheduler.api.nodes.terminals import TerminalStreams
 from gpu_scheduler.control.gang_status import GANG
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Fact, NodeFenced, NodeFound, NodeSilent
@@ -36,7 +36,7 @@ ALIVE_S = 12.0
 """Who was heard within this time is there; agents say something every 5 s."""
 
 
-def introduction(hello: pb.Hello) -> pb.Hello:
+def hello_summary(hello: pb.Hello) -> pb.Hello:
     """What is to be remembered of who an agent is, for as long as its stream lasts."""
     return pb.Hello(
         node=hello.node,
@@ -117,24 +117,24 @@ class Agents:
         self,
         loop: Loop,
         *,
-        patience: Patience | None = None,
+        patience: NodeTimeouts | None = None,
         term: int = 0,
         may_order: Callable[[], bool] = lambda: True,
     ) -> None:
         """Listen to the loop. Every order carries the `term`, and none goes out unless it may."""
         self._term = term
         self._may_order = may_order
-        self._patience = patience or Patience()
+        self._patience = patience or NodeTimeouts()
         self._left: set[str] = set()
-        self._silence = Silence(self._patience, self._tell_of_silence, self._leases_on)
+        self._silence = LivenessTimers(self._patience, self._tell_of_silence, self._leases_on)
         self._loop = loop
         self.problems: dict[str, str] = {}
         self._sessions = Sessions()
-        self.logs = NodeLogs(self._sessions.send)
-        self.terminals = NodeTerminals(self._sessions.send, self._sessions.introduced)
-        self._newest = Newest()
-        self._hearing = Hearing(loop, self._sessions)
-        self._ordering = Ordering(
+        self.logs = LogStreams(self._sessions.send)
+        self.terminals = TerminalStreams(self._sessions.send, self._sessions.introduced)
+        self._newest = NewestHellos()
+        self._hearing = ReportHandler(loop, self._sessions)
+        self._ordering = OrderDispatcher(
             loop, self._sessions, self._hearing, left=self._left, suspect=self._silence.suspect
         )
         self._arrival = asyncio.Event()
@@ -229,7 +229,7 @@ class Agents:
             old.close()
             self._cut(node_id)
         now_s = asyncio.get_running_loop().time()
-        session = Session(node_id, introduction(hello), heard_s=now_s)
+        session = Session(node_id, hello_summary(hello), heard_s=now_s)
         self._sessions.by_node[node_id] = session
         self._hearing.gangs.node_back(node_id)
         self._left.discard(node_id)

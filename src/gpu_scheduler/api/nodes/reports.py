@@ -9,7 +9,7 @@ import asyncio
 
 import structlog
 
-from gpu_scheduler.api.nodes.gangs import Gangs
+from gpu_scheduler.api.nodes.gangs import GangCoordinator
 from gpu_scheduler.api.nodes.sessions import Session, Sessions
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.gang_status import GANG, MemberEnd, Members
@@ -99,17 +99,17 @@ def device_read(reading: DeviceReading, trusted: int) -> DeviceRead:
 log = structlog.get_logger("agents")
 
 
-class Hearing:
+class ReportHandler:
     """One for all agents. An attempt is over when the last of its `members` is."""
 
     def __init__(self, loop: Loop, sessions: Sessions) -> None:
         """Nothing was heard yet."""
         self._loop = loop
         self._sessions = sessions
-        self._answers: set[asyncio.Future[Outcome]] = set()
+        self._pending: set[asyncio.Future[Outcome]] = set()
         self.members = Members()
         self.committed = Committed(loop, self._attempt_over)
-        self.gangs = Gangs(
+        self.gangs = GangCoordinator(
             loop, self.members, sessions, self.tell, self.member_over, self.committed
         )
 
@@ -167,8 +167,8 @@ class Hearing:
             self._sessions.stop_members(allocation, self.members.to_stop(allocation), GANG)
             return
         self.members.forget(allocation.id)
-        answer = self.tell(ended)
-        answer.add_done_callback(lambda done: self._forget_members(allocation, done))
+        outcome = self.tell(ended)
+        outcome.add_done_callback(lambda done: self._forget_members(allocation, done))
 
     def _attempt_over(self, allocation_id: str) -> None:
         """It is over for the core before all its nodes have said so: they drop what they have."""
@@ -179,9 +179,9 @@ class Hearing:
                 self.gangs.refuse(node_id, allocation_id, member)
         self.members.forget(allocation_id)
 
-    def _forget_members(self, allocation: Allocation, answer: asyncio.Future[Outcome]) -> None:
+    def _forget_members(self, allocation: Allocation, outcome: asyncio.Future[Outcome]) -> None:
         """The end is committed, so the nodes need not keep it."""
-        if answer.cancelled() or answer.exception() is not None:
+        if outcome.cancelled() or outcome.exception() is not None:
             return
         for placement in allocation.placements:
             session = self._sessions.by_node.get(placement.node_id)
@@ -200,12 +200,12 @@ class Hearing:
 
     def tell(self, fact: Fact) -> asyncio.Future[Outcome]:
         """Let the core have a fact; the answer comes with its commit."""
-        answer = self._loop.post(fact)
-        self._answers.add(answer)
-        answer.add_done_callback(self._told)
-        return answer
+        outcome = self._loop.post(fact)
+        self._pending.add(outcome)
+        outcome.add_done_callback(self._told)
+        return outcome
 
-    def _told(self, answer: asyncio.Future[Outcome]) -> None:
-        self._answers.discard(answer)
-        if not answer.cancelled() and (error := answer.exception()) is not None:
+    def _told(self, outcome: asyncio.Future[Outcome]) -> None:
+        self._pending.discard(outcome)
+        if not outcome.cancelled() and (error := outcome.exception()) is not None:
             log.warning("fact not taken in", error=str(error))

@@ -93,7 +93,7 @@ class Sessions:
         return None if session is None or not session.is_welcome else session.hello
 
 
-class Newest:
+class NewestHellos:
     """The newest hello of each node, by the clock of its machine.
 
     A stream that its agent has given up can reach us after the next one. What it says to be held

@@ -22,7 +22,7 @@ OPENS_S = 15.0
 Item = bytes | int | None
 
 
-class Visit:
+class TerminalSession:
     """One person at one terminal: pieces of output and credits for input come out, in order."""
 
     def __init__(self, node: str, number: int, send: Callable[[pb.ServerMessage], object]) -> None:
@@ -89,7 +89,7 @@ class Visit:
         self._items.put_nowait(None)
 
 
-class NodeTerminals:
+class TerminalStreams:
     """All that are open, by number."""
 
     def __init__(
@@ -101,15 +101,15 @@ class NodeTerminals:
         self._send = send
         self._introduced = introduced
         self._numbers = count(1)
-        self._visits: dict[int, Visit] = {}
+        self._visits: dict[int, TerminalSession] = {}
 
     @asynccontextmanager
-    async def open(self, node_id: str, asked: pb.TerminalOpen) -> AsyncIterator[Visit]:
+    async def open(self, node_id: str, asked: pb.TerminalOpen) -> AsyncIterator[TerminalSession]:
         """Join the terminal that is asked for, until the end of the block."""
         self._check(node_id)
         asked.terminal_id = number = next(self._numbers)
         asked.chunks = CHUNKS_AHEAD
-        visit = self._visits[number] = Visit(
+        visit = self._visits[number] = TerminalSession(
             node_id, number, lambda message: self._send(node_id, message)
         )
         try:

@@ -8,10 +8,10 @@ import secrets
 import msgspec
 
 from gpu_scheduler.api.auth.accounts import ROOT, Account
-from gpu_scheduler.api.auth.tokens import PREFIX, hash_of
+from gpu_scheduler.api.auth.tokens import PREFIX, hash_secret
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter, a_number
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.control.access.permissions import sees_token
 from gpu_scheduler.control.messages import MakeToken, RevokeToken
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing
@@ -36,10 +36,10 @@ DAY_S = 86_400
 DEFAULT_PAGE = 100
 
 
-async def create_token(context: Context, call: Call) -> Answer:
+async def create_token(context: Context, request: Request) -> Response:
     """A new token. Its secret is in this answer and nowhere else."""
-    caller = call.caller
-    asked = await call.read(_REQUEST, context.settings.bounds.body_bytes)
+    caller = request.caller
+    asked = await request.read(_REQUEST, context.settings.bounds.body_bytes)
     if caller.via:
         raise Forbidden(
             "whoever calls with a token cannot make another; do that on the machine itself"
@@ -52,16 +52,16 @@ async def create_token(context: Context, call: Call) -> Answer:
             f"the token would be good for {asked.expires_in_seconds / DAY_S:g} days; at most "
             f"{most_days:g} are allowed (auth.max_token_days)"
         )
-    people = context.people
-    account = await people.when_known(lambda: _account(context, call, asked))
-    tenant = context.own_tenant(caller, asked.tenant_id)
+    people = context.directory
+    account = await people.when_known(lambda: _account(context, request, asked))
+    tenant = context.submit_tenant(caller, asked.tenant_id)
     if not asked.tenant_id and account.uid != caller.uid:
         tenant = (await people.when_known(lambda: people.caller(account.uid))).tenant
     now_ms = context.service.now_ms()
     secret = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
     token = Token(
         id=f"tok-{secrets.token_hex(4)}",
-        secret_hash=hash_of(secret),
+        secret_hash=hash_secret(secret),
         name=asked.name,
         user=account.name,
         uid=account.uid,
@@ -73,19 +73,19 @@ async def create_token(context: Context, call: Call) -> Answer:
     )
     await context.service.apply(MakeToken(token), caller)
     shown = msgspec.structs.asdict(_form(token, now_ms))
-    return answer(NewToken(**shown, token=secret), status=201)
+    return json_response(NewToken(**shown, token=secret), status=201)
 
 
-def _account(context: Context, call: Call, asked: TokenRequest) -> Account:
+def _account(context: Context, request: Request, asked: TokenRequest) -> Account:
     """Whose jobs will run with the token; never root's by chance."""
-    caller = call.caller
+    caller = request.caller
     if caller.uid == ROOT and not asked.user:
         raise InvalidRequest(
             "whose token should it be? jobs sent with it run as that user; name one with --user, "
             "and only if you mean it, root"
         )
     name = asked.user or caller.user
-    account = context.people.named(name)
+    account = context.directory.named(name)
     if account is None:
         raise InvalidRequest(f"there is no account '{name[:80]}' on this machine")
     if account.uid == ROOT and caller.uid != ROOT:
@@ -99,24 +99,24 @@ def _account(context: Context, call: Call, asked: TokenRequest) -> Account:
     return account
 
 
-async def list_tokens(context: Context, call: Call) -> Answer:
+async def list_tokens(context: Context, request: Request) -> Response:
     """The caller's tokens; for admins all."""
-    context.query(call)
-    caller = call.caller
+    context.parse_query(request)
+    caller = request.caller
     now_ms = context.service.now_ms()
     seen = [token for token in context.service.store.tokens() if sees_token(caller, token)]
     seen.sort(key=lambda token: (-token.created_ms, token.id))
-    return answer(TokenList([_form(token, now_ms) for token in seen]))
+    return json_response(TokenList([_form(token, now_ms) for token in seen]))
 
 
-async def revoke_token(context: Context, call: Call) -> Answer:
+async def revoke_token(context: Context, request: Request) -> Response:
     """Believe a token no more, from now on."""
-    context.query(call)
-    token_id = call.params["token_id"]
+    context.parse_query(request)
+    token_id = request.params["token_id"]
     if len(token_id) > 64 or not token_id.isprintable():
         raise UnknownThing("that is the id of no token; 'tgpu token list' shows yours")
-    await context.service.apply(RevokeToken(token_id), call.caller)
-    return answer(Removed(id=token_id, message="Token revoked", status="revoked"))
+    await context.service.apply(RevokeToken(token_id), request.caller)
+    return json_response(Removed(id=token_id, message="Token revoked", status="revoked"))
 
 
 def _form(token: Token, now_ms: int) -> TokenForm:
@@ -136,10 +136,10 @@ def _form(token: Token, now_ms: int) -> TokenForm:
     )
 
 
-async def list_audit(context: Context, call: Call) -> Answer:
+async def list_audit(context: Context, request: Request) -> Response:
     """Who changed what, or tried to, the newest first."""
-    expect_admin(call.caller, "read the record of changes")
-    query = context.query(call, "user", "action", "outcome", "since", "before", "limit")
+    expect_admin(request.caller, "read the record of changes")
+    query = context.parse_query(request, "user", "action", "outcome", "since", "before", "limit")
     since = query.text("since")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     asked = AuditQuery(
@@ -153,7 +153,7 @@ async def list_audit(context: Context, call: Call) -> Answer:
     # There may be millions of records and no index: the loop does not wait while they are read.
     found = await asyncio.to_thread(context.service.store.audit, asked)
     more = found[-1][0] if len(found) == limit else None
-    return answer(AuditPage([_record(number, row) for number, row in found], more))
+    return json_response(AuditPage([_record(number, row) for number, row in found], more))
 
 
 def _record(number: int, row: AuditRow) -> AuditForm:
@@ -172,11 +172,11 @@ def _record(number: int, row: AuditRow) -> AuditForm:
     )
 
 
-async def who_am_i(context: Context, call: Call) -> Answer:
+async def who_am_i(context: Context, request: Request) -> Response:
     """Who the server takes the caller for."""
-    context.query(call)
-    caller = call.caller
-    return answer(
+    context.parse_query(request)
+    caller = request.caller
+    return json_response(
         Myself(
             user=caller.user,
             uid=caller.uid,
@@ -198,7 +198,7 @@ OPERATIONS = (
         summary="Make a token for callers from elsewhere; its secret is told this once.",
         tag="access",
         body=TokenRequest,
-        answer=NewToken,
+        response=NewToken,
         status=201,
         errors=(403, 404, 413, 415, 503),
         example={"tenant_id": "vision", "role": "user", "expires_in_seconds": 2592000},
@@ -210,7 +210,7 @@ OPERATIONS = (
         name="list_tokens",
         summary="Your tokens (admins: all), without their secrets.",
         tag="access",
-        answer=TokenList,
+        response=TokenList,
     ),
     Operation(
         method="DELETE",
@@ -219,7 +219,7 @@ OPERATIONS = (
         name="revoke_token",
         summary="Revoke a token; who shows it from now on is refused.",
         tag="access",
-        answer=Removed,
+        response=Removed,
         errors=(403, 404, 409, 503),
     ),
     Operation(
@@ -229,14 +229,14 @@ OPERATIONS = (
         name="list_audit",
         summary="Who changed what, and what was refused, the newest first (for admins).",
         tag="access",
-        answer=AuditPage,
+        response=AuditPage,
         query=(
             Parameter(name="user", description="Only of this user."),
             Parameter(name="action", description="Only this, such as submit or cancel."),
             Parameter(name="outcome", description="done or refused."),
             Parameter(name="since", description="At this time or later."),
-            a_number("before", "`next_before` of the page before."),
-            a_number("limit", "How many records at most.", least=1, most=1000),
+            integer_parameter("before", "`next_before` of the page before."),
+            integer_parameter("limit", "How many records at most.", least=1, most=1000),
         ),
         errors=(403,),
     ),
@@ -247,6 +247,6 @@ OPERATIONS = (
         name="who_am_i",
         summary="Who the server takes you for, and which tenants you may submit to.",
         tag="access",
-        answer=Myself,
+        response=Myself,
     ),
 )

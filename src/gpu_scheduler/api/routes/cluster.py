@@ -13,8 +13,8 @@ from itertools import islice
 import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
-from gpu_scheduler.api.http.operations import V1, Operation, a_flag
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.control.messages import PauseDevice, ResumeDevice, SetPools
 from gpu_scheduler.control.state import Book
 from gpu_scheduler.engine.state.node_resources import Slot
@@ -121,9 +121,9 @@ def free_gpus(slot: Slot) -> int:
     return slot.free_mask.bit_count() if slot.node.takes_work else 0
 
 
-async def cluster_status(context: Context, call: Call) -> Answer:
+async def cluster_status(context: Context, request: Request) -> Response:
     """The cluster in numbers."""
-    detailed = context.query(call, "detailed").flag("detailed")
+    detailed = context.parse_query(request, "detailed").flag("detailed")
     counts = context.service.store.count_states()
     nodes = slots(context)
     online = [slot for slot in nodes if slot.node.state is NodeState.ONLINE]
@@ -151,7 +151,7 @@ async def cluster_status(context: Context, call: Call) -> Answer:
         pending_by_priority=_by_priority(context) if detailed else None,
         pools=pool_uses(book),
     )
-    return answer(status)
+    return json_response(status)
 
 
 def _by_priority(context: Context) -> dict[str, int]:
@@ -168,10 +168,10 @@ def _by_priority(context: Context) -> dict[str, int]:
 # --- devices and nodes
 
 
-async def list_gpus(context: Context, call: Call) -> Answer:
+async def list_gpus(context: Context, request: Request) -> Response:
     """All devices, with what runs on them and what was measured."""
-    context.query(call)
-    return answer(GpuList(list(gpu_forms(context, call.caller))))
+    context.parse_query(request)
+    return json_response(GpuList(list(gpu_forms(context, request.caller))))
 
 
 def gpu_forms(context: Context, caller: Caller) -> Iterator[GpuForm]:
@@ -256,33 +256,33 @@ def _add_reading(
     ]
 
 
-async def pause_gpu(context: Context, call: Call) -> Answer:
+async def pause_gpu(context: Context, request: Request) -> Response:
     """Give out a device no more."""
-    return await _set_paused(context, call, paused=True)
+    return await _set_paused(context, request, paused=True)
 
 
-async def resume_gpu(context: Context, call: Call) -> Answer:
+async def resume_gpu(context: Context, request: Request) -> Response:
     """Give out a device again."""
-    return await _set_paused(context, call, paused=False)
+    return await _set_paused(context, request, paused=False)
 
 
-async def _set_paused(context: Context, call: Call, *, paused: bool) -> Answer:
+async def _set_paused(context: Context, request: Request, *, paused: bool) -> Response:
     done = "paused" if paused else "resumed"
-    expect_admin(call.caller, f"have a GPU {done}")
-    context.query(call)
-    node_id = call.params.get("node") or _only_node(context)
-    text = call.params["index"]
+    expect_admin(request.caller, f"have a GPU {done}")
+    context.parse_query(request)
+    node_id = request.params.get("node") or _only_node(context)
+    text = request.params["index"]
     if not (text.isascii() and text.isdigit() and len(text) < 6):
         raise UnknownThing(f"GPU '{text[:40]}' is not known; name it by its number")
     index = int(text)
     message = PauseDevice(node_id, index) if paused else ResumeDevice(node_id, index)
-    await context.service.apply(message, call.caller)
+    await context.service.apply(message, request.caller)
     told = f"GPU {index} of {node_id} is {done}"
     if paused:
         told += "; what runs there goes on"
     elif context.service.core.book.picture.index.slot(node_id).node.state is not NodeState.ONLINE:
         told += "; its node is away, and is told when it comes back"
-    return answer(GpuChanged(node=node_id, index=index, paused=paused, message=told))
+    return json_response(GpuChanged(node=node_id, index=index, paused=paused, message=told))
 
 
 def _only_node(context: Context) -> str:
@@ -309,16 +309,16 @@ def troubles(context: Context) -> dict[str, str]:
     return dict(islice(found, MOST_TROUBLES))
 
 
-async def get_quota(context: Context, call: Call) -> Answer:
+async def get_quota(context: Context, request: Request) -> Response:
     """How the GPUs are divided between online and batch work."""
-    context.query(call)
-    return answer(_quota(context))
+    context.parse_query(request)
+    return json_response(_quota(context))
 
 
-async def put_quota(context: Context, call: Call) -> Answer:
+async def put_quota(context: Context, request: Request) -> Response:
     """Divide the GPUs anew."""
-    expect_admin(call.caller, "change the quota")
-    asked = await call.read(_QUOTA, context.settings.bounds.body_bytes)
+    expect_admin(request.caller, "change the quota")
+    asked = await request.read(_QUOTA, context.settings.bounds.body_bytes)
     batch = (
         WHOLE - asked.online_percent
         if asked.batch_percent is msgspec.UNSET
@@ -333,8 +333,8 @@ async def put_quota(context: Context, call: Call) -> Answer:
     elastic = _quota(context).elastic if asked.elastic is msgspec.UNSET else asked.elastic
     parts = ((Pool.ONLINE, asked.online_percent), (Pool.BATCH, batch))
     quotas = tuple(PoolQuota(pool=pool, percent=part, elastic=elastic) for pool, part in parts)
-    await context.service.apply(SetPools(quotas), call.caller)
-    return answer(_quota(context))
+    await context.service.apply(SetPools(quotas), request.caller)
+    return json_response(_quota(context))
 
 
 def _quota(context: Context) -> QuotaForm:
@@ -358,8 +358,8 @@ OPERATIONS = (
         name="cluster_status",
         summary="The cluster in numbers.",
         tag="cluster",
-        query=(a_flag("detailed", "Also how many wait by priority."),),
-        answer=ClusterStatus,
+        query=(boolean_parameter("detailed", "Also how many wait by priority."),),
+        response=ClusterStatus,
     ),
     Operation(
         method="GET",
@@ -368,7 +368,7 @@ OPERATIONS = (
         name="list_gpus",
         summary="All GPUs: what is given out of them, and what was measured on them.",
         tag="cluster",
-        answer=GpuList,
+        response=GpuList,
     ),
     *(
         Operation(
@@ -378,7 +378,7 @@ OPERATIONS = (
             name=f"{verb}_{name}",
             summary=summary,
             tag="cluster",
-            answer=GpuChanged,
+            response=GpuChanged,
             errors=_CHANGE,
         )
         for place, name in (("{node}/{index}", "gpu_of_node"), ("{index}", "gpu"))
@@ -394,7 +394,7 @@ OPERATIONS = (
         name="get_quota",
         summary="How the GPUs are divided between online and batch work.",
         tag="cluster",
-        answer=QuotaForm,
+        response=QuotaForm,
     ),
     Operation(
         method="PUT",
@@ -404,7 +404,7 @@ OPERATIONS = (
         summary="Divide the GPUs between online and batch work (for admins).",
         tag="cluster",
         body=QuotaRequest,
-        answer=QuotaForm,
+        response=QuotaForm,
         errors=(403, 413, 415, 503),
         example={"online_percent": 30, "elastic": True},
     ),

@@ -14,9 +14,9 @@ from contextlib import aclosing
 from typing import Any
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, a_number
-from gpu_scheduler.api.http.rate_limit import Slots
-from gpu_scheduler.api.http.request import Answer, Call, answer, encode
+from gpu_scheduler.api.http.operations import V1, Operation, integer_parameter
+from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
+from gpu_scheduler.api.http.request import Request, Response, encode, json_response
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.store.rows import EventRow
 from gpu_scheduler.wire.answers import EventForm, EventPage
@@ -83,12 +83,12 @@ def form(sequence: int, event: EventRow) -> EventForm:
     )
 
 
-async def list_events(context: Context, call: Call) -> Answer:
+async def list_events(context: Context, request: Request) -> Response:
     """A page of history; go on with `after` = `last`."""
-    query = context.query(call, "after", "limit")
+    query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     last = query.number("after", 0)
-    sees = Sight(context, call.caller)
+    sees = Sight(context, request.caller)
     found: list[EventForm] = []
     scanned = 0
     while len(found) < limit and scanned < MOST_SCANNED:
@@ -102,7 +102,7 @@ async def list_events(context: Context, call: Call) -> Answer:
         scanned += len(page)
         if len(page) < SCANNED_AT_ONCE:
             break
-    return answer(EventPage(found, last))
+    return json_response(EventPage(found, last))
 
 
 class EventSockets:
@@ -111,16 +111,16 @@ class EventSockets:
     def __init__(self, context: Context) -> None:
         """None is open."""
         self._context = context
-        self._slots = Slots(context.settings.bounds.sockets_per_user, "event streams")
+        self._slots = ConcurrencyLimit(context.settings.bounds.sockets_per_user, "event streams")
         self.cut_off = 0
 
-    async def serve(self, call: Call, receive: Receive, send: Send) -> None:
+    async def serve(self, request: Request, receive: Receive, send: Send) -> None:
         """Accept a connection and feed it until one side has enough."""
-        after = self._context.query(call, "after").optional("after")
-        with self._slots.one_of(call.caller.user):
+        after = self._context.parse_query(request, "after").optional("after")
+        with self._slots.hold(request.caller.user):
             await receive()
             await send({"type": "websocket.accept"})
-            await self._feed(call.caller, after, receive, send)
+            await self._feed(request.caller, after, receive, send)
 
     async def _feed(self, caller: Caller, after: int | None, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_until_gone(receive))
@@ -177,10 +177,10 @@ OPERATIONS = (
         name="list_events",
         summary="A page of history. As a WebSocket: all that happens, from behind `after` on.",
         tag="events",
-        answer=EventPage,
+        response=EventPage,
         query=(
-            a_number("after", "Behind this sequence number."),
-            a_number("limit", "How many events at most.", least=1, most=1000),
+            integer_parameter("after", "Behind this sequence number."),
+            integer_parameter("limit", "How many events at most.", least=1, most=1000),
         ),
     ),
 )

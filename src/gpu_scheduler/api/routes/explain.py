@@ -9,15 +9,15 @@ from msgspec import Struct
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.expected_start import (
     NOTHING,
-    Foreseen,
+    ExpectedTime,
     end_of_queued,
     end_of_running,
-    foreseen,
+    forecast_start,
 )
 from gpu_scheduler.api.explainer import sentence
-from gpu_scheduler.api.ha.gate import note_gap
-from gpu_scheduler.api.http.operations import V1, Operation, a_number
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.ha.gate import note_stale
+from gpu_scheduler.api.http.operations import V1, Operation, integer_parameter
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import troubles
 from gpu_scheduler.api.routes.job_views import task_state
 from gpu_scheduler.ledger.forecast_accuracy import Judgement, judge
@@ -30,10 +30,10 @@ from gpu_scheduler.wire.answers import Explanation
 from gpu_scheduler.wire.times import write_time
 
 
-async def explain_job(context: Context, call: Call) -> Answer:
+async def explain_job(context: Context, request: Request) -> Response:
     """Why a job waits (or how it ended), and when it should start; of others only when."""
-    row, task = context.known_job(call)
-    context.query(call)
+    row, task = context.find_known_job(request)
+    context.parse_query(request)
     state = row.state if task is None else task_state(row, task)
     job = row.job
     explainer = context.explainer
@@ -56,7 +56,7 @@ async def explain_job(context: Context, call: Call) -> Answer:
         if reason is not None and reason.code is ReasonCode.RESOURCES:
             form.details["gpus"] = troubles(context)
         form.position = explainer.position(job.number)
-        start = foreseen(context.service, explainer, job.id)
+        start = forecast_start(context.service, explainer, job.id)
         form.expected_start, form.basis = write_time(start.at_ms), start.basis
         form.start_unknown = start.why_not
         _note_end(form, _end_if_started(context, row, start))
@@ -75,10 +75,10 @@ async def explain_job(context: Context, call: Call) -> Answer:
             form.reason += _warned(context, entry.running.allocation.id)
     else:
         form.reason = row.reason or _how_it_ended(context, row, task)
-    if not call.caller.may_see(job.user, job.tenant):
+    if not request.caller.may_see(job.user, job.tenant):
         form.reason, form.code, form.details = state.value, state.value, {}
         form.start_unknown = form.end_unknown = ""
-    return answer(form)
+    return json_response(form)
 
 
 def _note_gap(context: Context, row: JobRow) -> None:
@@ -87,7 +87,7 @@ def _note_gap(context: Context, row: JobRow) -> None:
     is_placed = row.state not in HOLDING or row.job.array is not None
     is_placed = is_placed or f"{row.job.id}.{row.attempt}" in book.picture.running
     if row.state not in ENDED and not (is_placed and row.job.id in book.lives):
-        note_gap(row.job.id)
+        note_stale(row.job.id)
 
 
 def _note_lost_node(form: Explanation, reason: Reason | None) -> None:
@@ -121,14 +121,14 @@ def _warned(context: Context, allocation_id: str) -> str:
     return f"; warned: {text}" if text else ""
 
 
-def _end_if_started(context: Context, row: JobRow, start: Foreseen) -> Foreseen:
+def _end_if_started(context: Context, row: JobRow, start: ExpectedTime) -> ExpectedTime:
     entry = context.service.core.book.picture.queue.entries.get(row.job.number)
     if entry is None:
         return NOTHING
     return end_of_queued(context.explainer, entry, start)
 
 
-def _note_end(form: Explanation, end: Foreseen) -> None:
+def _note_end(form: Explanation, end: ExpectedTime) -> None:
     form.expected_end, form.end_unknown = write_time(end.at_ms), end.why_not
 
 
@@ -167,7 +167,7 @@ OPERATIONS = (
         name="explain_job",
         summary="Why a job waits, where it stands, and when it should start and end.",
         tag="jobs",
-        answer=Explanation,
+        response=Explanation,
         errors=(404,),
     ),
 )
@@ -203,9 +203,9 @@ class EstimatesForm(Struct):
     estimates: list[JudgementForm]
 
 
-async def get_estimates(context: Context, call: Call) -> Answer:
+async def get_estimates(context: Context, request: Request) -> Response:
     """Judge the promises of the last days."""
-    query = context.query(call, "days")
+    query = context.parse_query(request, "days")
     days = query.number("days", DEFAULT_DAYS, least=1, most=3650)
     since_ms = max(0, context.service.now_ms() - days * DAY_MS)
     store = context.service.store
@@ -217,7 +217,7 @@ async def get_estimates(context: Context, call: Call) -> Answer:
     )
     waiting = len(context.service.core.book.estimates)
     forms = [_form(one) for one in found]
-    return answer(EstimatesForm(write_time(since_ms), waiting, forms))
+    return json_response(EstimatesForm(write_time(since_ms), waiting, forms))
 
 
 def _form(one: Judgement) -> JudgementForm:
@@ -241,7 +241,7 @@ ESTIMATES_OPERATIONS = (
         name="get_estimates",
         summary="How well expected starts were kept, over the last days.",
         tag="cluster",
-        answer=EstimatesForm,
-        query=(a_number("days", "How far to look back; default 30.", least=1, most=3650),),
+        response=EstimatesForm,
+        query=(integer_parameter("days", "How far to look back; default 30.", least=1, most=3650),),
     ),
 )

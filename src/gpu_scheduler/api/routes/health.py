@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from gpu_scheduler.api.auth.peer_credentials import UNKNOWN
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.cluster import slots
 from gpu_scheduler.control.self_monitoring import DEGRADED, HEALTHY, UNHEALTHY, Finding
 from gpu_scheduler.engine.state.node_resources import Slot
@@ -28,15 +28,15 @@ LATE_MS = 15 * 60_000
 MOST_TOLD = 3
 
 
-async def health(context: Context, call: Call) -> Answer:
+async def health(context: Context, request: Request) -> Response:
     """Whether the scheduler works; 503 if it does not."""
-    context.query(call)
+    context.parse_query(request)
     found = list(findings(context))
     status = worst(found)
     code = 503 if status == UNHEALTHY else 200
-    if not call.scope.get("state", {}).get("peer", UNKNOWN).local:
+    if not request.scope.get("state", {}).get("peer", UNKNOWN).local:
         # Whoever shows nothing learns nothing more.
-        return answer(
+        return json_response(
             HealthForm(status=status, version="", uptime_seconds=0, checks={}), status=code
         )
     checks = dict.fromkeys(CHECKS, "ok")
@@ -58,7 +58,7 @@ async def health(context: Context, call: Call) -> Answer:
         ],
         leadership=_leadership(context),
     )
-    return answer(form, status=code)
+    return json_response(form, status=code)
 
 
 def worst(found: Sequence[Finding]) -> str:
@@ -270,7 +270,7 @@ OPERATIONS = tuple(
         name=name,
         summary="Whether the scheduler works: healthy, degraded or unhealthy (503), and why.",
         tag="cluster",
-        answer=HealthForm,
+        response=HealthForm,
         errors=(503,),
         public=True,
         public_everywhere=True,

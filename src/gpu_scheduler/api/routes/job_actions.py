@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter, a_flag
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.operations import V1, Operation, Parameter, boolean_parameter
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.job_views import JobViews, task_state
 from gpu_scheduler.control.messages import (
     Cancel,
@@ -31,17 +31,17 @@ _PATCH = msgspec.json.Decoder(JobPatch)
 _PRIORITY = msgspec.json.Decoder(PriorityRequest)
 
 
-async def update(context: Context, call: Call) -> Answer:
+async def update(context: Context, request: Request) -> Response:
     """Change a job that has not started."""
-    row = _whole(context, call)
-    asked = await call.read(_PATCH, context.settings.bounds.body_bytes)
+    row = _whole(context, request)
+    asked = await request.read(_PATCH, context.settings.bounds.body_bytes)
     changes = dict(read_patch(asked, row.job))
     if row.state in ENDED:
         raise WrongState(f"{called(row.job.id)} is {row.state}; only a pending job can be changed")
     if changes:
-        await context.service.apply(_change(row.job.id, changes), call.caller)
-    row, _ = context.job(call)
-    return answer(JobViews(context.service, call.caller).job(row))
+        await context.service.apply(_change(row.job.id, changes), request.caller)
+    row, _ = context.find_job(request)
+    return json_response(JobViews(context.service, request.caller).job(row))
 
 
 def _change(job_id: str, changes: dict[str, Any]) -> Command:
@@ -51,23 +51,23 @@ def _change(job_id: str, changes: dict[str, Any]) -> Command:
     return Update(job_id, tuple(changes.items()))
 
 
-async def hold_job(context: Context, call: Call) -> Answer:
+async def hold_job(context: Context, request: Request) -> Response:
     """Keep a job from starting."""
-    row = _whole(context, call)
-    return await _changed(context, call, Hold(row.job.id), "held", "the job will not start")
+    row = _whole(context, request)
+    return await _changed(context, request, Hold(row.job.id), "held", "the job will not start")
 
 
-async def release_job(context: Context, call: Call) -> Answer:
+async def release_job(context: Context, request: Request) -> Response:
     """Let a held job start."""
-    row = _whole(context, call)
+    row = _whole(context, request)
     _expect_living(row, "released")
-    return await _changed(context, call, Release(row.job.id), "pending", "the job waits again")
+    return await _changed(context, request, Release(row.job.id), "pending", "the job waits again")
 
 
-async def retry_job(context: Context, call: Call) -> Answer:
+async def retry_job(context: Context, request: Request) -> Response:
     """Let a failed or cancelled job wait again; of an array, the tasks that failed."""
-    query = context.query(call, "cancelled")
-    row = _whole_job(context, call)
+    query = context.parse_query(request, "cancelled")
+    row = _whole_job(context, request)
     store = context.service.store
     launch = store.launch(row.job.id)
     if launch is not None and launch.captured and store.environment(launch.captured) is None:
@@ -76,8 +76,8 @@ async def retry_job(context: Context, call: Call) -> Answer:
             "dropped by now (retention.environments_days); submit it anew"
         )
     message = Retry(row.job.id, cancelled=query.flag("cancelled"))
-    outcome = await context.service.apply(message, call.caller)
-    return answer(_retried(context.job(call)[0], outcome.retried))
+    outcome = await context.service.apply(message, request.caller)
+    return json_response(_retried(context.find_job(request)[0], outcome.retried))
 
 
 def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
@@ -104,34 +104,34 @@ def _retried(row: JobRow, tasks: IntervalSet | None) -> Retried:
     )
 
 
-async def reprioritise(context: Context, call: Call) -> Answer:
+async def reprioritise(context: Context, request: Request) -> Response:
     """Give a job another place in the order."""
-    row = _whole(context, call)
-    asked = await call.read(_PRIORITY, context.settings.bounds.body_bytes)
+    row = _whole(context, request)
+    asked = await request.read(_PRIORITY, context.settings.bounds.body_bytes)
     priority = read_priority(asked.priority)
     _expect_living(row, "reprioritised")
     message = Reprioritise(row.job.id, priority)
-    return await _changed(context, call, message, row.state.value, f"priority is now {priority}")
+    return await _changed(context, request, message, row.state.value, f"priority is now {priority}")
 
 
-async def cancel(context: Context, call: Call) -> Answer:
+async def cancel(context: Context, request: Request) -> Response:
     """End a job, a task, or some tasks of an array."""
-    return answer(await _cancelled(context, call))
+    return json_response(await _cancelled(context, request))
 
 
-async def cancel_task(context: Context, call: Call) -> Answer:
+async def cancel_task(context: Context, request: Request) -> Response:
     """The same, for who calls jobs tasks."""
-    done = await _cancelled(context, call)
-    return answer(
+    done = await _cancelled(context, request)
+    return json_response(
         TaskChanged(
             task_id=done.job_id, job_id=done.job_id, status=done.status, message=done.message
         )
     )
 
 
-async def _cancelled(context: Context, call: Call) -> Changed:
-    row, task = context.job(call)
-    query = context.query(call, "tasks")
+async def _cancelled(context: Context, request: Request) -> Changed:
+    row, task = context.find_job(request)
+    query = context.parse_query(request, "tasks")
     tasks = None if task is None else IntervalSet.of([task])
     if chosen := query.text("tasks"):
         if task is not None:
@@ -141,10 +141,10 @@ async def _cancelled(context: Context, call: Call) -> Changed:
     if row.state in ENDED or (task is not None and task_state(row, task) in ENDED):
         ended = row.state if task is None else task_state(row, task)
         if ended is not JobState.CANCELLED:
-            raise WrongState(f"{called(call.params['job_id'])} is already {ended}")
+            raise WrongState(f"{called(request.params['job_id'])} is already {ended}")
     else:
-        await context.service.apply(Cancel(row.job.id, tasks), call.caller)
-    row, _ = context.job(call)
+        await context.service.apply(Cancel(row.job.id, tasks), request.caller)
+    row, _ = context.find_job(request)
     state = row.state if task is None else task_state(row, task)
     is_over = state in ENDED
     name = row.job.id if task is None else f"{row.job.id}_{task}"
@@ -155,13 +155,13 @@ async def _cancelled(context: Context, call: Call) -> Changed:
     )
 
 
-def _whole(context: Context, call: Call) -> JobRow:
-    context.query(call)
-    return _whole_job(context, call)
+def _whole(context: Context, request: Request) -> JobRow:
+    context.parse_query(request)
+    return _whole_job(context, request)
 
 
-def _whole_job(context: Context, call: Call) -> JobRow:
-    row, task = context.job(call)
+def _whole_job(context: Context, request: Request) -> JobRow:
+    row, task = context.find_job(request)
     if task is not None:
         raise InvalidRequest(
             f"this can be done only with the whole of {called(row.job.id)}, not with one task"
@@ -175,11 +175,11 @@ def _expect_living(row: JobRow, done: str) -> None:
 
 
 async def _changed(
-    context: Context, call: Call, message: Command, status: str, told: str
-) -> Answer:
-    await context.service.apply(message, call.caller)
-    row, _ = context.job(call)
-    return answer(Changed(job_id=row.job.id, status=status, message=told))
+    context: Context, request: Request, message: Command, status: str, told: str
+) -> Response:
+    await context.service.apply(message, request.caller)
+    row, _ = context.find_job(request)
+    return json_response(Changed(job_id=row.job.id, status=status, message=told))
 
 
 _JOB = f"{V1}/jobs/{{job_id}}"
@@ -193,7 +193,7 @@ OPERATIONS = (
         summary="Change a job while it waits.",
         tag="jobs",
         body=JobPatch,
-        answer=JobForm,
+        response=JobForm,
         errors=(*_ERRORS, 413, 415, 422),
         example={"priority": 2000, "max_runtime_minutes": 60},
     ),
@@ -204,7 +204,7 @@ OPERATIONS = (
         name="cancel_job",
         summary="Cancel a job, a task (12_4), or some tasks of an array.",
         tag="jobs",
-        answer=Changed,
+        response=Changed,
         query=(Parameter(name="tasks", description="Only these tasks, as in 1-3,7."),),
         errors=_ERRORS,
     ),
@@ -215,7 +215,7 @@ OPERATIONS = (
         name="hold_job",
         summary="Keep a waiting job from starting.",
         tag="jobs",
-        answer=Changed,
+        response=Changed,
         errors=_ERRORS,
     ),
     Operation(
@@ -225,7 +225,7 @@ OPERATIONS = (
         name="release_job",
         summary="Let a held job start.",
         tag="jobs",
-        answer=Changed,
+        response=Changed,
         errors=_ERRORS,
     ),
     Operation(
@@ -235,8 +235,8 @@ OPERATIONS = (
         name="retry_job",
         summary="Let a failed or cancelled job wait again; of an array, the tasks that failed.",
         tag="jobs",
-        answer=Retried,
-        query=(a_flag("cancelled", "Of an array also the tasks that were cancelled."),),
+        response=Retried,
+        query=(boolean_parameter("cancelled", "Of an array also the tasks that were cancelled."),),
         errors=_ERRORS,
     ),
     Operation(
@@ -247,7 +247,7 @@ OPERATIONS = (
         summary="Give a waiting job another priority.",
         tag="jobs",
         body=PriorityRequest,
-        answer=Changed,
+        response=Changed,
         errors=(*_ERRORS, 413, 415),
         example={"priority": 1500},
     ),
@@ -258,7 +258,7 @@ OPERATIONS = (
         name="cancel_task",
         summary="Cancel a job in the short form.",
         tag="tasks",
-        answer=TaskChanged,
+        response=TaskChanged,
         query=(Parameter(name="tasks", description="Only these tasks of an array."),),
         errors=_ERRORS,
     ),

@@ -15,7 +15,7 @@ from msgspec import structs
 
 from gpu_scheduler.api.expected_start import end_of_running
 from gpu_scheduler.api.explainer import sentence
-from gpu_scheduler.api.ha.gate import note_gap
+from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.interfaces import Attach, Service
 from gpu_scheduler.control.nodes.lost_nodes import on_lost_node
 from gpu_scheduler.engine.explain import Reasons
@@ -302,7 +302,7 @@ class JobViews:
         book = self._service.core.book
         life = book.lives.get(row.job.id)
         if life is None and row.state not in ENDED:
-            note_gap(row.job.id)
+            note_stale(row.job.id)
         if row.state in HOLDING and life is not None:
             lost = sentence(on_lost_node(book, life))[1]
             return lost or self._warned(f"{row.job.id}.{row.attempt}")
@@ -353,7 +353,7 @@ class JobViews:
     def _held(self, allocation_id: str, task: int | None) -> list[Place]:
         entry = self._service.core.book.picture.running.get(allocation_id)
         if entry is None:
-            note_gap(allocation_id)
+            note_stale(allocation_id)
             return []
         return places(entry.running.allocation.placements, task)
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.ha.gate import note_gap
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter, a_flag, a_number
-from gpu_scheduler.api.http.request import Answer, Call, Query, answer
+from gpu_scheduler.api.ha.gate import note_stale
+from gpu_scheduler.api.http.operations import (
+    V1,
+    Operation,
+    Parameter,
+    boolean_parameter,
+    integer_parameter,
+)
+from gpu_scheduler.api.http.request import Query, Request, Response, json_response
 from gpu_scheduler.api.routes.job_views import JobViews, attempt_form, places, states_of, task_form
 from gpu_scheduler.model.errors import InvalidRequest, WrongState
 from gpu_scheduler.model.identity import Caller
@@ -45,33 +51,33 @@ _TIMES = ("since", "ended_since", "ended_before")
 _FILTERS = ("state", "tenant_id", "user", "name", "sort", "limit", "offset", "cursor", "archived")
 
 
-async def list_jobs(context: Context, call: Call) -> Answer:
+async def list_jobs(context: Context, request: Request) -> Response:
     """A page of jobs that the caller may see."""
-    asked = _job_query(context, call, context.query(call, *_FILTERS, *_TIMES, "sweep"))
+    asked = _job_query(context, request, context.parse_query(request, *_FILTERS, *_TIMES, "sweep"))
     store = context.service.store
     rows = store.find_jobs(asked)
-    views = JobViews(context.service, call.caller, context.settings.attach)
+    views = JobViews(context.service, request.caller, context.settings.attach)
     more = len(rows) == asked.limit and len(rows) > 0
     page = JobPage(
         jobs=[views.job(row) for row in rows],
         total=store.count_jobs(asked),
         next_cursor=str(rows[-1].job.number) if more else None,
     )
-    return answer(page)
+    return json_response(page)
 
 
-async def get_job(context: Context, call: Call) -> Answer:
+async def get_job(context: Context, request: Request) -> Response:
     """One job, or one task of an array; of others only that it is there, its size and its end."""
-    row, task = context.known_job(call)
-    context.query(call)
-    views = JobViews(context.service, call.caller, context.settings.attach)
-    return answer(views.job(row) if task is None else views.task(row, task))
+    row, task = context.find_known_job(request)
+    context.parse_query(request)
+    views = JobViews(context.service, request.caller, context.settings.attach)
+    return json_response(views.job(row) if task is None else views.task(row, task))
 
 
-async def list_attempts(context: Context, call: Call) -> Answer:
+async def list_attempts(context: Context, request: Request) -> Response:
     """The attempts of a job, or of one task, and the one that runs."""
-    row, task = context.job(call)
-    query = context.query(call, "task")
+    row, task = context.find_job(request)
+    query = context.parse_query(request, "task")
     if task is None:
         task = query.optional("task")
     store = context.service.store
@@ -79,7 +85,7 @@ async def list_attempts(context: Context, call: Call) -> Answer:
     ended = store.attempts(row.job.id, task)
     found = [attempt_form(attempt, measured.get(attempt.allocation_id)) for attempt in ended]
     found += _held_attempts(context, row, task)
-    return answer(AttemptList(found))
+    return json_response(AttemptList(found))
 
 
 def _held_attempts(context: Context, row: JobRow, task: int | None) -> list[AttemptForm]:
@@ -100,7 +106,7 @@ def _held_attempts(context: Context, row: JobRow, task: int | None) -> list[Atte
         if state not in HOLDING:
             continue
         if entry is None:
-            note_gap(f"{job_id}{suffix}.{attempt}")
+            note_stale(f"{job_id}{suffix}.{attempt}")
             continue
         allocation = entry.running.allocation
         found.append(
@@ -121,10 +127,10 @@ def _held_attempts(context: Context, row: JobRow, task: int | None) -> list[Atte
     return found
 
 
-async def list_array_tasks(context: Context, call: Call) -> Answer:
+async def list_array_tasks(context: Context, request: Request) -> Response:
     """The tasks of an array that have started, a page at a time."""
-    row, _ = context.job(call)
-    query = context.query(call, "after", "limit")
+    row, _ = context.find_job(request)
+    query = context.parse_query(request, "after", "limit")
     limit = query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page)
     after = query.number("after", -1, least=-1)
     array = row.job.array
@@ -134,7 +140,7 @@ async def list_array_tasks(context: Context, call: Call) -> Answer:
     only = IntervalSet(((after + 1, last),)) if after < last else IntervalSet()
     tasks = context.service.store.tasks(row.job.id, only=only) if only else []
     page = tasks[:limit]
-    return answer(
+    return json_response(
         ArrayTaskPage(
             job_id=row.job.id,
             states=states_of(row),
@@ -149,7 +155,7 @@ def _moment(query: Query, name: str) -> int | None:
     return read_time(text, name) if text else None
 
 
-def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
+def _job_query(context: Context, request: Request, query: Query) -> JobQuery:
     sort = query.text("sort", "-number")
     column = SORTS.get(sort.removeprefix("-"))
     if column is None:
@@ -161,8 +167,8 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
     tenant = query.text("tenant_id")
     return JobQuery(
         states=_states(query.text("state")),
-        tenant=context.tenant_of(tenant) if tenant else "",
-        user=context.user_named(call, query),
+        tenant=context.resolve_tenant(tenant) if tenant else "",
+        user=context.user_filter(request, query),
         name=name,
         since_ms=_moment(query, "since"),
         ended_since_ms=_moment(query, "ended_since"),
@@ -175,7 +181,7 @@ def _job_query(context: Context, call: Call, query: Query) -> JobQuery:
         archived=query.flag("archived"),
         sweep=sweep,
         # To choose or order by what others do not show would show it.
-        sight=sight_of(call.caller, others=not (name or sweep) and column not in HIDDEN_COLUMNS),
+        sight=sight_of(request.caller, others=not (name or sweep) and column not in HIDDEN_COLUMNS),
     )
 
 
@@ -217,10 +223,10 @@ _LIST_QUERY = (
             "enum": [sign + name for name in SORTS for sign in ("", "-")],
         },
     ),
-    a_number("limit", "How many jobs at most.", most=1000),
-    a_number("offset", "How many jobs to leave out first."),
-    a_number("cursor", "`next_cursor` of the page before."),
-    a_flag("archived", "Also jobs that were archived."),
+    integer_parameter("limit", "How many jobs at most.", most=1000),
+    integer_parameter("offset", "How many jobs to leave out first."),
+    integer_parameter("cursor", "`next_cursor` of the page before."),
+    boolean_parameter("archived", "Also jobs that were archived."),
     Parameter(name="since", description="Submitted at this time or later."),
     Parameter(name="ended_since", description="Ended at this time or later."),
     Parameter(name="ended_before", description="Ended before this time."),
@@ -234,7 +240,7 @@ OPERATIONS = (
         name="list_jobs",
         summary="List jobs, the newest first; of others only what waits or runs, without details.",
         tag="jobs",
-        answer=JobPage,
+        response=JobPage,
         query=_LIST_QUERY,
         errors=(404,),
     ),
@@ -245,7 +251,7 @@ OPERATIONS = (
         name="get_job",
         summary="One job, or one task of an array (12_4); of others without details.",
         tag="jobs",
-        answer=JobForm,
+        response=JobForm,
         errors=(404,),
     ),
     Operation(
@@ -255,8 +261,8 @@ OPERATIONS = (
         name="list_attempts",
         summary="All attempts of a job or task, with where they ran and how they ended.",
         tag="jobs",
-        answer=AttemptList,
-        query=(a_number("task", "Only of this task of an array."),),
+        response=AttemptList,
+        query=(integer_parameter("task", "Only of this task of an array."),),
         errors=(403, 404),
     ),
     Operation(
@@ -266,10 +272,10 @@ OPERATIONS = (
         name="list_array_tasks",
         summary="The tasks of an array that have started.",
         tag="jobs",
-        answer=ArrayTaskPage,
+        response=ArrayTaskPage,
         query=(
-            a_number("after", "Behind this task.", least=-1),
-            a_number("limit", "How many tasks at most.", least=1, most=1000),
+            integer_parameter("after", "Behind this task.", least=-1),
+            integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
         ),
         errors=(403, 404, 409),
     ),
@@ -289,9 +295,9 @@ SHORT_STATES = {
 }
 
 
-async def list_tasks(context: Context, call: Call) -> Answer:
+async def list_tasks(context: Context, request: Request) -> Response:
     """All jobs in the short form."""
-    query = context.query(call, "status", "limit", "offset")
+    query = context.parse_query(request, "status", "limit", "offset")
     states: tuple[JobState, ...] = ()
     if wanted := query.text("status"):
         states = tuple(state for state, short in SHORT_STATES.items() if short == wanted)
@@ -301,21 +307,21 @@ async def list_tasks(context: Context, call: Call) -> Answer:
             )
     asked = JobQuery(
         states=states,
-        sight=sight_of(call.caller, others=False),
+        sight=sight_of(request.caller, others=False),
         descending=True,
         limit=query.number("limit", DEFAULT_PAGE, least=1, most=context.settings.bounds.page),
         offset=query.number("offset", 0),
     )
     store = context.service.store
     rows = store.find_jobs(asked)
-    return answer(TaskPage([_short(row) for row in rows], store.count_jobs(asked)))
+    return json_response(TaskPage([_short(row) for row in rows], store.count_jobs(asked)))
 
 
-async def get_task(context: Context, call: Call) -> Answer:
+async def get_task(context: Context, request: Request) -> Response:
     """One job in the short form."""
-    row, _ = context.job(call)
-    context.query(call)
-    return answer(_short(row))
+    row, _ = context.find_job(request)
+    context.parse_query(request)
+    return json_response(_short(row))
 
 
 def _short(row: JobRow) -> TaskForm:
@@ -345,15 +351,15 @@ SHORT_FORM_OPERATIONS = (
         name="list_tasks",
         summary="List jobs in the short form.",
         tag="tasks",
-        answer=TaskPage,
+        response=TaskPage,
         query=(
             Parameter(
                 name="status",
                 description="Only tasks with this status.",
                 schema={"type": "string", "enum": ["pending", "running", "success", "failed"]},
             ),
-            a_number("limit", "How many tasks at most.", least=1, most=1000),
-            a_number("offset", "How many tasks to leave out first."),
+            integer_parameter("limit", "How many tasks at most.", least=1, most=1000),
+            integer_parameter("offset", "How many tasks to leave out first."),
         ),
     ),
     Operation(
@@ -363,7 +369,7 @@ SHORT_FORM_OPERATIONS = (
         name="get_task",
         summary="One job in the short form.",
         tag="tasks",
-        answer=TaskForm,
+        response=TaskForm,
         errors=(403, 404),
     ),
 )
@@ -372,16 +378,16 @@ SHORT_FORM_OPERATIONS = (
 # --- Sweeps: jobs that were submitted as one, counted by their states.
 
 
-async def list_sweeps(context: Context, call: Call) -> Answer:
+async def list_sweeps(context: Context, request: Request) -> Response:
     """The caller's own sweeps, the newest first."""
-    context.query(call)
+    context.parse_query(request)
     by_name: dict[str, list[SweepCount]] = {}
-    caller = call.caller
+    caller = request.caller
     within = caller.tenants if caller.confined else None
     for count in context.service.store.sweeps(caller.user, within):
         by_name.setdefault(count.name, []).append(count)
     newest_first = sorted(by_name.values(), key=lambda counts: -max(c.last for c in counts))
-    return answer(SweepList([_form(caller.user, counts) for counts in newest_first]))
+    return json_response(SweepList([_form(caller.user, counts) for counts in newest_first]))
 
 
 def _form(user: str, counts: list[SweepCount]) -> SweepForm:
@@ -404,6 +410,6 @@ SWEEPS_OPERATIONS = (
         name="list_sweeps",
         summary="Your sweeps, the newest first; their jobs are `/jobs?sweep=NAME`.",
         tag="jobs",
-        answer=SweepList,
+        response=SweepList,
     ),
 )

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, a_flag, a_number
-from gpu_scheduler.api.http.request import TEXT, Answer, Call, Stream
+from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter, integer_parameter
+from gpu_scheduler.api.http.request import TEXT, Request, Response, Stream
 from gpu_scheduler.api.interfaces import LogSource
 from gpu_scheduler.model.errors import ClusterError, InvalidRequest, StoreError, UnknownThing
 from gpu_scheduler.model.identity import Caller
@@ -30,7 +30,7 @@ MOST_WAITING = 64
 Pieces = asyncio.Queue[bytes | Exception | None]
 
 
-async def merged(
+async def merge_logs(
     logs: Sequence[AsyncIterator[bytes]], *, follow: bool = False
 ) -> AsyncIterator[bytes]:
     """Logs by rank become one, with `[rank] ` before each line."""
@@ -101,11 +101,11 @@ QUIET_S = 0.2
 LOOK_AGAIN_S = 5.0
 
 
-async def job_logs(context: Context, call: Call) -> Answer:
+async def job_logs(context: Context, request: Request) -> Response:
     """What a job has written."""
-    row, task = context.job(call)
+    row, task = context.find_job(request)
     names = ("attempt", "task", "member", "merged", "tail", "follow", "offset", "limit")
-    query = context.query(call, *names)
+    query = context.parse_query(request, *names)
     if context.logs is None:
         raise ClusterError("no agent is connected that could read logs; try again in a moment")
     if task is None:
@@ -130,10 +130,10 @@ async def job_logs(context: Context, call: Call) -> Answer:
     if query.flag("merged"):
         ranks = range(len(row.job.members))
         of_each = [_read(context, context.logs, replace(wanted, member=n), tail) for n in ranks]
-        stream = merged(of_each, follow=wanted.follow)
+        stream = merge_logs(of_each, follow=wanted.follow)
     else:
         stream = _read(context, context.logs, wanted, tail)
-    return Answer(media=TEXT, stream=Stream(_one_more(context, call.caller, stream)))
+    return Response(media=TEXT, stream=Stream(_one_more(context, request.caller, stream)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -167,7 +167,7 @@ async def _one_more(
     context: Context, caller: Caller, chunks: AsyncIterator[bytes]
 ) -> AsyncIterator[bytes]:
     """The chunks, if the caller does not read too many logs already."""
-    with context.log_streams.one_of(caller.user):
+    with context.log_streams.hold(caller.user):
         async for chunk in chunks:
             yield chunk
 
@@ -283,16 +283,18 @@ OPERATIONS = (
         tag="jobs",
         media="text/plain",
         query=(
-            a_number("attempt", "Of this attempt; the last one if it is left out."),
-            a_number("task", "Of this task of an array."),
-            a_number("member", "Of this member of a gang."),
-            a_flag("merged", "Of all members of a gang, with `[rank] ` before each line."),
-            a_number("tail", "Only the last lines.", most=1_000_000),
-            a_flag("follow", "Go on until the attempt ends."),
-            a_number(
+            integer_parameter("attempt", "Of this attempt; the last one if it is left out."),
+            integer_parameter("task", "Of this task of an array."),
+            integer_parameter("member", "Of this member of a gang."),
+            boolean_parameter(
+                "merged", "Of all members of a gang, with `[rank] ` before each line."
+            ),
+            integer_parameter("tail", "Only the last lines.", most=1_000_000),
+            boolean_parameter("follow", "Go on until the attempt ends."),
+            integer_parameter(
                 "offset", "From this byte on; negative: so many from the end.", least=-(2**53)
             ),
-            a_number("limit", "So many bytes at most."),
+            integer_parameter("limit", "So many bytes at most."),
         ),
         errors=(403, 404, 429, 503),
     ),

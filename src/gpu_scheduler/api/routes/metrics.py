@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import Operation
-from gpu_scheduler.api.http.request import Answer, Call
+from gpu_scheduler.api.http.request import Request, Response
 from gpu_scheduler.api.interfaces import Service
 from gpu_scheduler.api.routes.cluster import free_gpus, pool_uses, slots, uses
 from gpu_scheduler.api.routes.health import CHECKS, findings, worst
@@ -267,17 +267,17 @@ class Metrics:
         """All metrics as of now."""
         return generate_latest(self._registry)
 
-    async def answer(self, context: Context, call: Call) -> Answer:
+    async def respond(self, context: Context, request: Request) -> Response:
         """The text, as an answer."""
-        context.query(call)
-        return Answer(self.text(), media=MEDIA)
+        context.parse_query(request)
+        return Response(self.text(), media=MEDIA)
 
     def operation(self) -> Operation:
         """GET /metrics."""
         return Operation(
             method="GET",
             path="/metrics",
-            handler=self.answer,
+            handler=self.respond,
             name="metrics",
             summary="Metrics for Prometheus.",
             tag="cluster",

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import V1, Operation
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.control.messages import MakeJoinToken, RevokeJoinToken, RevokeNode
 from gpu_scheduler.model.errors import Forbidden, InvalidRequest, UnknownThing, WrongState
 from gpu_scheduler.model.identity import JoinToken, NodeKey
@@ -33,11 +33,11 @@ LONGEST_NAME = 64
 TOKENS = f"{V1}/nodes/tokens"
 
 
-async def create_join_token(context: Context, call: Call) -> Answer:
+async def create_join_token(context: Context, request: Request) -> Response:
     """A token for new nodes. Its secret is in this answer and nowhere else."""
-    expect_admin(call.caller, "let nodes join")
-    asked = await call.read(_REQUEST, context.settings.bounds.body_bytes)
-    if call.caller.via:
+    expect_admin(request.caller, "let nodes join")
+    asked = await request.read(_REQUEST, context.settings.bounds.body_bytes)
+    if request.caller.via:
         raise Forbidden(
             "whoever calls with a token cannot make another; do that on the machine itself"
         )
@@ -57,55 +57,55 @@ async def create_join_token(context: Context, call: Call) -> Answer:
         name=asked.name,
         nodes=tuple(dict.fromkeys(asked.nodes)),
         uses=max(asked.uses, len(set(asked.nodes))),
-        created_by=call.caller.user,
+        created_by=request.caller.user,
         created_ms=now_ms,
         expires_ms=now_ms + round(asked.expires_in_seconds * 1000),
     )
     text = JoinText(secret, _pin(context), plain=context.settings.plain_nodes)
-    await context.service.apply(MakeJoinToken(token), call.caller)
+    await context.service.apply(MakeJoinToken(token), request.caller)
     shown = msgspec.structs.asdict(_form(token, now_ms))
-    return answer(NewJoinToken(**shown, token=str(text)), status=201)
+    return json_response(NewJoinToken(**shown, token=str(text)), status=201)
 
 
-async def list_join_tokens(context: Context, call: Call) -> Answer:
+async def list_join_tokens(context: Context, request: Request) -> Response:
     """All tokens for new nodes."""
-    expect_admin(call.caller, "see the tokens of nodes")
-    context.query(call)
+    expect_admin(request.caller, "see the tokens of nodes")
+    context.parse_query(request)
     tokens = sorted(
         context.service.core.book.node_keys.tokens.values(),
         key=lambda token: (-token.created_ms, token.id),
     )
     now_ms = context.service.now_ms()
-    return answer(JoinTokenList([_form(token, now_ms) for token in tokens]))
+    return json_response(JoinTokenList([_form(token, now_ms) for token in tokens]))
 
 
-async def revoke_join_token(context: Context, call: Call) -> Answer:
+async def revoke_join_token(context: Context, request: Request) -> Response:
     """Let nobody join with a token any more."""
-    expect_admin(call.caller, "revoke a token of nodes")
-    context.query(call)
-    token_id = _name(call.params["token_id"], "join token")
-    await context.service.apply(RevokeJoinToken(token_id), call.caller)
-    return answer(Removed(id=token_id, message="Join token revoked", status="revoked"))
+    expect_admin(request.caller, "revoke a token of nodes")
+    context.parse_query(request)
+    token_id = _name(request.params["token_id"], "join token")
+    await context.service.apply(RevokeJoinToken(token_id), request.caller)
+    return json_response(Removed(id=token_id, message="Join token revoked", status="revoked"))
 
 
-async def list_node_keys(context: Context, call: Call) -> Answer:
+async def list_node_keys(context: Context, request: Request) -> Response:
     """The keys of all nodes that have joined."""
-    expect_admin(call.caller, "see the keys of nodes")
-    context.query(call)
+    expect_admin(request.caller, "see the keys of nodes")
+    context.parse_query(request)
     keys = context.service.core.book.node_keys
     now_ms = context.service.now_ms()
     found = [_key_form(key, now_ms) for _, key in sorted(keys.nodes.items())]
     authority = "" if keys.authority is None else keys.authority.certificate
-    return answer(NodeKeyList(found, _pin(context), authority))
+    return json_response(NodeKeyList(found, _pin(context), authority))
 
 
-async def revoke_node(context: Context, call: Call) -> Answer:
+async def revoke_node(context: Context, request: Request) -> Response:
     """Believe the key of a node no more; an open session ends at once."""
-    expect_admin(call.caller, "revoke the key of a node")
-    context.query(call)
-    node_id = _name(call.params["node"], "node")
-    await context.service.apply(RevokeNode(node_id), call.caller)
-    return answer(Removed(id=node_id, message="Key of the node revoked", status="revoked"))
+    expect_admin(request.caller, "revoke the key of a node")
+    context.parse_query(request)
+    node_id = _name(request.params["node"], "node")
+    await context.service.apply(RevokeNode(node_id), request.caller)
+    return json_response(Removed(id=node_id, message="Key of the node revoked", status="revoked"))
 
 
 def _name(text: str, what: str) -> str:
@@ -162,7 +162,7 @@ OPERATIONS = (
         summary="Make a token that new nodes join with; its secret is told this once (for admins).",
         tag="access",
         body=JoinTokenRequest,
-        answer=NewJoinToken,
+        response=NewJoinToken,
         status=201,
         errors=(403, 409, 413, 415, 503),
         example={"uses": 20, "expires_in_seconds": 3600},
@@ -174,7 +174,7 @@ OPERATIONS = (
         name="list_join_tokens",
         summary="All tokens for new nodes, without their secrets (for admins).",
         tag="access",
-        answer=JoinTokenList,
+        response=JoinTokenList,
         errors=(403,),
     ),
     Operation(
@@ -184,7 +184,7 @@ OPERATIONS = (
         name="revoke_join_token",
         summary="Let nobody join with a token any more (for admins).",
         tag="access",
-        answer=Removed,
+        response=Removed,
         errors=(403, 404, 409, 503),
     ),
     Operation(
@@ -194,7 +194,7 @@ OPERATIONS = (
         name="list_node_keys",
         summary="The keys of nodes that have joined, and the authority's certificate (for admins).",
         tag="access",
-        answer=NodeKeyList,
+        response=NodeKeyList,
         errors=(403, 409),
     ),
     Operation(
@@ -204,7 +204,7 @@ OPERATIONS = (
         name="revoke_node",
         summary="Believe the key of a node no more, and end its session at once (for admins).",
         tag="access",
-        answer=Removed,
+        response=Removed,
         errors=(403, 404, 409, 503),
     ),
 )

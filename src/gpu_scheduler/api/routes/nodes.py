@@ -8,7 +8,7 @@ import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import V1, Operation
-from gpu_scheduler.api.http.request import JSON, Answer, Asked, Call, answer, decode
+from gpu_scheduler.api.http.request import JSON, Asked, Request, Response, decode, json_response
 from gpu_scheduler.api.routes.cluster import free_gpus, slots
 from gpu_scheduler.control.messages import (
     ConfirmDead,
@@ -40,31 +40,33 @@ _DRAIN = msgspec.json.Decoder(DrainRequest)
 _PATCH = msgspec.json.Decoder(NodePatch)
 
 
-async def list_nodes(context: Context, call: Call) -> Answer:
+async def list_nodes(context: Context, request: Request) -> Response:
     """All nodes, with what is free of them."""
-    context.query(call)
-    return answer(NodeList([NodeForm(**_fields(context, slot)) for slot in slots(context)]))
+    context.parse_query(request)
+    return json_response(NodeList([NodeForm(**_fields(context, slot)) for slot in slots(context)]))
 
 
-async def get_node(context: Context, call: Call) -> Answer:
+async def get_node(context: Context, request: Request) -> Response:
     """One node, with what runs there."""
-    context.query(call)
-    return _detail(context, call)
+    context.parse_query(request)
+    return _detail(context, request)
 
 
-async def cordon_node(context: Context, call: Call) -> Answer:
+async def cordon_node(context: Context, request: Request) -> Response:
     """Give a node no new work."""
-    expect_admin(call.caller, "have a node cordoned")
-    asked = await _read(context, call, _CORDON)
+    expect_admin(request.caller, "have a node cordoned")
+    asked = await _read(context, request, _CORDON)
     reason = _plain(asked.reason)
-    await context.service.apply(Cordon(call.params["node"], call.caller.user, reason), call.caller)
-    return _detail(context, call)
+    await context.service.apply(
+        Cordon(request.params["node"], request.caller.user, reason), request.caller
+    )
+    return _detail(context, request)
 
 
-async def drain_node(context: Context, call: Call) -> Answer:
+async def drain_node(context: Context, request: Request) -> Response:
     """Let a node become empty."""
-    expect_admin(call.caller, "have a node drained")
-    asked = await _read(context, call, _DRAIN)
+    expect_admin(request.caller, "have a node drained")
+    asked = await _read(context, request, _DRAIN)
     seconds = asked.deadline_seconds
     if asked.requeue:
         if seconds:
@@ -73,51 +75,51 @@ async def drain_node(context: Context, call: Call) -> Answer:
             )
         seconds = 0
     within_ms = None if seconds is None else round(seconds * 1000)
-    message = Drain(call.params["node"], call.caller.user, _plain(asked.reason), within_ms)
-    await context.service.apply(message, call.caller)
-    return _detail(context, call)
+    message = Drain(request.params["node"], request.caller.user, _plain(asked.reason), within_ms)
+    await context.service.apply(message, request.caller)
+    return _detail(context, request)
 
 
-async def uncordon_node(context: Context, call: Call) -> Answer:
+async def uncordon_node(context: Context, request: Request) -> Response:
     """Give a node work again."""
-    expect_admin(call.caller, "have a node uncordoned")
-    context.query(call)
-    await context.service.apply(Uncordon(call.params["node"]), call.caller)
-    return _detail(context, call)
+    expect_admin(request.caller, "have a node uncordoned")
+    context.parse_query(request)
+    await context.service.apply(Uncordon(request.params["node"]), request.caller)
+    return _detail(context, request)
 
 
-async def confirm_dead(context: Context, call: Call) -> Answer:
+async def confirm_dead(context: Context, request: Request) -> Response:
     """Say that a node is dead, so that its jobs can run elsewhere."""
-    expect_admin(call.caller, "have a node taken for dead")
-    context.query(call)
-    message = ConfirmDead(call.params["node"], call.caller.user)
-    await context.service.apply(message, call.caller)
-    return _detail(context, call)
+    expect_admin(request.caller, "have a node taken for dead")
+    context.parse_query(request)
+    message = ConfirmDead(request.params["node"], request.caller.user)
+    await context.service.apply(message, request.caller)
+    return _detail(context, request)
 
 
-async def patch_node(context: Context, call: Call) -> Answer:
+async def patch_node(context: Context, request: Request) -> Response:
     """Set labels of a node, or take them away."""
-    expect_admin(call.caller, "change the labels of a node")
-    asked = await call.read(_PATCH, context.settings.bounds.body_bytes)
+    expect_admin(request.caller, "change the labels of a node")
+    asked = await request.read(_PATCH, context.settings.bounds.body_bytes)
     labels = tuple(sorted(asked.labels.items()))
-    await context.service.apply(LabelNode(call.params["node"], labels), call.caller)
-    return _detail(context, call)
+    await context.service.apply(LabelNode(request.params["node"], labels), request.caller)
+    return _detail(context, request)
 
 
-async def remove_node(context: Context, call: Call) -> Answer:
+async def remove_node(context: Context, request: Request) -> Response:
     """Forget a node."""
-    expect_admin(call.caller, "have a node removed")
-    context.query(call)
-    node_id = call.params["node"]
-    await context.service.apply(RemoveNode(node_id), call.caller)
-    return answer(NodeRemoved(id=node_id, message=f"node {node_id} is forgotten"))
+    expect_admin(request.caller, "have a node removed")
+    context.parse_query(request)
+    node_id = request.params["node"]
+    await context.service.apply(RemoveNode(node_id), request.caller)
+    return json_response(NodeRemoved(id=node_id, message=f"node {node_id} is forgotten"))
 
 
-async def _read(context: Context, call: Call, decoder: msgspec.json.Decoder[Asked]) -> Asked:
+async def _read(context: Context, request: Request, decoder: msgspec.json.Decoder[Asked]) -> Asked:
     """The body as a form; none is an empty one."""
-    data = await call.body(context.settings.bounds.body_bytes)
+    data = await request.body(context.settings.bounds.body_bytes)
     if data.strip():
-        call.expect_media(JSON)
+        request.expect_media(JSON)
     return decode(decoder, data.strip() or b"{}")
 
 
@@ -127,8 +129,8 @@ def _plain(reason: str) -> str:
     return reason
 
 
-def _detail(context: Context, call: Call) -> Answer:
-    node_id = call.params["node"]
+def _detail(context: Context, request: Request) -> Response:
+    node_id = request.params["node"]
     slot = context.service.core.book.picture.index.by_id.get(node_id)
     if slot is None:
         known = ", ".join(slot.node.id for slot in slots(context)[:20]) or "none"
@@ -137,7 +139,7 @@ def _detail(context: Context, call: Call) -> Answer:
     islands: dict[int, list[int]] = {}
     for device in slot.node.devices:
         islands.setdefault(device.island, []).append(device.index)
-    return answer(
+    return json_response(
         NodeDetail(
             **_fields(context, slot),
             jobs=sorted(allocation_id.rpartition(".")[0] for allocation_id in held),
@@ -218,7 +220,7 @@ OPERATIONS = (
         name="list_nodes",
         summary="All nodes, with what is free of them.",
         tag="nodes",
-        answer=NodeList,
+        response=NodeList,
     ),
     Operation(
         method="GET",
@@ -227,7 +229,7 @@ OPERATIONS = (
         name="get_node",
         summary="One node, with what runs there and its inventory.",
         tag="nodes",
-        answer=NodeDetail,
+        response=NodeDetail,
         errors=(404,),
     ),
     Operation(
@@ -238,7 +240,7 @@ OPERATIONS = (
         summary="Set labels of a node, or take them away with null (for admins).",
         tag="nodes",
         body=NodePatch,
-        answer=NodeDetail,
+        response=NodeDetail,
         errors=_CHANGE,
         example={"labels": {"zone": "b", "old": None}},
     ),
@@ -250,7 +252,7 @@ OPERATIONS = (
         summary="Give a node no new work; what runs there goes on (for admins).",
         tag="nodes",
         body=CordonRequest,
-        answer=NodeDetail,
+        response=NodeDetail,
         errors=_CHANGE,
         example={"reason": "a fan is loud"},
     ),
@@ -262,7 +264,7 @@ OPERATIONS = (
         summary="Let a node become empty, by its jobs' ends or by a deadline (for admins).",
         tag="nodes",
         body=DrainRequest,
-        answer=NodeDetail,
+        response=NodeDetail,
         errors=_CHANGE,
         example={"reason": "new driver", "deadline_seconds": 3600},
     ),
@@ -273,7 +275,7 @@ OPERATIONS = (
         name="uncordon_node",
         summary="Give a node work again that was cordoned or drained (for admins).",
         tag="nodes",
-        answer=NodeDetail,
+        response=NodeDetail,
         errors=(403, 404, 503),
     ),
     Operation(
@@ -283,7 +285,7 @@ OPERATIONS = (
         name="confirm_dead",
         summary="Say that a silent node is dead: its jobs may run elsewhere (for admins).",
         tag="nodes",
-        answer=NodeDetail,
+        response=NodeDetail,
         errors=(403, 404, 409, 503),
     ),
     Operation(
@@ -293,7 +295,7 @@ OPERATIONS = (
         name="remove_node",
         summary="Forget a node that is empty and whose agent has gone (for admins).",
         tag="nodes",
-        answer=NodeRemoved,
+        response=NodeRemoved,
         errors=(403, 404, 409, 503),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1, Operation
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.model.errors import UnknownThing
 from gpu_scheduler.model.identity import Caller
 from gpu_scheduler.notify.event_rules import default_target
@@ -15,17 +15,17 @@ from gpu_scheduler.wire.answers import TargetForm, TargetList, TargetTested
 from gpu_scheduler.wire.times import write_time
 
 
-async def list_targets(context: Context, call: Call) -> Answer:
+async def list_targets(context: Context, request: Request) -> Response:
     """All targets; users see those that their jobs may name."""
-    context.query(call)
+    context.parse_query(request)
     notifications = context.settings.notifications
     if notifications is None:
-        return answer(TargetList([], job_webhooks=False))
+        return json_response(TargetList([], job_webhooks=False))
     settings = notifications.settings
-    default = default_target(settings, call.caller.tenant)
+    default = default_target(settings, request.caller.tenant)
     forms = []
     for name, target in settings.targets.items():
-        if not _may_know(call.caller, target):
+        if not _may_know(request.caller, target):
             continue
         form = TargetForm(
             name=name,
@@ -35,28 +35,28 @@ async def list_targets(context: Context, call: Call) -> Answer:
             for_jobs=target.for_jobs,
             is_default=name == default,
         )
-        if call.caller.is_admin:
+        if request.caller.is_admin:
             _add_lane(form, notifications.lanes.get(name, Lane()))
         forms.append(form)
-    if call.caller.is_admin and settings.allow_job_webhooks:
+    if request.caller.is_admin and settings.allow_job_webhooks:
         form = TargetForm(ADDRESSES, "webhook", [], [], for_jobs=True, is_default=False)
         _add_lane(form, notifications.lanes.get(ADDRESSES, Lane()))
         forms.append(form)
-    return answer(TargetList(forms, job_webhooks=settings.allow_job_webhooks))
+    return json_response(TargetList(forms, job_webhooks=settings.allow_job_webhooks))
 
 
-async def test_target(context: Context, call: Call) -> Answer:
+async def test_target(context: Context, request: Request) -> Response:
     """Send something at once; users may try what their jobs may name."""
-    context.query(call)
+    context.parse_query(request)
     notifications = context.settings.notifications
-    name = call.params["target"]
+    name = request.params["target"]
     known = None if notifications is None else notifications.settings.targets.get(name)
-    if known is None or notifications is None or not _may_know(call.caller, known):
+    if known is None or notifications is None or not _may_know(request.caller, known):
         raise UnknownThing(
-            f"there is no target '{name[:60]}'; {_named(notifications, call.caller)}"
+            f"there is no target '{name[:60]}'; {_named(notifications, request.caller)}"
         )
-    error = await notifications.test(name, call.caller.user)
-    return answer(TargetTested(target=name, delivered=not error, error=error))
+    error = await notifications.test(name, request.caller.user)
+    return json_response(TargetTested(target=name, delivered=not error, error=error))
 
 
 def _may_know(caller: Caller, target: Target) -> bool:
@@ -90,7 +90,7 @@ OPERATIONS = (
         name="list_notification_targets",
         summary="Whom can be told what happens to jobs, and (for admins) what waits.",
         tag="notifications",
-        answer=TargetList,
+        response=TargetList,
     ),
     Operation(
         method="POST",
@@ -99,7 +99,7 @@ OPERATIONS = (
         name="test_notification_target",
         summary="Send a test to a target at once, and say whether it got through.",
         tag="notifications",
-        answer=TargetTested,
+        response=TargetTested,
         errors=(404,),
     ),
 )

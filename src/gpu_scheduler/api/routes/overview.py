@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter, a_number
-from gpu_scheduler.api.http.request import Answer, Call, answer
-from gpu_scheduler.api.queue_order import SORTS, Order
+from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
+from gpu_scheduler.api.http.request import Request, Response, json_response
+from gpu_scheduler.api.queue_order import SORTS, SortedJobs
 from gpu_scheduler.api.routes.cluster import gpu_forms, slots
 from gpu_scheduler.api.routes.job_views import JobViews
 from gpu_scheduler.model.errors import InvalidRequest
@@ -24,9 +24,9 @@ DEFAULT_ROWS = 50
 MOST_ROWS = 500
 
 
-async def overview(context: Context, call: Call) -> Answer:
+async def overview(context: Context, request: Request) -> Response:
     """GPUs, numbers, and a window onto what runs and waits."""
-    query = context.query(call, "sort", "filter", "user", "limit", "offset", "find")
+    query = context.parse_query(request, "sort", "filter", "user", "limit", "offset", "find")
     sort = query.text("sort", "queue")
     if sort.removeprefix("-") not in SORTS:
         raise InvalidRequest(
@@ -36,11 +36,11 @@ async def overview(context: Context, call: Call) -> Answer:
     words = tuple(query.text("filter").lower().split())
     limit = query.number("limit", DEFAULT_ROWS, most=MOST_ROWS)
     offset = query.number("offset", 0)
-    user = context.user_named(call, query)
-    order = context.orders.find(call.caller, sort, words, user, offset + limit)
+    user = context.user_filter(request, query)
+    order = context.sorted_jobs.find(request.caller, sort, words, user, offset + limit)
     offset = min(offset, max(0, order.total - limit))
     nodes = slots(context)
-    return answer(
+    return json_response(
         Overview(
             version=context.settings.version,
             now=write_time(context.service.now_ms()),
@@ -49,8 +49,8 @@ async def overview(context: Context, call: Call) -> Answer:
             online_nodes=sum(slot.node.state is NodeState.ONLINE for slot in nodes),
             problem=_problem(context),
             counts=order.counts,
-            gpus=list(gpu_forms(context, call.caller)),
-            jobs=_lines(context, call.caller, order.ids[offset : offset + limit]),
+            gpus=list(gpu_forms(context, request.caller)),
+            jobs=_lines(context, request.caller, order.ids[offset : offset + limit]),
             offset=offset,
             total=order.total,
             found=_place(context, order, query.text("find")),
@@ -58,7 +58,7 @@ async def overview(context: Context, call: Call) -> Answer:
     )
 
 
-def _place(context: Context, order: Order, job_id: str) -> int | None:
+def _place(context: Context, order: SortedJobs, job_id: str) -> int | None:
     """Where a job stands, also beyond what was worked out of the queue."""
     place = order.places.get(job_id)
     life = context.service.core.book.lives.get(job_id)
@@ -97,7 +97,7 @@ OPERATIONS = (
         name="overview",
         summary="GPUs, numbers and a window onto the queue, in one answer: for live screens.",
         tag="cluster",
-        answer=Overview,
+        response=Overview,
         query=(
             Parameter(
                 name="sort",
@@ -111,8 +111,8 @@ OPERATIONS = (
                 name="filter", description="Jobs in whose id, user, state or name all words occur."
             ),
             Parameter(name="user", description="Jobs of this user; @me for your own."),
-            a_number("limit", "How many jobs at most.", most=MOST_ROWS),
-            a_number("offset", "How many jobs to leave out first."),
+            integer_parameter("limit", "How many jobs at most.", most=MOST_ROWS),
+            integer_parameter("offset", "How many jobs to leave out first."),
             Parameter(name="find", description="A job whose place is told as `found`."),
         ),
     ),

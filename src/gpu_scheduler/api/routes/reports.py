@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, Parameter, a_number
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.operations import V1, Operation, Parameter, integer_parameter
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.ledger.cost import CSV_HEADER, UJ_PER_KWH, Bill, PriceList
 from gpu_scheduler.ledger.report import Report, Run, Spread, Sums, report
 from gpu_scheduler.ledger.units import GPU_HOUR_MILLI_MS, HOUR_MS, decimal_text
@@ -252,23 +252,23 @@ class Asked:
         return is_known and mean is not None and mean < self.below_percent
 
 
-async def get_report(context: Context, call: Call) -> Answer:
+async def get_report(context: Context, request: Request) -> Response:
     """What happened in a period."""
-    asked, zone = _asked(context, call, "below_percent")
+    asked, zone = _asked(context, request, "below_percent")
     found, devices = await asyncio.to_thread(_reported, context, asked)
     prices = context.settings.prices
-    return answer(report_form(found, asked.span, zone, asked.now_ms, prices, devices))
+    return json_response(report_form(found, asked.span, zone, asked.now_ms, prices, devices))
 
 
-async def get_invoice(context: Context, call: Call) -> Answer:
+async def get_invoice(context: Context, request: Request) -> Response:
     """What it costs."""
-    asked, _ = _asked(context, call)
+    asked, _ = _asked(context, request)
     found, _ = await asyncio.to_thread(_reported, context, asked)
-    return answer(invoice_form(found, asked.span, asked.now_ms, context.settings.prices))
+    return json_response(invoice_form(found, asked.span, asked.now_ms, context.settings.prices))
 
 
-def _asked(context: Context, call: Call, *further: str) -> tuple[Asked, str]:
-    query = context.query(call, "period", "tenant_id", "user", "time_zone", *further)
+def _asked(context: Context, request: Request, *further: str) -> tuple[Asked, str]:
+    query = context.parse_query(request, "period", "tenant_id", "user", "time_zone", *further)
     zone = query.text("time_zone", "UTC")
     now_ms = context.service.now_ms()
     tenant = query.text("tenant_id")
@@ -276,9 +276,9 @@ def _asked(context: Context, call: Call, *further: str) -> tuple[Asked, str]:
     asked = Asked(
         span=read_span(query.text("period", "month"), now_ms, read_zone(zone)),
         now_ms=now_ms,
-        tenant_id=context.tenant_of(tenant) if tenant else "",
+        tenant_id=context.resolve_tenant(tenant) if tenant else "",
         user=query.text("user"),
-        caller=call.caller,
+        caller=request.caller,
         below_percent=below,
     )
     return asked, zone
@@ -457,10 +457,10 @@ OPERATIONS = (
         name="report",
         summary="Use, waits, run times, ends, cost and utilisation over a period.",
         tag="reports",
-        answer=ReportForm,
+        response=ReportForm,
         query=(
             *_QUERY,
-            a_number("below_percent", "Runs busier than this are not low.", most=100),
+            integer_parameter("below_percent", "Runs busier than this are not low.", most=100),
         ),
         errors=(404,),
     ),
@@ -471,7 +471,7 @@ OPERATIONS = (
         name="invoice",
         summary="What a period costs, by tenant, user and item.",
         tag="reports",
-        answer=Invoice,
+        response=Invoice,
         query=_QUERY,
         errors=(404,),
     ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.http.operations import V1, Operation, a_flag
-from gpu_scheduler.api.http.request import JSON, Answer, Call, answer, decode
+from gpu_scheduler.api.http.operations import V1, Operation, boolean_parameter
+from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.interfaces import Also
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.messages import CancelReservation, Reserve
@@ -23,49 +23,49 @@ from gpu_scheduler.wire.reservations import (
 _REQUEST = msgspec.json.Decoder(ReservationRequest)
 
 
-async def create_reservation(context: Context, call: Call) -> Answer:
+async def create_reservation(context: Context, request: Request) -> Response:
     """Keep GPUs for a while."""
-    call.expect_media(JSON)
-    data = await call.body(context.settings.bounds.body_bytes)
+    request.expect_media(JSON)
+    data = await request.body(context.settings.bounds.body_bytes)
     asked = decode(_REQUEST, data)
     service = context.service
-    wish = read_wish(asked, context.tenant_of(asked.tenant_id), service.now_ms())
+    wish = read_wish(asked, context.resolve_tenant(asked.tenant_id), service.now_ms())
 
-    def tell(outcome: Outcome) -> Answer:
-        return answer(_made(context, outcome), status=201)
+    def tell(outcome: Outcome) -> Response:
+        return json_response(_made(context, outcome), status=201)
 
     async def act(also: Also | None) -> Outcome:
-        message = Reserve(wish, call.caller.user)
-        return await service.apply(message, call.caller, also=also)
+        message = Reserve(wish, request.caller.user)
+        return await service.apply(message, request.caller, also=also)
 
-    return await context.repeats.once(call, data, act, tell)
+    return await context.idempotency.run_once(request, data, act, tell)
 
 
-async def list_reservations(context: Context, call: Call) -> Answer:
+async def list_reservations(context: Context, request: Request) -> Response:
     """Those to come and those that last; with `all`, also some that are over."""
-    query = context.query(call, "all")
+    query = context.parse_query(request, "all")
     windows = context.service.store.windows()
     if not query.flag("all"):
         windows = [window for window in windows if window.over_ms is None]
     windows.sort(key=lambda window: (window.start_ms, window.number))
     now_ms = context.service.now_ms()
-    return answer(ReservationList([write_window(window, now_ms) for window in windows]))
+    return json_response(ReservationList([write_window(window, now_ms) for window in windows]))
 
 
-async def get_reservation(context: Context, call: Call) -> Answer:
+async def get_reservation(context: Context, request: Request) -> Response:
     """One reservation."""
-    context.query(call)
-    return answer(_kept(context, call.params["reservation_id"]))
+    context.parse_query(request)
+    return json_response(_kept(context, request.params["reservation_id"]))
 
 
-async def cancel_reservation(context: Context, call: Call) -> Answer:
+async def cancel_reservation(context: Context, request: Request) -> Response:
     """Give the GPUs back."""
-    context.query(call)
-    wanted = call.params["reservation_id"]
-    outcome = await context.service.apply(CancelReservation(wanted), call.caller)
+    context.parse_query(request)
+    wanted = request.params["reservation_id"]
+    outcome = await context.service.apply(CancelReservation(wanted), request.caller)
     if outcome.window is None:  # a repetition changes nothing
-        return answer(_kept(context, wanted))
-    return answer(_made(context, outcome))
+        return json_response(_kept(context, wanted))
+    return json_response(_made(context, outcome))
 
 
 def _kept(context: Context, wanted: str) -> ReservationForm:
@@ -92,7 +92,7 @@ OPERATIONS = (
         summary="Keep GPUs for a tenant or user for a while (for admins).",
         tag="reservations",
         body=ReservationRequest,
-        answer=ReservationForm,
+        response=ReservationForm,
         status=201,
         errors=(403, 404, 409, 413, 415, 422, 503),
         keyed=True,
@@ -110,8 +110,8 @@ OPERATIONS = (
         name="list_reservations",
         summary="Reservations to come and those that last now, by their start.",
         tag="reservations",
-        answer=ReservationList,
-        query=(a_flag("all", "Also the last ones that are over."),),
+        response=ReservationList,
+        query=(boolean_parameter("all", "Also the last ones that are over."),),
     ),
     Operation(
         method="GET",
@@ -120,7 +120,7 @@ OPERATIONS = (
         name="get_reservation",
         summary="One reservation.",
         tag="reservations",
-        answer=ReservationForm,
+        response=ReservationForm,
         errors=(404,),
     ),
     Operation(
@@ -130,7 +130,7 @@ OPERATIONS = (
         name="cancel_reservation",
         summary="Give reserved GPUs back, before or during their time (for admins).",
         tag="reservations",
-        answer=ReservationForm,
+        response=ReservationForm,
         errors=(403, 404, 409, 503),
     ),
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.explainer import sentence
-from gpu_scheduler.api.ha.gate import note_gap
+from gpu_scheduler.api.ha.gate import note_stale
 from gpu_scheduler.api.http.operations import V1, Operation
-from gpu_scheduler.api.http.request import JSON, Answer, Call, answer, decode
+from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.interfaces import Also
 from gpu_scheduler.api.routes.submit import reader_for
 from gpu_scheduler.control.effects import Outcome
@@ -46,30 +46,32 @@ FAILING_AFTER = 2
 """So many ends in a row are no beginning any more."""
 
 
-async def create_service(context: Context, call: Call) -> Answer:
+async def create_service(context: Context, request: Request) -> Response:
     """Make a service."""
-    call.expect_media(JSON)
-    data = await call.body(context.settings.bounds.body_bytes)
-    service = read_service(decode(REQUEST, data), reader_for(context, call.caller))
-    return await _changed(context, call, data, CreateService(service), status=201)
+    request.expect_media(JSON)
+    data = await request.body(context.settings.bounds.body_bytes)
+    service = read_service(decode(REQUEST, data), reader_for(context, request.caller))
+    return await _changed(context, request, data, CreateService(service), status=201)
 
 
-async def list_services(context: Context, call: Call) -> Answer:
+async def list_services(context: Context, request: Request) -> Response:
     """All services that the caller may see."""
-    context.query(call)
-    return answer(ServiceList([_form(context, service) for service in _seen(context, call)]))
+    context.parse_query(request)
+    return json_response(
+        ServiceList([_form(context, service) for service in _seen(context, request)])
+    )
 
 
-async def get_service(context: Context, call: Call) -> Answer:
+async def get_service(context: Context, request: Request) -> Response:
     """One service with its replicas."""
-    context.query(call)
-    return answer(_form(context, _named(context, call)))
+    context.parse_query(request)
+    return json_response(_form(context, _named(context, request)))
 
 
-async def get_endpoints(context: Context, call: Call) -> Answer:
+async def get_endpoints(context: Context, request: Request) -> Response:
     """Where the replicas that are ready can be reached."""
-    context.query(call)
-    service = _named(context, call)
+    context.parse_query(request)
+    service = _named(context, request)
     book = context.service.core.book
     found = [
         Endpoint(
@@ -82,14 +84,14 @@ async def get_endpoints(context: Context, call: Call) -> Answer:
         for replica in sorted(service.live, key=lambda replica: replica.index)
         if (node := _node_of(book, replica)) is not None and is_reached(replica, node)
     ]
-    return answer(EndpointList(service.name, found))
+    return json_response(EndpointList(service.name, found))
 
 
-async def update_service(context: Context, call: Call) -> Answer:
+async def update_service(context: Context, request: Request) -> Response:
     """Replace what a service runs."""
-    call.expect_media(JSON)
-    data = await call.body(context.settings.bounds.body_bytes)
-    service = _named(context, call)
+    request.expect_media(JSON)
+    data = await request.body(context.settings.bounds.body_bytes)
+    service = _named(context, request)
     asked = decode(REQUEST, data)
     if asked.name != service.name:
         raise InvalidRequest(
@@ -97,41 +99,41 @@ async def update_service(context: Context, call: Call) -> Answer:
             "is, so create another service and delete this one"
         )
     asked.tenant_id = asked.tenant_id or service.tenant
-    wanted = read_service(asked, reader_for(context, call.caller))
+    wanted = read_service(asked, reader_for(context, request.caller))
     if wanted.tenant != service.tenant:
         raise InvalidRequest(
             f"service '{service.name}' is of tenant '{service.tenant}', which cannot be changed"
         )
-    return await _changed(context, call, data, UpdateService(service.id, wanted))
+    return await _changed(context, request, data, UpdateService(service.id, wanted))
 
 
-async def scale_service(context: Context, call: Call) -> Answer:
+async def scale_service(context: Context, request: Request) -> Response:
     """Have more or fewer replicas."""
-    call.expect_media(JSON)
-    data = await call.body(context.settings.bounds.body_bytes)
-    service = _named(context, call)
+    request.expect_media(JSON)
+    data = await request.body(context.settings.bounds.body_bytes)
+    service = _named(context, request)
     message = ScaleService(service.id, decode(SCALE, data).replicas)
-    return await _changed(context, call, data, message)
+    return await _changed(context, request, data, message)
 
 
-async def delete_service(context: Context, call: Call) -> Answer:
+async def delete_service(context: Context, request: Request) -> Response:
     """Stop all replicas of a service, and forget it."""
-    context.query(call)
-    service = _named(context, call)
-    outcome = await context.service.apply(DeleteService(service.id), call.caller)
-    return answer(_form(context, outcome.service or service))  # a repetition changes nothing
+    context.parse_query(request)
+    service = _named(context, request)
+    outcome = await context.service.apply(DeleteService(service.id), request.caller)
+    return json_response(_form(context, outcome.service or service))  # a repetition changes nothing
 
 
 async def _changed(
-    context: Context, call: Call, data: bytes, message: ServiceCommand, *, status: int = 200
-) -> Answer:
-    def tell(outcome: Outcome) -> Answer:
-        return answer(_form(context, _made(outcome)), status=status)
+    context: Context, request: Request, data: bytes, message: ServiceCommand, *, status: int = 200
+) -> Response:
+    def tell(outcome: Outcome) -> Response:
+        return json_response(_form(context, _made(outcome)), status=status)
 
     async def act(also: Also | None) -> Outcome:
-        return await context.service.apply(message, call.caller, also=also)
+        return await context.service.apply(message, request.caller, also=also)
 
-    return await context.repeats.once(call, data, act, tell)
+    return await context.idempotency.run_once(request, data, act, tell)
 
 
 def _made(outcome: Outcome) -> Service:
@@ -140,15 +142,15 @@ def _made(outcome: Outcome) -> Service:
     return outcome.service
 
 
-def _seen(context: Context, call: Call) -> list[Service]:
+def _seen(context: Context, request: Request) -> list[Service]:
     services = context.service.store.services()
-    return [s for s in services if call.caller.may_see(s.user, s.tenant)]
+    return [s for s in services if request.caller.may_see(s.user, s.tenant)]
 
 
-def _named(context: Context, call: Call) -> Service:
+def _named(context: Context, request: Request) -> Service:
     """The service that the path names, by its id or its name."""
-    wanted = call.params["service"]
-    seen = _seen(context, call)
+    wanted = request.params["service"]
+    seen = _seen(context, request)
     found = [s for s in seen if s.id == wanted] or [s for s in seen if s.name == wanted]
     if not found:
         raise UnknownThing(f"service '{wanted}' is not known; 'tgpu service list' shows yours")
@@ -178,7 +180,7 @@ def _node_of(book: Book, replica: Replica) -> Node | None:
     running = None if task is None else book.picture.running.get(task.allocation_id)
     if running is None:
         if life is None or replica.ready:
-            note_gap(replica.job_id)
+            note_stale(replica.job_id)
         return None
     return book.picture.index.slot(running.running.allocation.placements[0].node_id).node
 
@@ -280,7 +282,7 @@ OPERATIONS = (
         summary="Keep so many replicas of a program running, each with a port.",
         tag="services",
         body=ServiceRequest,
-        answer=ServiceForm,
+        response=ServiceForm,
         status=201,
         errors=_REFUSALS,
         keyed=True,
@@ -293,7 +295,7 @@ OPERATIONS = (
         name="list_services",
         summary="Services with their replicas: your own, and those of tenants that you administer.",
         tag="services",
-        answer=ServiceList,
+        response=ServiceList,
     ),
     Operation(
         method="GET",
@@ -302,7 +304,7 @@ OPERATIONS = (
         name="get_service",
         summary="One service, by its id or its name.",
         tag="services",
-        answer=ServiceForm,
+        response=ServiceForm,
         errors=(404,),
     ),
     Operation(
@@ -312,7 +314,7 @@ OPERATIONS = (
         name="get_endpoints",
         summary="Host and port of every replica that is ready.",
         tag="services",
-        answer=EndpointList,
+        response=EndpointList,
         errors=(404,),
     ),
     Operation(
@@ -323,7 +325,7 @@ OPERATIONS = (
         summary="Change a service; its replicas are replaced one after the other.",
         tag="services",
         body=ServiceRequest,
-        answer=ServiceForm,
+        response=ServiceForm,
         errors=_REFUSALS,
         keyed=True,
         example=_EXAMPLE,
@@ -336,7 +338,7 @@ OPERATIONS = (
         summary="Have more or fewer replicas.",
         tag="services",
         body=ScaleRequest,
-        answer=ServiceForm,
+        response=ServiceForm,
         errors=_REFUSALS,
         keyed=True,
         example={"replicas": 3},
@@ -348,7 +350,7 @@ OPERATIONS = (
         name="delete_service",
         summary="Stop all replicas; the service goes with the last of them.",
         tag="services",
-        answer=ServiceForm,
+        response=ServiceForm,
         errors=(403, 404, 409, 503),
     ),
 )

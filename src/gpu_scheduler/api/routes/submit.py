@@ -11,18 +11,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu_scheduler.api.context import Context
-from gpu_scheduler.api.expected_start import of_new
+from gpu_scheduler.api.expected_start import forecast_new_job
 from gpu_scheduler.api.http.errors import TooLarge, bad_body
 from gpu_scheduler.api.http.operations import V1, Operation
 from gpu_scheduler.api.http.request import (
     JSON,
     NDJSON,
-    Answer,
-    Call,
-    answer,
+    Request,
+    Response,
     check_keys,
     check_keys_of_all,
     decode,
+    json_response,
 )
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.submit import cautions
@@ -42,43 +42,43 @@ _TASK = msgspec.json.Decoder(TaskRequest)
 Asked = TypeVar("Asked")
 
 
-async def submit(context: Context, call: Call) -> Answer:
+async def submit(context: Context, request: Request) -> Response:
     """One job as an object, or many as an array."""
-    call.expect_media(JSON, NDJSON)
-    data = await call.body(context.settings.bounds.bulk_bytes)
-    if call.media == NDJSON or data.lstrip()[:1] == b"[":
-        return await _submit_many(context, call, data)
+    request.expect_media(JSON, NDJSON)
+    data = await request.body(context.settings.bounds.bulk_bytes)
+    if request.media == NDJSON or data.lstrip()[:1] == b"[":
+        return await _submit_many(context, request, data)
     if len(data) > context.settings.bounds.body_bytes:
         raise TooLarge(
             f"one job may have {context.settings.bounds.body_bytes} bytes and has {len(data)}"
         )
-    message = _single(context, call.caller, decode(_JOB, data))
-    act = partial(context.service.apply, message, call.caller)
-    return await context.repeats.once(call, data, lambda also: act(also=also), _told)
+    message = _single(context, request.caller, decode(_JOB, data))
+    act = partial(context.service.apply, message, request.caller)
+    return await context.idempotency.run_once(request, data, lambda also: act(also=also), _told)
 
 
-async def submit_many(context: Context, call: Call) -> Answer:
+async def submit_many(context: Context, request: Request) -> Response:
     """Many jobs, as an array or one in each line: all of them, or none."""
-    call.expect_media(JSON, NDJSON)
-    data = await call.body(context.settings.bounds.bulk_bytes)
-    return await _submit_many(context, call, data)
+    request.expect_media(JSON, NDJSON)
+    data = await request.body(context.settings.bounds.bulk_bytes)
+    return await _submit_many(context, request, data)
 
 
-async def validate(context: Context, call: Call) -> Answer:
+async def validate(context: Context, request: Request) -> Response:
     """Check jobs like a submission, and say what they may expect; nothing is stored."""
-    call.expect_media(JSON, NDJSON)
-    data = await call.body(context.settings.bounds.bulk_bytes)
-    context.query(call)
+    request.expect_media(JSON, NDJSON)
+    data = await request.body(context.settings.bounds.bulk_bytes)
+    context.parse_query(request)
     submissions: tuple[Submit | Series, ...]
-    if call.media == NDJSON or data.lstrip()[:1] == b"[":
-        reader = reader_for(context, call.caller)
+    if request.media == NDJSON or data.lstrip()[:1] == b"[":
+        reader = reader_for(context, request.caller)
         most = context.settings.bounds.bulk_jobs
-        submissions = _read_many(reader, data, most, lines=call.media == NDJSON)
+        submissions = _read_many(reader, data, most, lines=request.media == NDJSON)
     else:
-        submissions = (_message(reader_for(context, call.caller).read(decode(_JOB, data))),)
-    outcome = await context.service.apply(SubmitAll(submissions, dry_run=True), call.caller)
+        submissions = (_message(reader_for(context, request.caller).read(decode(_JOB, data))),)
+    outcome = await context.service.apply(SubmitAll(submissions, dry_run=True), request.caller)
     count = sum(submission.job_count for submission in submissions)
-    return answer(_validated(context, outcome, submissions, count))
+    return json_response(_validated(context, outcome, submissions, count))
 
 
 def _validated(
@@ -86,7 +86,7 @@ def _validated(
 ) -> Validated:
     """What the first of them may expect, and what would let any of them wait."""
     book = context.service.core.book
-    expected = of_new(context.service, context.explainer, outcome.jobs[0])
+    expected = forecast_new_job(context.service, context.explainer, outcome.jobs[0])
     warnings = dict.fromkeys(
         warning
         for submission, job in zip(submissions, outcome.jobs, strict=True)
@@ -105,13 +105,15 @@ def _validated(
     )
 
 
-async def submit_task(context: Context, call: Call) -> Answer:
+async def submit_task(context: Context, request: Request) -> Response:
     """A task: a command line for a shell."""
-    call.expect_media(JSON)
-    data = await call.body(context.settings.bounds.body_bytes)
-    submission = reader_for(context, call.caller).read_task(decode(_TASK, data))
-    act = partial(context.service.apply, _message(submission), call.caller)
-    return await context.repeats.once(call, data, lambda also: act(also=also), _told_task)
+    request.expect_media(JSON)
+    data = await request.body(context.settings.bounds.body_bytes)
+    submission = reader_for(context, request.caller).read_task(decode(_TASK, data))
+    act = partial(context.service.apply, _message(submission), request.caller)
+    return await context.idempotency.run_once(
+        request, data, lambda also: act(also=also), _told_task
+    )
 
 
 def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Series:
@@ -124,19 +126,21 @@ def _single(context: Context, caller: Caller, asked: JobRequest) -> Submit | Ser
     if reader is None:
         reader = context.readers[caller] = reader_for(context, caller)
     alike, name, command = reader.read_alike(asked)
-    if alike.job.tenant != context.own_tenant(caller, tenant_id):
+    if alike.job.tenant != context.submit_tenant(caller, tenant_id):
         reader.forget()
         asked.name, asked.command = name, list(command)
         alike, name, command = reader.read_alike(asked)
     return Series(alike.job, alike.launch, _environment(alike), (name,), (command,))
 
 
-async def _submit_many(context: Context, call: Call, data: bytes) -> Answer:
-    reader = reader_for(context, call.caller)
+async def _submit_many(context: Context, request: Request, data: bytes) -> Response:
+    reader = reader_for(context, request.caller)
     most = context.settings.bounds.bulk_jobs
-    message = SubmitAll(_read_many(reader, data, most, lines=call.media == NDJSON))
-    act = partial(context.service.apply, message, call.caller)
-    return await context.repeats.once(call, data, lambda also: act(also=also), _told_many)
+    message = SubmitAll(_read_many(reader, data, most, lines=request.media == NDJSON))
+    act = partial(context.service.apply, message, request.caller)
+    return await context.idempotency.run_once(
+        request, data, lambda also: act(also=also), _told_many
+    )
 
 
 def _read_many(reader: JobReader, data: bytes, most: int, *, lines: bool) -> tuple[Series, ...]:
@@ -224,22 +228,22 @@ def reader_for(context: Context, caller: Caller) -> JobReader:
             f"(uid {server_uid}), whoever its agents run as, and you are '{caller.user}' "
             f"(uid {caller.uid}); start a server of your own, or ask for one that runs as root"
         )
-    tenant_of = partial(context.own_tenant, caller)
+    tenant_of = partial(context.submit_tenant, caller)
     return JobReader(caller, tenant_of, context.settings.runner)
 
 
-def _told(outcome: Outcome) -> Answer:
+def _told(outcome: Outcome) -> Response:
     job = outcome.jobs[0]
-    return answer(Submitted(job_id=job.id, tasks=job.task_count), status=201)
+    return json_response(Submitted(job_id=job.id, tasks=job.task_count), status=201)
 
 
-def _told_many(outcome: Outcome) -> Answer:
+def _told_many(outcome: Outcome) -> Response:
     job_ids = [job.id for job in outcome.jobs]
-    return answer(SubmittedMany(job_ids=job_ids, count=len(job_ids)), status=201)
+    return json_response(SubmittedMany(job_ids=job_ids, count=len(job_ids)), status=201)
 
 
-def _told_task(outcome: Outcome) -> Answer:
-    return answer(TaskAccepted(task_id=outcome.jobs[0].id), status=201)
+def _told_task(outcome: Outcome) -> Response:
+    return json_response(TaskAccepted(task_id=outcome.jobs[0].id), status=201)
 
 
 _REFUSALS = (403, 404, 409, 413, 415, 422, 503)
@@ -252,7 +256,7 @@ OPERATIONS = (
         summary="Submit a job (an object), or many at once (an array): all of them, or none.",
         tag="jobs",
         body=(JobRequest, list[JobRequest]),
-        answer=(Submitted, SubmittedMany),
+        response=(Submitted, SubmittedMany),
         status=201,
         errors=_REFUSALS,
         keyed=True,
@@ -276,7 +280,7 @@ OPERATIONS = (
         tag="jobs",
         body=list[JobRequest],
         body_media=("application/json", "application/x-ndjson"),
-        answer=SubmittedMany,
+        response=SubmittedMany,
         status=201,
         errors=_REFUSALS,
         keyed=True,
@@ -291,7 +295,7 @@ OPERATIONS = (
         tag="jobs",
         body=(JobRequest, list[JobRequest]),
         body_media=("application/json", "application/x-ndjson"),
-        answer=Validated,
+        response=Validated,
         errors=_REFUSALS,
         example={"command": ["python", "train.py"], "gpu_count": 4},
     ),
@@ -303,7 +307,7 @@ OPERATIONS = (
         summary="Submit a job in the short form: one command line, run by a shell.",
         tag="tasks",
         body=TaskRequest,
-        answer=TaskAccepted,
+        response=TaskAccepted,
         status=201,
         errors=_REFUSALS,
         keyed=True,

@@ -8,7 +8,7 @@ import msgspec
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import V1, Operation
-from gpu_scheduler.api.http.request import JSON, Answer, Call, answer, decode
+from gpu_scheduler.api.http.request import JSON, Request, Response, decode, json_response
 from gpu_scheduler.api.interfaces import Also
 from gpu_scheduler.control.effects import Outcome
 from gpu_scheduler.control.jobs.submit import spent
@@ -35,60 +35,60 @@ _PATCH = msgspec.json.Decoder(TenantPatch)
 PREFIX = "tenant-"
 
 
-async def create_tenant(context: Context, call: Call) -> Answer:
+async def create_tenant(context: Context, request: Request) -> Response:
     """A new tenant, with an id of its own or one that was asked for."""
-    expect_admin(call.caller, "create a tenant")
-    call.expect_media(JSON)
-    data = await call.body(context.settings.bounds.body_bytes)
+    expect_admin(request.caller, "create a tenant")
+    request.expect_media(JSON)
+    data = await request.body(context.settings.bounds.body_bytes)
     asked = decode(_REQUEST, data)
     # Ids are chosen by looking at those that exist, so nobody else may be choosing meanwhile.
     async with context.choosing_ids:
         tenant_id = _new_id(context, asked.name) if asked.id is msgspec.UNSET else asked.id
         tenant = read_tenant(asked, Tenant(id=tenant_id))
 
-        def tell(_: Outcome) -> Answer:
-            return answer(_form(context, tenant), status=201)
+        def tell(_: Outcome) -> Response:
+            return json_response(_form(context, tenant), status=201)
 
         async def act(also: Also | None) -> Outcome:
             _check_free(context, tenant)
-            return await context.service.apply(SetTenant(tenant), call.caller, also=also)
+            return await context.service.apply(SetTenant(tenant), request.caller, also=also)
 
-        return await context.repeats.once(call, data, act, tell)
+        return await context.idempotency.run_once(request, data, act, tell)
 
 
-async def list_tenants(context: Context, call: Call) -> Answer:
+async def list_tenants(context: Context, request: Request) -> Response:
     """The caller's tenants, for admins all, with what they hold now."""
-    context.query(call)
-    seen = [tenant for tenant in _all(context) if _may_see(call.caller, tenant)]
-    return answer(TenantList([_form(context, tenant) for tenant in seen]))
+    context.parse_query(request)
+    seen = [tenant for tenant in _all(context) if _may_see(request.caller, tenant)]
+    return json_response(TenantList([_form(context, tenant) for tenant in seen]))
 
 
-async def get_tenant(context: Context, call: Call) -> Answer:
+async def get_tenant(context: Context, request: Request) -> Response:
     """One tenant."""
-    context.query(call)
-    return answer(_form(context, _named(context, call)))
+    context.parse_query(request)
+    return json_response(_form(context, _named(context, request)))
 
 
-async def update_tenant(context: Context, call: Call) -> Answer:
+async def update_tenant(context: Context, request: Request) -> Response:
     """Change some of a tenant's limits and standings."""
-    expect_admin(call.caller, "change a tenant")
-    asked = await call.read(_PATCH, context.settings.bounds.body_bytes)
+    expect_admin(request.caller, "change a tenant")
+    asked = await request.read(_PATCH, context.settings.bounds.body_bytes)
     async with context.choosing_ids:
-        tenant = read_tenant(asked, _named(context, call))
+        tenant = read_tenant(asked, _named(context, request))
         _check_name(context, tenant)
-        await context.service.apply(SetTenant(tenant), call.caller)
-    return answer(_form(context, tenant))
+        await context.service.apply(SetTenant(tenant), request.caller)
+    return json_response(_form(context, tenant))
 
 
-async def delete_tenant(context: Context, call: Call) -> Answer:
+async def delete_tenant(context: Context, request: Request) -> Response:
     """Remove a tenant that has no jobs and no reservations."""
-    expect_admin(call.caller, "remove a tenant")
-    context.query(call)
-    tenant = _named(context, call)
+    expect_admin(request.caller, "remove a tenant")
+    context.parse_query(request)
+    tenant = _named(context, request)
     if tenant.id == DEFAULT_TENANT:
         raise WrongState(f"tenant '{DEFAULT_TENANT}' always exists; it can be changed only")
-    await context.service.apply(RemoveTenant(tenant.id), call.caller)
-    return answer(Removed(id=tenant.id, message="Tenant deleted"))
+    await context.service.apply(RemoveTenant(tenant.id), request.caller)
+    return json_response(Removed(id=tenant.id, message="Tenant deleted"))
 
 
 def _all(context: Context) -> list[Tenant]:
@@ -102,12 +102,12 @@ def _default() -> Tenant:
     return Tenant(id=DEFAULT_TENANT, name=DEFAULT_TENANT)
 
 
-def _named(context: Context, call: Call) -> Tenant:
-    tenant_id = context.tenant_of(call.params["tenant_id"])
+def _named(context: Context, request: Request) -> Tenant:
+    tenant_id = context.resolve_tenant(request.params["tenant_id"])
     for tenant in _all(context):
-        if tenant.id == tenant_id and _may_see(call.caller, tenant):
+        if tenant.id == tenant_id and _may_see(request.caller, tenant):
             return tenant
-    raise context.no_tenant(call.params["tenant_id"])
+    raise context.unknown_tenant(request.params["tenant_id"])
 
 
 def _may_see(caller: Caller, tenant: Tenant) -> bool:
@@ -179,7 +179,7 @@ OPERATIONS = (
         summary="Create a tenant (for admins).",
         tag="tenants",
         body=TenantRequest,
-        answer=TenantForm,
+        response=TenantForm,
         status=201,
         errors=(403, 409, 413, 415, 422, 503),
         keyed=True,
@@ -192,7 +192,7 @@ OPERATIONS = (
         name="list_tenants",
         summary="List your tenants (admins: all), with what they hold now.",
         tag="tenants",
-        answer=TenantList,
+        response=TenantList,
     ),
     Operation(
         method="GET",
@@ -201,7 +201,7 @@ OPERATIONS = (
         name="get_tenant",
         summary="One tenant, by id or name.",
         tag="tenants",
-        answer=TenantForm,
+        response=TenantForm,
         errors=(404,),
     ),
     *(
@@ -213,7 +213,7 @@ OPERATIONS = (
             summary="Change a tenant (for admins); what is left out stays as it is.",
             tag="tenants",
             body=TenantPatch,
-            answer=TenantForm,
+            response=TenantForm,
             errors=(403, 404, 409, 413, 415, 503),
             example={"max_gpus": 8},
         )
@@ -226,7 +226,7 @@ OPERATIONS = (
         name="delete_tenant",
         summary="Remove a tenant that has no jobs and no reservations (for admins).",
         tag="tenants",
-        answer=Removed,
+        response=Removed,
         errors=(403, 404, 409, 503),
     ),
 )

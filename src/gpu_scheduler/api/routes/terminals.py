@@ -14,9 +14,9 @@ from typing import Any
 
 from gpu_scheduler.api.context import Context
 from gpu_scheduler.api.http.operations import V1
-from gpu_scheduler.api.http.rate_limit import Slots
-from gpu_scheduler.api.http.request import Call
-from gpu_scheduler.api.nodes.terminals import Visit
+from gpu_scheduler.api.http.rate_limit import ConcurrencyLimit
+from gpu_scheduler.api.http.request import Request
+from gpu_scheduler.api.nodes.terminals import TerminalSession
 from gpu_scheduler.control.access.audit import DONE
 from gpu_scheduler.model.errors import (
     ClusterError,
@@ -50,13 +50,13 @@ class TerminalSockets:
     def __init__(self, context: Context) -> None:
         """None is open."""
         self._context = context
-        self._slots = Slots(context.settings.bounds.sockets_per_user, "terminals")
+        self._slots = ConcurrencyLimit(context.settings.bounds.sockets_per_user, "terminals")
 
-    async def serve(self, call: Call, receive: Receive, send: Send) -> None:
+    async def serve(self, request: Request, receive: Receive, send: Send) -> None:
         """Join a terminal; refused with a status of its own if it is not reached."""
-        context, caller = self._context, call.caller
-        member = context.query(call, "member").number("member", 0, most=100_000)
-        row, task = context.job(call)
+        context, caller = self._context, request.caller
+        member = context.parse_query(request, "member").number("member", 0, most=100_000)
+        row, task = context.find_job(request)
         _check_owner(caller, row.job)
         node_id, asked = self._wanted(row, task, member)
         if not asked.uid and caller.user != row.job.user:
@@ -65,7 +65,7 @@ class TerminalSockets:
             )
         if context.terminals is None:
             raise ClusterError("no agent is connected that could reach terminals; try again")
-        with self._slots.one_of(caller.user):
+        with self._slots.hold(caller.user):
             async with context.terminals.open(node_id, asked) as visit:
                 self._record(caller, asked)
                 await receive()
@@ -127,7 +127,7 @@ def _without_terminal(name: str, launch: Launch | None) -> str:
     return f"{name} has no terminal; submit it with '--runner terminal' to come to it"
 
 
-async def _join(visit: Visit, receive: Receive, send: Send) -> None:
+async def _join(visit: TerminalSession, receive: Receive, send: Send) -> None:
     """Until the terminal is gone, or the person is."""
     showing = asyncio.ensure_future(_show(visit, send))
     hearing = asyncio.ensure_future(_hear(visit, receive))
@@ -144,7 +144,7 @@ async def _join(visit: Visit, receive: Receive, send: Send) -> None:
         await asyncio.gather(showing, hearing, return_exceptions=True)
 
 
-async def _show(visit: Visit, send: Send) -> None:
+async def _show(visit: TerminalSession, send: Send) -> None:
     async for item in visit.items():
         if isinstance(item, int):
             await send({"type": "websocket.send", "text": str(item)})
@@ -152,7 +152,7 @@ async def _show(visit: Visit, send: Send) -> None:
             await send({"type": "websocket.send", "bytes": item})
 
 
-async def _hear(visit: Visit, receive: Receive) -> str:
+async def _hear(visit: TerminalSession, receive: Receive) -> str:
     """Pass on what the person says, until the connection ends; what was wrong with it, if so."""
     while True:
         message = await receive()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from gpu_scheduler.api.context import Context, expect_admin
 from gpu_scheduler.api.http.operations import V1, Operation, Parameter
-from gpu_scheduler.api.http.request import Answer, Call, answer
+from gpu_scheduler.api.http.request import Request, Response, json_response
 from gpu_scheduler.api.routes.reports import running_runs
 from gpu_scheduler.control.jobs.submit import period_of, spent, user_quota, waiting_of
 from gpu_scheduler.control.state import Book
@@ -29,12 +29,12 @@ from gpu_scheduler.wire.times import write_time
 GIB_HOUR = 1024 * 3_600_000
 
 
-async def usage(context: Context, call: Call) -> Answer:
+async def usage(context: Context, request: Request) -> Response:
     """What tenants and users have used; who is not an admin sees only their own part."""
-    query = context.query(call, "tenant_id", "user", "period")
+    query = context.parse_query(request, "tenant_id", "user", "period")
     tenant = query.text("tenant_id")
-    tenant_id = context.tenant_of(tenant) if tenant else ""
-    user = context.user_named(call, query)
+    tenant_id = context.resolve_tenant(tenant) if tenant else ""
+    user = context.user_filter(request, query)
     period = query.text("period", "all")
     now_ms = context.service.now_ms()
     kept = context.service.core.book.accounts.period
@@ -44,13 +44,13 @@ async def usage(context: Context, call: Call) -> Answer:
     for row in await asyncio.to_thread(_rows, context.service.store, kept, now_ms):
         period_ms, owner, person, _ = row
         name = "all" if period_ms is None else kept.name_of(period_ms)
-        if not call.caller.may_see(person or "", owner):
+        if not request.caller.may_see(person or "", owner):
             continue
         if (tenant_id and owner != tenant_id) or (user and person != user):
             continue
         if name.startswith(period):
             forms.append(_form(row, name))
-    return answer(UsageList(forms))
+    return json_response(UsageList(forms))
 
 
 def _rows(store: Store, kept: Period, now_ms: int) -> list[TotalRow]:
@@ -89,7 +89,7 @@ OPERATIONS = (
         name="usage",
         summary="What tenants and users have used; what runs counts up to now.",
         tag="cluster",
-        answer=UsageList,
+        response=UsageList,
         query=(
             Parameter(name="tenant_id", description="Only of this tenant."),
             Parameter(name="user", description="Only of this user."),
@@ -105,14 +105,14 @@ OPERATIONS = (
 # --- What a user may have, what of it is used and what is left.
 
 
-async def list_limits(context: Context, call: Call) -> Answer:
+async def list_limits(context: Context, request: Request) -> Response:
     """The limits of the caller, or for admins of anybody."""
-    query = context.query(call, "tenant_id", "user")
-    caller = call.caller
+    query = context.parse_query(request, "tenant_id", "user")
+    caller = request.caller
     user = query.text("user") or caller.user
-    tenant = context.tenant_of(query.text("tenant_id") or caller.tenant)
+    tenant = context.resolve_tenant(query.text("tenant_id") or caller.tenant)
     if not caller.is_admin and tenant not in caller.tenants:
-        raise context.no_tenant(query.text("tenant_id"))
+        raise context.unknown_tenant(query.text("tenant_id"))
     if user != caller.user and tenant not in caller.administers:
         expect_admin(caller, "see the limits of others")
     book = context.service.core.book
@@ -122,7 +122,7 @@ async def list_limits(context: Context, call: Call) -> Answer:
         *_limits(book, (tenant, user), user_quota(book, tenant), now_ms),
         *_limits(book, (tenant, None), Quota() if own is None else own.quota, now_ms),
     ]
-    return answer(LimitList(found))
+    return json_response(LimitList(found))
 
 
 def _limits(
@@ -167,7 +167,7 @@ LIMITS_OPERATIONS = (
         name="list_limits",
         summary="What you may have, what of it is used and what is left; of others for admins.",
         tag="tenants",
-        answer=LimitList,
+        response=LimitList,
         query=(
             Parameter(name="tenant_id", description="In this tenant; default: your own."),
             Parameter(name="user", description="Of this user; default: you."),

@@ -13,7 +13,7 @@ from time import thread_time
 
 import structlog
 
-from gpu_scheduler.api.expected_start import foreseen
+from gpu_scheduler.api.expected_start import forecast_start
 from gpu_scheduler.api.explainer import Explainer
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.control.messages import Estimate, NoteEstimates
@@ -76,7 +76,7 @@ class Estimator:
             # The last one first: its forecast mostly covers the others.
             _, job_id = queued.pop()
             began = thread_time()
-            start = foreseen(self._loop, self._explainer, job_id)
+            start = forecast_start(self._loop, self._explainer, job_id)
             used_s += thread_time() - began
             if start.at_ms is not None:
                 estimates.append(Estimate(job_id, start.at_ms, start.basis))

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from gpu_scheduler.api.ha.gate import Standing
+from gpu_scheduler.api.ha.gate import LeadershipStatus
 from gpu_scheduler.api.nodes.protocol import Agents
 from gpu_scheduler.control.loop import Loop
 from gpu_scheduler.wire import agent_pb2 as pb
@@ -32,7 +32,7 @@ class AgentDoor:
 
     def __init__(self) -> None:
         """Nobody is let in yet. Without a `standing`, this server is the only one."""
-        self.standing: Standing | None = None
+        self.standing: LeadershipStatus | None = None
         self._agents: Agents | None = None
         self._opened = asyncio.Event()
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gpu_scheduler import __version__
-from gpu_scheduler.api.http.listeners import Listening
+from gpu_scheduler.api.http.listeners import BoundSockets
 from gpu_scheduler.model.errors import NotLeader
 from gpu_scheduler.model.identity import Member
 from gpu_scheduler.server.access import ANY_ADDRESS
@@ -64,7 +64,7 @@ def check_term(term: int, connection: psycopg.Connection[Any]) -> None:
         )
 
 
-def member_of(settings: Settings, listening: Listening, agents_at: str, home: str) -> Member:
+def member_of(settings: Settings, listening: BoundSockets, agents_at: str, home: str) -> Member:
     """Who this server is to the others; `home` is where it runs."""
     api, server = settings.api, settings.server
     host = socket.gethostname() if api.host in ANY_ADDRESS else api.host

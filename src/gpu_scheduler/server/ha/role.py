@@ -14,9 +14,9 @@ from functools import partial
 import structlog
 
 from gpu_scheduler.api.application import Applications
-from gpu_scheduler.api.ha.forwarded_identity import Believing, Vouched
-from gpu_scheduler.api.ha.gate import Gate, Switch
-from gpu_scheduler.api.ha.proxy import Forwarder
+from gpu_scheduler.api.ha.forwarded_identity import ForwardedIdentityMiddleware, IdentityVerifier
+from gpu_scheduler.api.ha.gate import LeaderGate, SwitchableApp
+from gpu_scheduler.api.ha.proxy import LeaderProxy
 from gpu_scheduler.model.errors import ClusterError, InternalError
 from gpu_scheduler.server.ha.agent_gate import AgentDoor
 from gpu_scheduler.server.ha.components import Parts
@@ -75,9 +75,9 @@ class OneOfSeveral:
         self._is_over = False
         self._leading: Leading | None = None
         self._standby: StandbyService | None = None
-        self._main = Switch()
-        self._metrics = Switch()
-        self._gate: Gate | None = None
+        self._main = SwitchableApp()
+        self._metrics = SwitchableApp()
+        self._gate: LeaderGate | None = None
         self._role: asyncio.Task[None] | None = None
         self.door = door
         door.standing = leadership
@@ -148,11 +148,11 @@ class OneOfSeveral:
         self._leading = leading
         await leading.begin()
         applications = leading_api(parts, leading, leadership)
-        vouched = Vouched(self._secret, term)
+        vouched = IdentityVerifier(self._secret, term)
         most = round(parts.settings.api.max_body_mb * (1 << 20))
-        main = Believing(applications.main, vouched, leadership, most)
-        self._gate = self._main.application = Gate(main, leadership, term)
-        self._metrics.application = Gate(applications.metrics, leadership, term)
+        main = ForwardedIdentityMiddleware(applications.main, vouched, leadership, most)
+        self._gate = self._main.application = LeaderGate(main, leadership, term)
+        self._metrics.application = LeaderGate(applications.metrics, leadership, term)
         self.door.open(leading.agents)
         if self._standby is not None:
             self._standby.close()
@@ -172,7 +172,7 @@ class OneOfSeveral:
         parts = self._parts
         standby = StandbyService(parts.store, new_core(parts.settings), parts.clock.now_ms)
         self._standby = standby
-        forwarder = Forwarder(
+        forwarder = LeaderProxy(
             standing=self._leadership,
             secret=self._secret,
             tls=partial(_authorities, parts.settings.server.ca_file),

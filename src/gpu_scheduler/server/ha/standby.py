@@ -19,8 +19,8 @@ from gpu_scheduler.api.ha.gate import (
     HEALTH,
     ROLE,
     TERM,
-    Application,
-    Standing,
+    AsgiApp,
+    LeadershipStatus,
     refuse,
     with_headers,
 )
@@ -199,7 +199,7 @@ class StandbyFront:
     """Answers with what was read, and says that this is a standby and how old it can be."""
 
     def __init__(
-        self, application: Application, service: StandbyService, standing: Standing
+        self, application: AsgiApp, service: StandbyService, standing: LeadershipStatus
     ) -> None:
         """`application` answers from `service`."""
         self._application = application

@@ -156,7 +156,7 @@ class LocalEngine:
         """Accept a job; returns when that is kept."""
         reader = JobReader(
             self.caller,
-            partial(self.context.own_tenant, self.caller),
+            partial(self.context.submit_tenant, self.caller),
             Runner(self._settings.jobs.runner),
         )
         try:
